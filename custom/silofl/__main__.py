@@ -1,0 +1,7 @@
+"""``python -m silofl``."""
+
+import sys
+
+from silofl.cli import main
+
+sys.exit(main())

@@ -1,0 +1,38 @@
+"""FedProx: a step that is held back towards the model the server sent.
+
+Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, arXiv:1812.06127.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from silofl.algorithms.recipe import PRESET_NAMES, Recipe
+from silofl.algorithms.steps import Batch, Loss, Step, plain_step
+
+PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(step="proximal"))
+
+
+def proximal_step(mu: float) -> Step:
+    """Return the step down ``loss + mu / 2 * ||w - w_global||^2``, the squared norm (Algorithm 2).
+
+    The model that a returned step sees first is the received one, so it must serve one site's one round.
+
+    Args:
+        mu: Weight of the squared distance, at least 0.
+    """
+    received: list[Tensor] = []
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        if not received:
+            received.extend(p.detach().clone() for p in parameters)
+
+        def proximal(output: Tensor, targets: Tensor) -> Tensor:
+            distance = sum(((p - start) ** 2).sum() for p, start in zip(parameters, received, strict=True))
+            return loss(output, targets) + mu / 2 * distance
+
+        return plain_step(model, optimizer, proximal, batch)
+
+    return step

@@ -1,0 +1,254 @@
+"""HarmoFL: amplitude normalisation of the images and weight perturbation of the step.
+
+Jiang et al., HarmoFL: Harmonizing Local and Global Drifts in Federated Learning on Heterogeneous Medical Images,
+AAAI 2022, arXiv:2112.10775.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from silofl.algorithms.recipe import Recipe
+from silofl.algorithms.steps import Batch, Loss, Step
+from silofl.errors import ConfigError, TrainingError
+
+PRESETS = {
+    # Eqs. 2-7 and Algorithm 1: the whole amplitude, alpha = 0.05, v = 0.1, p_k = n_k / n.
+    "paper": Recipe(amplitude_band="full", step="perturbed"),
+    # The authors' released code: the mean intensity alone, frozen at the first batch, uniform weights.
+    "reference": Recipe(amplitude_band=0, amplitude_momentum=0.0, step="perturbed", weights="uniform"),
+    "recommended": Recipe(amplitude_band=0, step="perturbed", stays_home="batchnorm"),
+}
+
+
+class AmplitudeNorm(nn.Module):
+    """Replace each image's Fourier amplitude by a running mean over images and keep its phase (Eqs. 2-4).
+
+    In training, until the amplitude is fixed, ``running = (1 - v) * running + v * mean over the batch``; the first
+    batch sets it. The half spectrum of a real FFT stands for the whole.
+
+    Args:
+        shape: (C, *spatial) of an image, two or three spatial axes; the amplitude belongs to this size.
+        momentum: The paper's v, in [0, 1].
+        band: ``"full"``, or a radius: only frequencies whose signed index is at most the radius in absolute value on
+            every axis are replaced; 0 replaces the mean intensity alone.
+
+    Attributes:
+        running_amplitude: Float buffer (C, ..., W // 2 + 1); zero until the first batch.
+        is_fixed: Boolean buffer: whether training leaves the amplitude as it is.
+
+    Raises:
+        ConfigError: ``shape``, ``momentum`` or ``band`` is out of range.
+    """
+
+    def __init__(self, shape: Sequence[int], momentum: float = 0.1, band: Literal["full"] | int = "full") -> None:
+        super().__init__()
+        self.shape = tuple(int(size) for size in shape)
+        if len(self.shape) not in (3, 4) or min(self.shape) < 1:
+            raise ConfigError(f"shape must be (C, H, W) or (C, D, H, W) with sizes of at least 1, not {tuple(shape)}")
+        if not 0 <= momentum <= 1:
+            raise ConfigError(f"momentum must lie in [0, 1], not {momentum}")
+        if band != "full" and (isinstance(band, bool) or not isinstance(band, int) or band < 0):
+            raise ConfigError(f"band must be 'full' or a radius of at least 0, not {band!r}")
+        self.momentum, self.band = momentum, band
+        self.axes = tuple(range(-len(self.shape) + 1, 0))
+        half = (*self.shape[:-1], self.shape[-1] // 2 + 1)
+        self.register_buffer("running_amplitude", torch.zeros(half))
+        self.register_buffer("is_fixed", torch.tensor(False))
+        self.register_buffer("band_bins", _band_bins(self.shape[1:], band), persistent=False)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether an amplitude has been learned or fixed."""
+        return bool(self.is_fixed) or bool(self.running_amplitude.any())
+
+    def fix(self, amplitude: ArrayLike | Tensor) -> None:
+        """Set the amplitude, shape (C, ..., W // 2 + 1), and keep it in training too.
+
+        Raises:
+            ConfigError: Another shape, a negative or non-finite value.
+        """
+        amplitude = torch.as_tensor(amplitude).to(self.running_amplitude)
+        if amplitude.shape != self.running_amplitude.shape:
+            wanted = tuple(self.running_amplitude.shape)
+            raise ConfigError(f"the amplitude must have shape {wanted}, not {tuple(amplitude.shape)}")
+        if not torch.isfinite(amplitude).all() or (amplitude < 0).any():
+            raise ConfigError("the amplitude must be finite and at least 0 everywhere")
+        self.running_amplitude.copy_(amplitude)
+        self.is_fixed.fill_(True)
+
+    def band_amplitude(self) -> Tensor:
+        """Return the running amplitude, zero outside the band: all that another site needs of it."""
+        if self.band == "full":
+            return self.running_amplitude.clone()
+        bins = torch.zeros_like(self.running_amplitude).flatten(1)
+        bins[:, self.band_bins] = self.running_amplitude.flatten(1)[:, self.band_bins]
+        return bins.view_as(self.running_amplitude)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the images with the running amplitude and their own phase.
+
+        Args:
+            images: (B, C, *spatial) of the module's shape; not changed.
+
+        Returns:
+            The same shape, float32 or better.
+
+        Raises:
+            TrainingError: Images of another size, or evaluation before any amplitude is known.
+        """
+        if images.shape[1:] != self.shape:
+            raise TrainingError(
+                f"images must have the amplitude's size {self.shape}, not {tuple(images.shape[1:])}; "
+                "resize them in the study's data.transforms"
+            )
+        with torch.autocast(images.device.type, enabled=False):
+            wide = images if images.dtype == torch.float64 else images.float()
+            spectrum = torch.fft.rfftn(wide, dim=self.axes)
+            # The squared amplitude: a complex abs() costs four times as much.
+            power = spectrum.real.square().addcmul(spectrum.imag, spectrum.imag)
+            if self.training and not self.is_fixed:
+                self._update(power.detach().sqrt())
+            elif not self.is_known:
+                raise TrainingError("the amplitude must be learned or fixed before evaluation; train one round first")
+            return torch.fft.irfftn(self._replace(spectrum, power), s=self.shape[1:], dim=self.axes)
+
+    def extra_repr(self) -> str:
+        """Describe the module in a printed model."""
+        return f"shape={self.shape}, momentum={self.momentum}, band={self.band!r}"
+
+    def _update(self, amplitude: Tensor) -> None:
+        mean = amplitude.mean(dim=0).to(self.running_amplitude)
+        weight = self.momentum if self.is_known else 1.0
+        self.running_amplitude.lerp_(mean, weight)
+
+    def _replace(self, spectrum: Tensor, power: Tensor) -> Tensor:
+        """Give the bins of the band the running amplitude; a bin without measurable phase gets phase 0."""
+        bins = slice(None) if self.band == "full" else self.band_bins
+        flat, flat_power = spectrum.flatten(2), power.flatten(2)
+        running = self.running_amplitude.to(power).flatten(1)[:, bins]
+        inside, inside_power = flat[..., bins], flat_power[..., bins]
+        floor = (4 * torch.finfo(power.dtype).eps) ** 2 * flat_power.amax(dim=-1, keepdim=True)
+        replaced = inside * (running * inside_power.rsqrt())
+        if (inside_power.amin(dim=-1, keepdim=True) <= floor).any():
+            replaced = torch.where(inside_power > floor, replaced, running.to(replaced.dtype))
+        if self.band != "full":
+            replaced = flat.index_copy(-1, bins, replaced)
+        return replaced.view(spectrum.shape)
+
+
+def mean_amplitude(amplitudes: Sequence[ArrayLike]) -> NDArray:
+    """Return the sites' mean amplitude, every site counting the same (1/K), in the dtype they come in."""
+    arrays = [np.asarray(amplitude) for amplitude in amplitudes]
+    return np.mean([array.astype(np.float64) for array in arrays], axis=0).astype(arrays[0].dtype)
+
+
+def perturbed_step(alpha: float) -> Step:
+    """Return the step that follows the gradient at perturbed weights (Eqs. 6-7).
+
+    With g the gradient at theta and ``delta = alpha * g / ||g||_2`` over all parameters together, the base optimiser
+    steps from theta with the gradient at ``theta + delta``. Running statistics move in the first pass only, and both
+    passes draw the same dropout. A zero gradient means no perturbation.
+
+    Args:
+        alpha: Length of the perturbation, above 0.
+
+    Returns:
+        ``step(model, optimizer, loss, batch)``, which returns the loss at theta, detached.
+
+    Raises:
+        ConfigError: ``alpha`` is not above 0.
+    """
+    if not alpha > 0:
+        raise ConfigError(f"perturbation must be above 0, not {alpha}; for 0 choose step: plain")
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+        inputs, targets = batch
+        device = inputs.device
+        optimizer.zero_grad(set_to_none=True)
+        random_state = _random_state(device)
+        value = loss(model(inputs), targets)
+        value.backward()
+        with frozen_statistics(model), _perturbed(model, alpha):
+            optimizer.zero_grad(set_to_none=True)
+            _set_random_state(device, random_state)
+            loss(model(inputs), targets).backward()
+        optimizer.step()
+        return value.detach()
+
+    return step
+
+
+@contextmanager
+def frozen_statistics(model: nn.Module) -> Iterator[None]:
+    """Keep running statistics (of BatchNorm, InstanceNorm and `AmplitudeNorm`) where they are for a while."""
+    moving = [m for m in model.modules() if isinstance(m, (AmplitudeNorm, nn.modules.batchnorm._NormBase))]
+    kept = [(m, m.momentum, getattr(m, "num_batches_tracked", None)) for m in moving]
+    counts = [None if count is None else count.clone() for _, _, count in kept]
+    for module in moving:
+        module.momentum = 0.0
+    try:
+        yield
+    finally:
+        for (module, momentum, count), before in zip(kept, counts, strict=True):
+            module.momentum = momentum
+            if before is not None:
+                count.copy_(before)
+
+
+@contextmanager
+def _perturbed(model: nn.Module, alpha: float) -> Iterator[None]:
+    """Move the parameters by alpha along their gradient, and put the very same numbers back afterwards."""
+    parameters = [p for p in model.parameters() if p.grad is not None]
+    gradients = [p.grad for p in parameters]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    scale = torch.where(norm > 0, alpha / norm, torch.zeros_like(norm))
+    with torch.no_grad():
+        before = [p.clone() for p in parameters]
+        torch._foreach_add_(parameters, torch._foreach_mul(gradients, scale))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            torch._foreach_copy_(parameters, before)
+
+
+def drift(trajectory: ArrayLike, start: ArrayLike) -> float:
+    """Return the drift of Eq. 9: the mean over sites and steps of ``||theta_{i,k} - theta^t||^2``.
+
+    Args:
+        trajectory: Parameters of every site after every step, shape (K, S, P).
+        start: Parameters that all sites started from, shape (P,).
+    """
+    difference = np.asarray(trajectory, np.float64) - np.asarray(start, np.float64)
+    return float(np.mean(np.sum(difference**2, axis=-1)))
+
+
+def squared_distance(parameters: Sequence[Tensor], start: Sequence[Tensor]) -> Tensor:
+    """Return ``||theta - theta^t||^2`` of one site after one step, a term of `drift`."""
+    with torch.no_grad():
+        norms = torch._foreach_norm(torch._foreach_sub(list(parameters), list(start)))
+        return torch.stack(norms).square().sum()
+
+
+def _band_bins(spatial: tuple[int, ...], band: Literal["full"] | int) -> Tensor:
+    """Return which bins of the flattened half spectrum are replaced, as indices."""
+    radius = max(spatial) if band == "full" else band
+    lines = [torch.fft.fftfreq(size, 1 / size).abs() <= radius for size in spatial[:-1]]
+    lines.append(torch.fft.rfftfreq(spatial[-1], 1 / spatial[-1]).abs() <= radius)
+    return torch.stack(torch.meshgrid(*lines, indexing="ij")).all(dim=0).flatten().nonzero().flatten()
+
+
+def _random_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _set_random_state(device: torch.device, state: Tensor) -> None:
+    torch.cuda.set_rng_state(state, device) if device.type == "cuda" else torch.set_rng_state(state)

@@ -1,0 +1,94 @@
+"""The one server formula: every aggregation is ``new_i = sum_j W[i, j] * theta_j`` over the sites that answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.errors import AggregationError
+
+Arrays = dict[str, NDArray]
+
+
+def mix(params: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
+    """Mix the sites' parameters by the rows of a weight matrix: ``new_i = sum_j W[i, j] * theta_j``.
+
+    Sums run in float64 in the order of ``params``; results keep each array's dtype. Integer arrays are never
+    averaged: every site keeps its own. Rows that are equal are computed once, and their sites share the arrays.
+
+    Args:
+        params: Site name -> {name: array}, in the order of the rows of ``weights``.
+        weights: Aggregation weights, shape (K, K); rows sum to 1.
+
+    Returns:
+        Site name -> {name: array}, in the same order; arrays may be shared between sites and must not be changed.
+
+    Raises:
+        AggregationError: ``weights`` has another shape, a row does not sum to 1, or the sites' arrays do not fit.
+    """
+    sites = list(params)
+    weights = np.asarray(weights, dtype=np.float64)
+    _check_weights(weights, sites)
+    check_updates(params)
+    first_with_row: dict[bytes, int] = {}
+    leaders = [first_with_row.setdefault(row.tobytes(), i) for i, row in enumerate(weights)]
+    mixed: dict[str, Arrays] = {site: {} for site in sites}
+    for name in params[sites[0]] if sites else ():
+        arrays = [params[site][name] for site in sites]
+        new: dict[int, NDArray] = {}
+        for i, leader in enumerate(leaders):
+            if not _is_averaged(arrays[i]):
+                mixed[sites[i]][name] = arrays[i]
+                continue
+            if leader not in new:
+                new[leader] = _weighted_sum(arrays, weights[leader])
+            mixed[sites[i]][name] = new[leader]
+    return mixed
+
+
+def check_updates(params: Mapping[str, Arrays]) -> None:
+    """Refuse sites that send other names or shapes than the first site, or numbers that are not finite.
+
+    Raises:
+        AggregationError: Names the site and the key.
+    """
+    reference_site = next(iter(params), None)
+    for site, arrays in params.items():
+        reference = params[reference_site]
+        if arrays.keys() != reference.keys():
+            names = sorted(arrays.keys() ^ reference.keys())
+            raise AggregationError(
+                f"site {site!r} must send the same parameters as site {reference_site!r}; they differ in {names}"
+            )
+        for name, array in arrays.items():
+            if np.shape(array) != np.shape(reference[name]):
+                raise AggregationError(
+                    f"site {site!r} must send {name!r} with shape {np.shape(reference[name])} "
+                    f"as site {reference_site!r} does, not {np.shape(array)}"
+                )
+            if not np.all(np.isfinite(array)):
+                raise AggregationError(f"site {site!r} must send finite numbers; {name!r} holds NaN or infinity")
+
+
+def _check_weights(weights: NDArray, sites: list[str]) -> None:
+    if weights.shape != (len(sites), len(sites)):
+        raise AggregationError(
+            f"weights must have shape {(len(sites), len(sites))} for {len(sites)} sites, not {weights.shape}"
+        )
+    for site, row in zip(sites, weights, strict=True):
+        if not np.isclose(row.sum(), 1.0, rtol=0, atol=1e-6):
+            raise AggregationError(f"the weights that site {site!r} listens with must sum to 1, not {row.sum():.6g}")
+
+
+def _is_averaged(array: NDArray) -> bool:
+    return np.issubdtype(np.asarray(array).dtype, np.floating)
+
+
+def _weighted_sum(arrays: list[NDArray], row: NDArray) -> NDArray:
+    total = np.zeros(np.shape(arrays[0]), dtype=np.float64)
+    for array, weight in zip(arrays, row, strict=True):
+        if weight != 0:
+            total += weight * np.asarray(array, dtype=np.float64)
+    return total.astype(np.asarray(arrays[0]).dtype)

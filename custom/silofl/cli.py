@@ -1,0 +1,154 @@
+"""The command line: ``python -m silofl COMMAND``; each command's work is in the room it belongs to."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from silofl import __version__
+from silofl.errors import SiloFLError
+
+COMPLETE, FAILED, BAD_INPUT, INCOMPLETE, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence."""
+
+    def error(self, message: str) -> None:
+        """Exit with code 2."""
+        self.exit(BAD_INPUT, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 success, 1 failed, 2 bad input, 3 incomplete, 130 interrupted."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.command(options)
+    except SiloFLError as error:
+        print(f"silofl: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="silofl", description=__doc__.split(":")[0] and "Federated learning of medical-image models.")
+    parser.add_argument("--version", action="version", version=f"silofl {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    _add_demo(commands)
+    _add_import(commands)
+    _add_simulate(commands)
+    _add_resume(commands)
+    _add_report(commands)
+    return parser
+
+
+def _add_demo(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser("demo", help="train on simulated hospitals and write one report")
+    command.add_argument("--out", type=Path, default=Path("demo"), help="folder of phantoms, runs and report")
+    command.add_argument("--rounds", type=_count, help="rounds instead of the jobs' own")
+    command.add_argument("--seed", type=_natural, default=0, help="seed of phantoms and training")
+    command.set_defaults(command=_demo)
+
+
+def _add_import(commands: argparse._SubParsersAction) -> None:
+    from silofl.data.importers import LAYOUTS
+
+    command = commands.add_parser("import", help="turn a known public layout into sites with a dataset.json each")
+    command.add_argument("layout", choices=sorted(LAYOUTS), metavar="LAYOUT", help=", ".join(sorted(LAYOUTS)))
+    command.add_argument("source", type=Path, help="the downloaded set")
+    command.add_argument("target", type=Path, help="new folder for the sites")
+    command.add_argument("--seed", type=_natural, default=0)
+    command.add_argument("--test", type=float, default=0.2, help="share of patients for the test")
+    command.add_argument("--validation", type=float, default=0.2, help="share of the others for validation")
+    command.add_argument("--sites", type=_count, default=4, help="medmnist: number of sites")
+    command.add_argument("--alpha", type=float, default=0.5, help="medmnist: Dirichlet concentration")
+    command.set_defaults(command=_import)
+
+
+def _add_simulate(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser("simulate", help="run a job with all its sites on this machine")
+    command.add_argument("job", type=Path, nargs="?", help="job folder, as jobs/harmofl_phantoms")
+    command.add_argument("--data", type=Path, help="folder with one folder a site")
+    command.add_argument("--out", type=Path, help="new folder for the run")
+    command.add_argument("--rounds", type=_count, help="instead of the study's")
+    command.add_argument("--seed", type=_natural, help="instead of the study's")
+    command.add_argument("--sites", type=_names, default=[], help="sites that take part, as a,b; all by default")
+    command.add_argument("--threads", type=int, help="sites at a time; all by default")
+    command.add_argument("--prepare", type=Path, metavar="WORKSPACE", help="only write local/ for nvflare simulator")
+    command.set_defaults(command=_simulate)
+
+
+def _add_resume(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser("resume", help="go on with an interrupted run")
+    command.add_argument("run", type=Path)
+    command.set_defaults(command=_resume)
+
+
+def _add_report(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser("report", help="write report.html of one run, or compare several")
+    command.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    command.add_argument("--out", type=Path, help="where the comparison goes (several runs)")
+    command.set_defaults(command=_report)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from silofl.flare.demo import run_demo
+
+    return run_demo(options.out, options.rounds, options.seed)
+
+
+def _import(options: argparse.Namespace) -> int:
+    from silofl.data.importers import ImportOptions, import_layout
+
+    settings = ImportOptions(options.seed, options.test, options.validation, options.sites, options.alpha)
+    for line in import_layout(options.layout, options.source, options.target, settings).lines():
+        print(line)
+    return COMPLETE
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    from silofl.flare import simulate
+
+    if options.prepare:
+        return simulate.prepare(options.prepare)
+    missing = [name for name in ("job", "data", "out") if getattr(options, name) is None]
+    if missing:
+        Parser(prog="silofl simulate").error(f"JOB, --data and --out must be given; missing: {', '.join(missing)}")
+    changes = {key: getattr(options, key) for key in ("rounds", "seed") if getattr(options, key) is not None}
+    return simulate.start(options.job, options.data, options.out, changes, options.sites, options.threads)
+
+
+def _resume(options: argparse.Namespace) -> int:
+    from silofl.flare import simulate
+
+    return simulate.resume(options.run)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from silofl.report.pages import write_comparison, write_report
+
+    if len(options.runs) == 1:
+        print(write_report(options.runs[0]))
+    else:
+        print(write_comparison(options.runs, options.out or Path("comparison.html")))
+    return COMPLETE
+
+
+def _count(text: str) -> int:
+    value = _natural(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    return value
+
+
+def _natural(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, not {text!r}")
+    return int(text)
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]

@@ -1,0 +1,315 @@
+"""What a study lead and a site may set: study.yaml and site.yaml, read once and checked whole."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from silofl.algorithms.recipe import Recipe, find_recipe
+from silofl.errors import ConfigError, nearest
+
+S = TypeVar("S", bound="Section")
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("a number")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_no_bool), Field(gt=0)]
+Natural = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
+Positive = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
+Fraction = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
+NotNegative = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+
+
+SEGMENTATION_ONLY = {
+    "metric": ("dice", "dice_with_background"),
+    "model.name": ("unet",),
+    "training.loss": ("dice_ce", "dice", "cross_entropy"),
+}
+CLASSIFICATION_ONLY = {
+    "metric": ("accuracy",),
+    "model.name": ("densenet121",),
+    "training.loss": ("cross_entropy",),
+}
+
+
+class Section(BaseModel):
+    """A part of a settings file: unknown keys are refused, values never change afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Transform(Section):
+    """One MONAI transform that a study names, as ``Resize: {spatial_size: [128, 128]}``."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_yaml(cls, value: object) -> object:
+        if isinstance(value, str):
+            return {"name": value}
+        if isinstance(value, dict) and len(value) == 1 and "name" not in value:
+            ((name, options),) = value.items()
+            return {"name": name, "options": options or {}}
+        return value
+
+
+class DataSettings(Section):
+    """How a site's files become batches of one form.
+
+    Attributes:
+        channels: Channels of an image: grey is repeated, colour becomes luminance for 1, an alpha channel is dropped.
+        intensity: ``dtype`` maps the file's integer range to [0, 1]; ``percentiles`` the case's 0.5 to 99.5
+            percentile; ``zscore`` gives each case mean 0 and deviation 1; ``raw`` keeps the stored values.
+        volume_transforms: MONAI transforms of a whole volume before it is cut into slices (Orientation, Spacing).
+        transforms: MONAI transforms of each 2D image and its label, once, before they are cached (Resize).
+        augment: MONAI random transforms of each training image, anew in every epoch (RandRotate90).
+        split_unit: ``patient``, or ``slices`` where one patient stands in several parts on purpose.
+    """
+
+    channels: Literal[1, 3] = 1
+    intensity: Literal["dtype", "percentiles", "zscore", "raw"] = "dtype"
+    volume_transforms: tuple[Transform, ...] = ()
+    transforms: tuple[Transform, ...] = ()
+    augment: tuple[Transform, ...] = ()
+    split_unit: Literal["patient", "slices"] = "patient"
+
+
+class ModelSettings(Section):
+    """The network, the same at every site.
+
+    Attributes:
+        name: ``unet`` (MONAI BasicUNet, 2D) for segmentation, ``densenet121`` (MONAI) for classification.
+        normalization: The network's normalisation layer; ``batch_stateless`` is BatchNorm without parameters and
+            without running statistics, so that a prediction depends on the batch it stands in.
+        features: Channels of the U-Net's levels, six numbers.
+        dropout: Probability of dropout.
+    """
+
+    name: Literal["unet", "densenet121"] = "unet"
+    normalization: Literal["batch", "batch_stateless", "instance", "group"] = "batch"
+    features: Annotated[tuple[Count, ...], Field(min_length=6, max_length=6)] = (32, 32, 64, 128, 256, 32)
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
+class TrainingSettings(Section):
+    """How a site trains within one round."""
+
+    loss: Literal["dice_ce", "dice", "cross_entropy"] = "dice_ce"
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    learning_rate: Positive = 1e-3
+    momentum: Fraction = 0.9
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    weight_decay: NotNegative = 0.0
+    batch_size: Count = 8
+    local_epochs: Count = 1
+
+
+class AlgorithmSettings(BaseModel):
+    """An algorithm's preset and what the study changes in it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+    preset: str = "recommended"
+
+
+class FederationSettings(Section):
+    """What the server waits for, and what it does without.
+
+    Attributes:
+        sites: Sites that the first round waits for; those that are there when the job starts where not given.
+        min_sites: Sites that must answer for a round to count.
+        max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
+        task_timeout_s: Seconds the server waits for a site's answer in a round.
+        join_timeout_s: Seconds the server waits for the sites to appear before the first round.
+    """
+
+    sites: Count | None = None
+    min_sites: Count = 1
+    max_missed_rounds: Natural = 0
+    task_timeout_s: Positive = 3600.0
+    join_timeout_s: Positive = 600.0
+
+
+class Study(Section):
+    """All that a study lead decides, one file for the server and every site.
+
+    Attributes:
+        name: The study's name, part of file names.
+        continue_run: The id of an unfinished run to go on with, at a server that keeps its runs.
+        task: ``segmentation`` or ``classification``.
+        labels: Number -> name; from 1 for segmentation (0 is background), from 0 for classification.
+        rounds: Communication rounds.
+        seed: Of the initial weights, and with site and round of everything random at a site.
+        device: ``auto`` takes a GPU where there is one.
+        torch_threads: Threads of torch at every site; other numbers give other rounding.
+        metric: What models are chosen and reported by.
+    """
+
+    name: Name
+    continue_run: Name | None = None
+    task: Literal["segmentation", "classification"]
+    labels: Annotated[dict[int, str], Field(min_length=1)]
+    rounds: Count
+    seed: Natural = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    torch_threads: Count = 1
+    metric: Literal["dice", "dice_with_background", "accuracy"] = "dice"
+    data: DataSettings = DataSettings()
+    model: ModelSettings = ModelSettings()
+    training: TrainingSettings = TrainingSettings()
+    algorithm: AlgorithmSettings
+    federation: FederationSettings = FederationSettings()
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The algorithm's four answers, from its preset and the study's own choices."""
+        return find_recipe(self.algorithm.name, self.algorithm.preset, self.algorithm.model_extra or {})
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Study:
+        first = 1 if self.task == "segmentation" else 0
+        wanted = list(range(first, first + len(self.labels)))
+        if sorted(self.labels) != wanted:
+            raise ConfigError(f"labels must be numbered {wanted} for {self.task}, not {sorted(self.labels)}")
+        fits = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[self.task]
+        chosen = {"metric": self.metric, "model.name": self.model.name, "training.loss": self.training.loss}
+        for key, value in chosen.items():
+            if value not in fits[key]:
+                raise ConfigError(f"{key} must be one of {', '.join(fits[key])} for {self.task}, not {value!r}")
+        _ = self.recipe
+        return self
+
+    @property
+    def out_channels(self) -> int:
+        """Channels of the network's output: one for a single label (sigmoid), else background and labels (softmax)."""
+        if self.task == "classification":
+            return len(self.labels)
+        return 1 if len(self.labels) == 1 else len(self.labels) + 1
+
+
+class Site(Section):
+    """What a site decides for itself.
+
+    Attributes:
+        data: The folder that holds ``dataset.json``; ``{study}`` and ``{site}`` are filled in, and ``$VARIABLES``.
+        state_dir: Where the site keeps its own models, BatchNorm, optimiser and pictures, by run.
+        cache_dir: Where decoded images are kept; next to the state when not given.
+        device: Overrides the study's device.
+        has_progress: Whether reading data shows a progress bar.
+    """
+
+    data: str
+    state_dir: str
+    cache_dir: str | None = None
+    device: Literal["auto", "cpu", "cuda"] | None = None
+    has_progress: bool = True
+
+    def data_folder(self, study: str, site: str) -> Path:
+        """Return the folder that holds the study's ``dataset.json``."""
+        return _filled(self.data, study, site)
+
+    def state_folder(self, study: str, site: str) -> Path:
+        """Return the folder of the site's own state."""
+        return _filled(self.state_dir, study, site)
+
+    def cache_folder(self, study: str, site: str) -> Path:
+        """Return the folder of decoded images."""
+        return _filled(self.cache_dir, study, site) if self.cache_dir else self.state_folder(study, site) / "cache"
+
+
+class Server(Section):
+    """What the server decides for itself.
+
+    Attributes:
+        run_dir: Where a run's results and checkpoint go; ``{study}`` and ``{run}`` are filled in, and ``$VARIABLES``.
+    """
+
+    run_dir: str
+
+    def run_folder(self, study: str, run: str) -> Path:
+        """Return the folder of one run."""
+        return Path(os.path.expandvars(self.run_dir.replace("{run}", run).replace("{study}", study))).expanduser()
+
+
+def _filled(template: str, study: str, site: str) -> Path:
+    return Path(os.path.expandvars(template.replace("{study}", study).replace("{site}", site))).expanduser()
+
+
+def load_study(path: Path) -> Study:
+    """Read and check a study.yaml.
+
+    Raises:
+        ConfigError: The file cannot be read, or a key is unknown, missing, of the wrong type or out of range.
+    """
+    return parse(Study, _read_yaml(path), path.name)
+
+
+def load_settings(section: type[S], path: Path) -> S:
+    """Read and check a site.yaml or server.yaml; the same errors as `load_study`."""
+    return parse(section, _read_yaml(path), path.name)
+
+
+def parse(section: type[S], values: object, where: str) -> S:
+    """Build a settings section from plain values.
+
+    Raises:
+        ConfigError: The first thing that is wrong, as one sentence that starts with ``where``.
+    """
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where} must hold keys and values, not {type(values).__name__}")
+    try:
+        return section.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {_sentence(error, section)}") from None
+
+
+def _read_yaml(path: Path) -> object:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path} must exist; it is not there") from None
+    except PermissionError:
+        raise ConfigError(f"{path} must be readable by this account; permission was denied: grant it") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} must be a YAML file: {' '.join(str(error).split())}") from None
+
+
+def _sentence(error: ValidationError, section: type[Section]) -> str:
+    first = error.errors()[0]
+    inner = first.get("ctx", {}).get("error")
+    if isinstance(inner, ConfigError):
+        return str(inner)
+    # Tags such as "int" or "literal[...]" that pydantic adds for the members of a union are no keys of the file.
+    where = [str(part) for part in first["loc"]]
+    key = ".".join(where)
+    if first["type"] == "extra_forbidden":
+        known = _dotted_names(section)
+        hint = nearest(key, known) or nearest(key, [k for k in known if k.endswith(f".{where[-1]}")])
+        return f"{key} must be a known key; it is not{hint}"
+    if first["type"] == "missing":
+        return f"{key} must be given; it is missing"
+    condition = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    options = re.findall(r"'([^']+)'", condition)
+    return f"{key} must be {condition}, not {first['input']!r}{nearest(first['input'], options)}"
+
+
+def _dotted_names(section: type[Section], prefix: str = "") -> list[str]:
+    names = []
+    for name, field in section.model_fields.items():
+        names.append(prefix + name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            names += _dotted_names(field.annotation, f"{prefix}{name}.")
+    return names

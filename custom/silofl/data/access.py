@@ -1,0 +1,62 @@
+"""Opening a site's files: a file that is missing, one that may not be read and one that is broken are told apart."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from silofl.errors import DataError
+
+
+def open_error(name: str, error: OSError) -> DataError:
+    """Return the sentence for a file that cannot be opened.
+
+    Args:
+        name: What to call the file; its path within the data folder, never an absolute one.
+        error: What the operating system said.
+    """
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"{name} must exist; it is not there: put it back or remove it from dataset.json")
+    if isinstance(error, PermissionError):
+        return DataError(
+            f"{name} must be readable; permission was denied (the data need not be corrupt): "
+            "give this account the right to read it"
+        )
+    reason = error.strerror or type(error).__name__
+    return DataError(f"{name} must be readable; the system said {reason!r}: check the disk or the network share")
+
+
+def read_bytes(path: Path, name: str) -> bytes:
+    """Read a whole file.
+
+    Raises:
+        DataError: The file is missing, may not be read, or the disk fails.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read()
+    except OSError as error:
+        raise open_error(name, error) from None
+
+
+def content_digest(path: Path, name: str) -> str:
+    """Return the SHA-256 of a file's bytes, or of all files of a folder in the order of their names.
+
+    Raises:
+        DataError: A file is missing, may not be read, or the disk fails.
+    """
+    digest = hashlib.sha256()
+    try:
+        for member in files_of(path):
+            with member.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    except OSError as error:
+        raise open_error(name, error) from None
+    return digest.hexdigest()
+
+
+def files_of(path: Path) -> Iterator[Path]:
+    """Yield the file itself, or the files of a folder (a DICOM series) in the order of their names."""
+    if path.is_dir():
+        yield from sorted(member for member in path.iterdir() if member.is_file())
+    else:
+        yield path

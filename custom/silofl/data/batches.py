@@ -1,0 +1,99 @@
+"""Examples to batches of plain tensors, the same batches for the same seed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from silofl.data.parts import Part
+from silofl.data.transforms import metadata_tracking
+from silofl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from monai.transforms import Compose
+
+Batch = tuple[Tensor, Tensor]
+
+
+def training_batches(
+    part: Part, batch_size: int, augment: Compose | None, seed: int, device: torch.device | str
+) -> Iterator[Batch]:
+    """Yield one epoch in an order, and with augmentations, that depend on the seed alone.
+
+    A last batch of one example joins the batch before it: BatchNorm cannot learn from one value.
+
+    Args:
+        part: The examples.
+        batch_size: Examples a batch, at least 1.
+        augment: The study's augmentation, from `silofl.data.transforms.augmentation`; it is not changed.
+        seed: Not negative; a site gives each epoch its own.
+        device: Where the tensors go.
+
+    Yields:
+        Inputs float32 (B, C, H, W) and targets int64, (B, H, W) label maps or (B,) classes.
+
+    Raises:
+        ConfigError: An augmentation changes the size of an image.
+    """
+    order = np.random.default_rng(seed).permutation(len(part))
+    augment = _seeded(augment, seed)
+    for chosen in _groups(order, batch_size):
+        images, targets = part.images[chosen], part.targets[chosen]
+        yield _augmented(images, targets, augment, device) if augment else _tensors(images, targets, device)
+
+
+def evaluation_batches(part: Part, batch_size: int, device: torch.device | str) -> Iterator[Batch]:
+    """Yield all examples in stored order; forms as `training_batches`.
+
+    Args:
+        part: The examples.
+        batch_size: Examples a batch, at least 1; the last batch may be smaller.
+        device: Where the tensors go.
+    """
+    for start in range(0, len(part), batch_size):
+        chosen = slice(start, start + batch_size)
+        yield _tensors(np.array(part.images[chosen]), np.array(part.targets[chosen]), device)
+
+
+def _groups(order: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    groups = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    if len(groups) > 1 and len(groups[-1]) == 1:
+        groups[-2:] = [np.concatenate(groups[-2:])]
+    return groups
+
+
+def _seeded(augment: Compose | None, seed: int) -> Compose | None:
+    if augment is None:
+        return None
+    # MONAI's generators take 32 bits.
+    return copy.deepcopy(augment).set_random_state(seed=int(np.random.SeedSequence(seed).generate_state(1)[0]))
+
+
+def _tensors(images: np.ndarray, targets: np.ndarray, device: torch.device | str) -> Batch:
+    return torch.from_numpy(images).to(device), torch.from_numpy(targets).to(device).long()
+
+
+def _augmented(images: np.ndarray, targets: np.ndarray, augment: Compose, device: torch.device | str) -> Batch:
+    with metadata_tracking(False):
+        pairs = [_one(augment, image, target) for image, target in zip(images, targets, strict=True)]
+    for image, _ in pairs:
+        if image.shape != images.shape[1:]:
+            raise ConfigError(
+                f"data.augment must keep an image's size {images.shape[2:]}, not make it {tuple(image.shape[1:])}; "
+                "make images square with Resize in data.transforms, or rotate by other means than RandRotate90"
+            )
+    inputs, labels = zip(*pairs, strict=True)
+    return torch.stack(inputs).to(device), torch.stack(labels).to(device).long()
+
+
+def _one(augment: Compose, image: np.ndarray, target: np.ndarray) -> Batch:
+    if target.ndim == 0:
+        return augment({"image": torch.from_numpy(image)})["image"], torch.tensor(target)
+    label = torch.from_numpy(target[None].astype(np.float32))
+    moved = augment({"image": torch.from_numpy(image), "label": label})
+    return moved["image"], moved["label"][0]

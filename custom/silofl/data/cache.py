@@ -1,0 +1,136 @@
+"""Prepared arrays on disk: written once by whoever needs them first, opened without decoding ever after."""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from silofl.config import Study
+from silofl.data.access import files_of, open_error
+from silofl.data.manifest import PARTS, Manifest
+from silofl.data.npy_stream import NpyStream
+from silofl.data.parts import Part, PreparedCase
+from silofl.errors import DataError
+
+VERSION = 1
+INDEX = "index.json"
+ATTEMPTS = 3
+Cases = Iterable[tuple[str, PreparedCase]]
+
+
+def fingerprint(manifest: Manifest, study: Study) -> str:
+    """Return a name for what the preparation depends on: dataset.json, the study's settings, and every file's state.
+
+    Augmentation is left out, since it is applied after the cache.
+
+    Raises:
+        DataError: A file cannot be looked at.
+    """
+    settings = study.data.model_dump(mode="json", exclude={"augment", "split_unit"})
+    digest = hashlib.sha256(
+        json.dumps([VERSION, manifest.digest, settings, sorted(study.labels.items()), study.task]).encode()
+    )
+    for name, place in sorted(manifest.places.items()):
+        try:
+            states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files_of(place)]
+        except OSError as error:
+            raise open_error(name, error) from None
+        digest.update(json.dumps([name, states]).encode())
+    return digest.hexdigest()[:32]
+
+
+def load_or_prepare(cache_dir: Path, name: str, prepare: Callable[[], Cases]) -> dict[str, Part]:
+    """Open the cached parts, or prepare and cache them first; a damaged cache is made anew.
+
+    Any number of processes may do this at once: each writes a folder of its own, the first to finish gives it the name.
+
+    Args:
+        cache_dir: Folder of all caches.
+        name: The fingerprint.
+        prepare: Yields part and case, all cases of the same image size; called only when there is no cache.
+
+    Raises:
+        DataError: The folder cannot be written, or preparing fails.
+    """
+    target = cache_dir / name
+    for _ in range(ATTEMPTS):
+        parts = open_parts(target)
+        if parts is not None:
+            return parts
+        try:
+            _build(target, prepare)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise DataError(
+                f"cache_dir must be a folder with room that can be written; the system said {reason!r}: "
+                "free space or set cache_dir in site.yaml"
+            ) from None
+    raise DataError("cache_dir must keep what is written to it; the cache was damaged again: check the disk")
+
+
+def open_parts(folder: Path) -> dict[str, Part] | None:
+    """Open the parts in a cache folder without reading them into memory; None when it is missing or damaged."""
+    try:
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        return {part: _open_part(folder, part, index[part]) for part in PARTS}
+    except (OSError, ValueError, KeyError, TypeError, EOFError):
+        return None
+
+
+def _open_part(folder: Path, part: str, index: dict[str, list]) -> Part:
+    images = np.load(folder / f"{part}_images.npy", mmap_mode="r", allow_pickle=False)
+    targets = np.load(folder / f"{part}_targets.npy", mmap_mode="r", allow_pickle=False)
+    found = Part(images, targets, tuple(index["cases"]), tuple(index["slices"]), tuple(index["patients"]))
+    if len({len(images), len(targets), len(found.cases), len(found.slices), len(found.patients)}) > 1:
+        raise ValueError("lengths differ")
+    return found
+
+
+def _build(target: Path, prepare: Callable[[], Cases]) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        _write(temporary, prepare())
+        if target.exists() and open_parts(target) is None:
+            os.rename(target, temporary / "damaged")
+        _publish(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _publish(temporary: Path, target: Path) -> None:
+    shutil.rmtree(temporary / "damaged", ignore_errors=True)
+    try:
+        os.rename(temporary, target)
+    except OSError:
+        if open_parts(target) is None:
+            raise
+
+
+def _write(folder: Path, cases: Cases) -> None:
+    index = {part: {"cases": [], "slices": [], "patients": []} for part in PARTS}
+    streams: dict[str, tuple[NpyStream, NpyStream]] = {}
+    for part, case in cases:
+        if not streams:
+            streams = {part: _streams(folder, part, case) for part in PARTS}
+            shapes = case.images.shape[1:], case.targets.shape[1:]
+        images, targets = streams[part]
+        images.append(case.images)
+        targets.append(case.targets)
+        index[part]["cases"] += [case.case] * len(case.images)
+        index[part]["patients"] += [case.patient] * len(case.images)
+        index[part]["slices"] += case.slices
+    for pair in streams.values():
+        for stream, shape in zip(pair, shapes, strict=True):
+            stream.finish(shape)
+    (folder / INDEX).write_text(json.dumps(index), encoding="utf-8")
+
+
+def _streams(folder: Path, part: str, case: PreparedCase) -> tuple[NpyStream, NpyStream]:
+    images = NpyStream(folder / f"{part}_images.npy", case.images.dtype)
+    return images, NpyStream(folder / f"{part}_targets.npy", case.targets.dtype)

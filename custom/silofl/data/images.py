@@ -1,0 +1,145 @@
+"""Images and label maps of a site, read and checked: numbers that a network can learn from, on one grid."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.data.access import files_of, open_error
+from silofl.data.formats import Decoded, decode
+from silofl.errors import DataError
+
+GRID_TOLERANCE_MM = 0.1
+
+
+@dataclass(frozen=True)
+class Image:
+    """A picture or a volume as its file holds it.
+
+    Attributes:
+        array: (C, rows, columns) of a picture, (C, X, Y, Z) of a volume, in the stored type.
+        affine: Voxel indices to millimetres (right, front, head), shape (4, 4); None for a picture.
+        dtype_max: The largest value that the stored type can hold, 1 for one bit; None when it is no integer type.
+    """
+
+    array: NDArray
+    affine: NDArray[np.float64] | None
+    dtype_max: int | None
+
+    @property
+    def spatial_shape(self) -> tuple[int, ...]:
+        """Size without channels."""
+        return self.array.shape[1:]
+
+
+def read_image(path: Path, name: str | None = None, index: int | None = None) -> Image:
+    """Read PNG, JPEG, TIFF, NIfTI, MHA, NRRD, a DICOM series folder, or one image of an npz file.
+
+    Args:
+        path: The file, or the folder of a DICOM series.
+        name: What messages call it; the file's name when not given.
+        index: Which image of an npz file's array ``images``.
+
+    Raises:
+        DataError: It is missing, unreadable, truncated, corrupt, of an unknown form, empty, or not finite.
+    """
+    name = name or path.name
+    decoded = _decode(path, name, index, is_label=False)
+    array = decoded.array.astype(np.uint8) if decoded.array.dtype == bool else decoded.array
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        count = np.count_nonzero(~np.isfinite(array))
+        raise DataError(f"{name} must hold finite intensities, not {count} NaN or infinite ones; repair or remove it")
+    dtype_max = int(np.iinfo(array.dtype).max) if array.dtype.kind in "iu" else None
+    return Image(array, decoded.affine, 1 if decoded.is_binary or decoded.array.dtype == bool else dtype_max)
+
+
+def read_label(path: Path, name: str | None = None, index: int | None = None) -> Image:
+    """Read a label map; the same formats as `read_image`, one channel of whole numbers.
+
+    Args:
+        path: The file, or the folder of a DICOM series.
+        name: What messages call it; the file's name when not given.
+        index: Which label map of an npz file's array ``labels``.
+
+    Returns:
+        An image with array int32 of shape (1, rows, columns) or (1, X, Y, Z).
+
+    Raises:
+        DataError: As `read_image`, or the channels differ, or a value is not a whole number.
+    """
+    name = name or path.name
+    decoded = _decode(path, name, index, is_label=True)
+    array = decoded.array
+    if not (array == array[:1]).all():
+        raise DataError(
+            f"{name} must hold one number a pixel, not {len(array)} channels that differ; save label numbers"
+        )
+    array = array[:1]
+    is_whole = array.dtype.kind in "biu" or (np.isfinite(array).all() and (array == np.round(array)).all())
+    if not is_whole:
+        odd = array[~(np.isfinite(array) & (array == np.round(array)))].flat[0]
+        raise DataError(
+            f"{name} must hold whole label numbers, not {odd:g}; save it as integers, without interpolation"
+        )
+    return Image(array.astype(np.int32), decoded.affine, None)
+
+
+def check_label(label: Image, image: Image, labels: Mapping[int, str], name: str) -> None:
+    """Refuse a label map that does not lie on its image or that holds numbers which the study does not declare.
+
+    Args:
+        label: The label map.
+        image: Its image.
+        labels: The study's labels by number; 0 is the background.
+        name: What messages call the label map.
+
+    Raises:
+        DataError: Sizes or grids differ, or a value is not declared.
+    """
+    if label.spatial_shape != image.spatial_shape:
+        raise DataError(
+            f"{name} must have the size of its image, {image.spatial_shape}, not {label.spatial_shape}; "
+            "export both from the same grid"
+        )
+    _check_grid(label, image, name)
+    check_values(label, labels, name)
+
+
+def check_values(label: Image, labels: Mapping[int, str], name: str) -> None:
+    """Refuse a label map that holds numbers which are not declared; arguments as `check_label`.
+
+    Raises:
+        DataError: A value is neither 0 nor a label's number; the message names the values.
+    """
+    undeclared = [int(value) for value in np.unique(label.array) if value != 0 and value not in labels]
+    if undeclared:
+        known = ", ".join(["0 (background)", *(f"{number} ({text})" for number, text in sorted(labels.items()))])
+        shown = ", ".join(map(str, undeclared[:8])) + (", ..." if len(undeclared) > 8 else "")
+        raise DataError(f"{name} must hold the label values {known}, not {shown}; save it with the study's numbers")
+
+
+def _check_grid(label: Image, image: Image, name: str) -> None:
+    if label.affine is None or image.affine is None:
+        return
+    corners = np.array(np.meshgrid(*[(0, n - 1) for n in image.spatial_shape], [1])).reshape(4, -1)
+    distance = np.abs((label.affine - image.affine) @ corners).max()
+    if distance > GRID_TOLERANCE_MM:
+        raise DataError(
+            f"{name} must lie where its image lies (same origin, spacing and axes), not up to {distance:.1f} mm away; "
+            "resample it to its image"
+        )
+
+
+def _decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
+    try:
+        for member in files_of(path):
+            member.open("rb").close()
+    except OSError as error:
+        raise open_error(name, error) from None
+    decoded = decode(path, name, index, is_label)
+    if decoded.array.size == 0 or decoded.array.dtype.kind not in "biuf":
+        form = f"{decoded.array.dtype} of shape {decoded.array.shape}"
+        raise DataError(f"{name} must hold numbers, not {form}; export it again")
+    return decoded

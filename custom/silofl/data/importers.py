@@ -1,0 +1,127 @@
+"""Public layouts into site folders: a dataset.json and its files for each site, all or nothing."""
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from silofl.data.access import open_error
+from silofl.data.layouts.folders import plan_folders
+from silofl.data.layouts.medmnist import plan_medmnist
+from silofl.data.layouts.nuclei_dsb2018 import plan_nuclei
+from silofl.data.layouts.plan import ImportOptions, JsonRecord, SitePlan
+from silofl.data.layouts.spine_gm import plan_spine
+from silofl.errors import ConfigError, DataError, nearest
+
+__all__ = ["LAYOUTS", "ImportOptions", "ImportSummary", "import_layout"]
+
+LAYOUTS: Mapping[str, Callable[[Path, ImportOptions], dict[str, SitePlan]]] = {
+    "folders": plan_folders,
+    "nuclei-dsb2018": plan_nuclei,
+    "spine-gm": plan_spine,
+    "medmnist": plan_medmnist,
+}
+SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class ImportSummary:
+    """What an import wrote.
+
+    Attributes:
+        examples: By site and part, how many pictures or slices.
+        patients: By site, how many patients.
+    """
+
+    examples: dict[str, dict[str, int]]
+    patients: dict[str, int]
+
+
+def import_layout(layout: str, source: Path, target: Path, options: ImportOptions | None = None) -> ImportSummary:
+    """Write TARGET/<site>/dataset.json and the files it names, from a known layout.
+
+    Everything is written beside TARGET first, so an interrupted import leaves nothing behind.
+
+    Args:
+        layout: A name in `LAYOUTS`.
+        source: The public set's folder or file.
+        target: A folder that is empty or absent.
+        options: Seed, fractions and sites.
+
+    Raises:
+        ConfigError: The layout is not known.
+        DataError: SOURCE is not of this layout, or TARGET cannot be written or is not empty.
+    """
+    if layout not in LAYOUTS:
+        raise ConfigError(f"the layout must be one of {', '.join(LAYOUTS)}, not {layout!r}{nearest(layout, LAYOUTS)}")
+    if not source.exists():
+        raise DataError(f"SOURCE must exist; {source.name} is not there: give the folder of the data")
+    _check_target(target)
+    try:
+        plans = LAYOUTS[layout](source, options or ImportOptions())
+    except OSError as error:
+        raise open_error(source.name, error) from None
+    _check_names(plans)
+    _write(plans, target)
+    return _summary(plans)
+
+
+def _check_target(target: Path) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise DataError(f"TARGET must be an empty folder or none, not {target.name} with something in it; name another")
+
+
+def _check_names(plans: Mapping[str, SitePlan]) -> None:
+    if not plans:
+        raise DataError("SOURCE must hold at least one site, not 0; is it this layout?")
+    for site in plans:
+        if not SITE_NAME.fullmatch(site):
+            raise DataError(f"a site's name must be letters, digits, '_', '.' and '-', not {site!r}; rename its folder")
+
+
+def _write(plans: Mapping[str, SitePlan], target: Path) -> None:
+    temporary: Path | None = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        for site, plan in plans.items():
+            _write_site(plan, temporary / site)
+        temporary.chmod(0o755)  # mkdtemp's 0700 would keep the site's other accounts out
+        os.replace(temporary, target)
+    except OSError as error:
+        raise DataError(
+            f"TARGET must be a place to write to; the system said {error.strerror!r}: name another"
+        ) from None
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_site(plan: SitePlan, folder: Path) -> None:
+    for name, write in plan.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write(folder / name)
+    (folder / "dataset.json").write_text(
+        json.dumps(plan.dataset, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+
+
+def _summary(plans: Mapping[str, SitePlan]) -> ImportSummary:
+    examples = {
+        site: {part: sum(map(_count, plan.records[part])) for part in plan.records} for site, plan in plans.items()
+    }
+    patients = {
+        site: len({r["patient"] for part in plan.records.values() for r in part}) for site, plan in plans.items()
+    }
+    return ImportSummary(examples, patients)
+
+
+def _count(record: JsonRecord) -> int:
+    if "slices" not in record:
+        return 1
+    first, last = record["slices"]
+    return last - first + 1

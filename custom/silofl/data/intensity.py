@@ -1,0 +1,81 @@
+"""Channels and intensities of one case, brought to the study's form."""
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.errors import DataError
+
+Method = Literal["dtype", "percentiles", "zscore", "raw"]
+LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+PERCENTILES = (0.5, 99.5)
+
+
+def to_channels(array: NDArray, channels: int) -> NDArray:
+    """Return an image with the study's number of channels; values keep their range.
+
+    Args:
+        array: (1, ...) grey, (3, ...) RGB or (4, ...) RGBA, whose alpha is dropped.
+        channels: 1 or 3; grey is repeated, RGB becomes luminance (ITU-R BT.601: 0.299 R + 0.587 G + 0.114 B).
+
+    Returns:
+        (channels, ...), float32 for luminance, else in the given type.
+
+    Raises:
+        DataError: The image has another number of channels.
+    """
+    if array.shape[0] not in (1, 3, 4):
+        raise DataError(f"the image must have 1, 3 or 4 channels, not {array.shape[0]}; save it as grey or RGB")
+    array = array[:3]
+    if array.shape[0] == channels:
+        return array
+    if channels == 3:
+        return np.repeat(array, 3, axis=0)
+    return np.tensordot(LUMINANCE, array.astype(np.float32), axes=1)[None]
+
+
+def scale_intensity(array: NDArray, method: Method, dtype_max: int | None) -> NDArray[np.float32]:
+    """Scale one case's intensities, all channels and slices together.
+
+    Args:
+        array: The case's intensities, any shape.
+        method: ``dtype`` divides by `dtype_max`; ``percentiles`` maps the 0.5 to 99.5 percentile to [0, 1] and clips;
+            ``zscore`` gives mean 0 and standard deviation 1; ``raw`` keeps the values.
+        dtype_max: Largest value of the stored type; None when it is no integer type.
+
+    Returns:
+        float32 of the same shape; a constant image becomes zeros under ``percentiles`` and ``zscore``.
+
+    Raises:
+        DataError: ``dtype`` for values that are negative or of no integer type.
+    """
+    if method == "dtype":
+        return _by_dtype(array, dtype_max)
+    if method == "percentiles":
+        return _by_percentiles(array.astype(np.float32))
+    if method == "zscore":
+        from monai.transforms import NormalizeIntensity
+
+        return np.asarray(NormalizeIntensity()(array.astype(np.float32)), dtype=np.float32)
+    return array.astype(np.float32)
+
+
+def _by_dtype(array: NDArray, dtype_max: int | None) -> NDArray[np.float32]:
+    remedy = "set data.intensity to percentiles, zscore or raw"
+    if dtype_max is None:
+        raise DataError(f"the image must store whole numbers for intensity 'dtype', not fractions; {remedy}")
+    if array.min() < 0:
+        raise DataError(f"the image must hold no negative values for intensity 'dtype', not {array.min()}; {remedy}")
+    return array.astype(np.float32) / np.float32(dtype_max)
+
+
+def _by_percentiles(array: NDArray[np.float32]) -> NDArray[np.float32]:
+    from monai.transforms import ScaleIntensityRange
+
+    low, high = np.percentile(array, PERCENTILES)
+    if low == high:  # nearly every pixel is background: the few others still count
+        low, high = float(array.min()), float(array.max())
+    if low == high:
+        return np.zeros_like(array)
+    return np.asarray(ScaleIntensityRange(low, high, 0, 1, clip=True)(array), dtype=np.float32)

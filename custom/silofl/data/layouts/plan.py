@@ -1,0 +1,157 @@
+"""What an import is to write: a site's dataset.json and its files."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from silofl.data.access import read_bytes
+from silofl.data.images import Image, check_values, read_label
+from silofl.data.manifest import PARTS
+from silofl.data.partition import split_by_patient
+from silofl.errors import DataError
+
+Writer = Callable[[Path], object]
+JsonRecord = dict[str, object]
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """How an import splits and names.
+
+    Attributes:
+        seed: Seed of every random choice.
+        test: Fraction of a site's patients for the test, in [0, 1).
+        validation: Fraction of the other patients for the validation, in [0, 1).
+        num_sites: Sites to make of a set that has none (medmnist).
+        alpha: Concentration of the Dirichlet split over those sites, above 0; small values differ more.
+        labels: Names of the labels in the order of their numbers; the layout's own when not given.
+    """
+
+    seed: int = 0
+    test: float = 0.2
+    validation: float = 0.2
+    num_sites: int = 4
+    alpha: float = 0.5
+    labels: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class SitePlan:
+    """A site's dataset.json, and how each of its files is written, by its path relative to dataset.json."""
+
+    task: str
+    labels: dict[int, str]
+    records: dict[str, list[JsonRecord]]
+    files: dict[str, Writer]
+    split_unit: str = "patient"
+
+    @property
+    def dataset(self) -> dict[str, object]:
+        """The content of dataset.json."""
+        labels = {str(number): name for number, name in self.labels.items()}
+        return {"task": self.task, "labels": labels, "split_unit": self.split_unit, **self.records}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An image and its mask on the way to a site, both by their path at the site and how to write them."""
+
+    case: str
+    patient: str
+    image: tuple[str, Writer]
+    mask: tuple[str, Writer] = field(repr=False)
+
+
+def plan_pairs(site: str, pairs: Iterable[Pair], labels: Mapping[int, str], options: ImportOptions) -> SitePlan:
+    """Plan a segmentation site whose images are split by patient.
+
+    Raises:
+        DataError: The site has fewer than two patients, so that training and test cannot be kept apart.
+    """
+    pairs = list(pairs)
+    part_of = split_by_patient([pair.patient for pair in pairs], options.test, options.validation, options.seed)
+    if len(part_of) < 2 or "test" not in part_of.values():
+        raise DataError(
+            f"site {site!r} must have at least 2 patients and a test fraction above 0, to keep training and test "
+            f"apart, not {len(part_of)} and {options.test}; join it with another site or change the fraction"
+        )
+    records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
+    for pair in pairs:
+        record = {"image": pair.image[0], "label": pair.mask[0], "patient": pair.patient, "case": pair.case}
+        records[part_of[pair.patient]].append(record)
+    return SitePlan(
+        "segmentation", dict(labels), records, dict(file for pair in pairs for file in (pair.image, pair.mask))
+    )
+
+
+def copy_of(source: Path) -> Writer:
+    """Return a writer that copies a file, or a folder (a DICOM series)."""
+
+    def write(target: Path) -> None:
+        if source.is_dir():
+            shutil.copytree(source, target)
+        else:
+            target.write_bytes(read_bytes(source, source.name))
+
+    return write
+
+
+def mask_png(source: Path, labels: Mapping[int, str]) -> Writer:
+    """Return a writer that saves a picture's mask as PNG; where there is one label, 255 becomes 1."""
+
+    def write(target: Path) -> None:
+        from PIL import Image as Picture
+
+        numbers = read_label(source).array
+        if len(labels) == 1 and np.isin(numbers, (0, 255)).all():
+            numbers = numbers // 255
+        check_values(Image(numbers, None, None), labels, source.name)
+        Picture.fromarray(numbers[0].astype(np.uint8)).save(target)
+
+    return write
+
+
+def numbered_labels(names: Iterable[str], first: int) -> dict[int, str]:
+    """Number label names from `first`: 1 for segmentation, 0 for classification."""
+    return dict(enumerate(names, start=first))
+
+
+def read_description(source: Path, wanted: Iterable[str]) -> dict:
+    """Read the dataset.json that describes a public set.
+
+    Args:
+        source: The set's folder.
+        wanted: Keys it must have.
+
+    Raises:
+        DataError: It is missing, unreadable, not JSON, or lacks a key.
+    """
+    name = f"dataset.json in {source.name}"
+    try:
+        content = json.loads(read_bytes(source / "dataset.json", name))
+    except DataError:
+        raise
+    except ValueError as error:
+        raise DataError(f"{name} must be JSON, not broken ({error}); download the set again") from None
+    missing = [key for key in wanted if not isinstance(content, dict) or key not in content]
+    if missing:
+        raise DataError(f"{name} must have the keys {', '.join(wanted)}; {', '.join(missing)} missing: is it this set?")
+    return content
+
+
+def sample_file(source: Path, sample: Mapping[str, object], key: str) -> Path:
+    """Return a file that a sample of a public set names.
+
+    Raises:
+        DataError: The sample does not name it, or it is not there or not inside the set.
+    """
+    name = sample.get(key)
+    if not isinstance(name, str):
+        raise DataError(f"sample {sample.get('id')!r} of {source.name} must name its {key!r}; it is missing")
+    if not (source / name).is_file() or source.resolve() not in (source / name).resolve().parents:
+        raise DataError(f"{source.name} must hold {name}, which its dataset.json names; download the set again")
+    return source / name

@@ -1,0 +1,73 @@
+"""Spinal cord white and grey matter of the gray matter segmentation challenge (CC0): NIfTI volumes of six hospitals.
+
+One volunteer was scanned at each hospital, so the parts are contiguous slices of each volume and the same person stands
+in training and test: 50 % training, 25 % validation, 25 % test, in the stored order. Two hospitals scanned theirs twice:
+one patient, two volumes.
+"""
+
+import re
+from pathlib import Path
+
+from silofl.data.images import read_image
+from silofl.data.layouts.plan import (
+    ImportOptions,
+    JsonRecord,
+    SitePlan,
+    copy_of,
+    numbered_labels,
+    read_description,
+    sample_file,
+)
+from silofl.data.manifest import PARTS
+from silofl.errors import DataError
+
+SHARE = 0.25
+MIN_SLICES = 3
+SESSION = re.compile(r"Ses\d+$")
+
+
+def plan_spine(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
+    """Plan the import of SOURCE, a folder with dataset.json and <site>/volumes.
+
+    Raises:
+        DataError: The folder is not this set, a file that it names is missing, or a volume has fewer than 3 slices.
+    """
+    labels = numbered_labels(options.labels or ("white matter", "grey matter"), first=1)
+    plans: dict[str, SitePlan] = {}
+    for sample in read_description(source, ("samples",))["samples"]:
+        if not isinstance(sample, dict) or not {"site", "group", "volume", "volume_label"} <= sample.keys():
+            raise DataError(
+                f"every sample of {source.name} must have site, group, volume and volume_label, not {sample!r}"
+            )
+        empty = SitePlan("segmentation", labels, {part: [] for part in PARTS}, {}, split_unit="slices")
+        _add_volume(plans.setdefault(str(sample["site"]), empty), source, sample)
+    return dict(sorted(plans.items()))
+
+
+def slice_ranges(num_slices: int) -> dict[str, tuple[int, int]]:
+    """Cut a volume of n slices into contiguous parts [first, last]; validation and test get round(n / 4) each.
+
+    Raises:
+        DataError: There are fewer than 3 slices.
+    """
+    if num_slices < MIN_SLICES:
+        raise DataError(f"a volume must have at least {MIN_SLICES} slices to be split, not {num_slices}; leave it out")
+    share = max(1, round(num_slices * SHARE))
+    middle = num_slices - 2 * share
+    return {
+        "training": (0, middle - 1),
+        "validation": (middle, middle + share - 1),
+        "test": (middle + share, num_slices - 1),
+    }
+
+
+def _add_volume(plan: SitePlan, source: Path, sample: dict) -> None:
+    volume, label = sample_file(source, sample, "volume"), sample_file(source, sample, "volume_label")
+    names = f"images/{volume.name}", f"labels/{label.name}"
+    if names[0] in plan.files:  # every slice of the public set is a sample; the volume is added once
+        return
+    plan.files.update({names[0]: copy_of(volume), names[1]: copy_of(label)})
+    stem = volume.name.split(".")[0]
+    for part, slices in slice_ranges(read_image(volume).spatial_shape[-1]).items():
+        record: JsonRecord = {"image": names[0], "label": names[1], "patient": SESSION.sub("", str(sample["group"]))}
+        plan.records[part].append({**record, "case": f"{stem}-{part}", "slices": list(slices)})

@@ -1,0 +1,102 @@
+"""What the parts of a data set must not share: patients, images, slices and case names."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from silofl.data.access import content_digest
+from silofl.data.records import Record
+from silofl.errors import DataError
+
+Parts = Mapping[str, tuple[Record, ...]]
+
+
+def check_parts(parts: Parts, places: Mapping[str, Path], has_shared_patients: bool) -> None:
+    """Refuse a patient in two parts, a case name or an image that stands twice, and slices that overlap.
+
+    Args:
+        parts: The records by part.
+        places: Where each file named by a record lies, links resolved.
+        has_shared_patients: Whether study and dataset.json both split by slices, on purpose.
+
+    Raises:
+        DataError: The first thing that stands twice.
+    """
+    _check_cases(parts)
+    if not has_shared_patients:
+        _check_patients(parts)
+    _check_images(parts, places)
+
+
+def check_contents(parts: Parts, places: Mapping[str, Path]) -> None:
+    """Refuse the same image file under two names; reads every image file once.
+
+    Raises:
+        DataError: Two image files hold the same bytes, or one cannot be read.
+    """
+    seen: dict[str, tuple[Path, Record]] = {}
+    known: dict[Path, str] = {}
+    for _, record in _all(parts):
+        place = places[record.image]
+        if place in known:
+            continue
+        known[place] = content_digest(place, record.image)
+        first_place, first = seen.setdefault(known[place], (place, record))
+        if first_place != place:
+            raise DataError(
+                f"case {record.case!r} must be another image than case {first.case!r}; {record.image} and "
+                f"{first.image} hold the same content: remove one of the two"
+            )
+
+
+def _all(parts: Parts) -> Iterator[tuple[str, Record]]:
+    for part, records in parts.items():
+        for record in records:
+            yield part, record
+
+
+def _check_cases(parts: Parts) -> None:
+    seen: dict[str, str] = {}
+    for part, record in _all(parts):
+        if record.case in seen:
+            raise DataError(
+                f"case {record.case!r} must stand once in dataset.json, not in {seen[record.case]} and again in "
+                f"{part}; give each record a 'case' of its own"
+            )
+        seen[record.case] = part
+
+
+def _check_patients(parts: Parts) -> None:
+    seen: dict[str, str] = {}
+    for part, record in _all(parts):
+        first = seen.setdefault(record.patient, part)
+        if first != part:
+            raise DataError(
+                f"patient {record.patient!r} must stand in one part, not in {first} and {part} (case "
+                f"{record.case!r}); move all cases of the patient to one part, or set split_unit to 'slices' in both "
+                "dataset.json and the study's data if that is meant"
+            )
+
+
+def _check_images(parts: Parts, places: Mapping[str, Path]) -> None:
+    seen: dict[tuple[Path, int | None], list[tuple[str, Record]]] = {}
+    for part, record in _all(parts):
+        others = seen.setdefault((places[record.image], record.index), [])
+        for other_part, other in others:
+            _check_pair(part, record, other_part, other)
+        others.append((part, record))
+
+
+def _check_pair(part: str, record: Record, other_part: str, other: Record) -> None:
+    both = f"case {record.case!r} in {part} and case {other.case!r} in {other_part}"
+    if record.patient != other.patient:
+        raise DataError(
+            f"{record.image} must belong to one patient, not to {other.patient!r} and {record.patient!r} ({both}); "
+            "correct dataset.json"
+        )
+    if record.slices is None or other.slices is None:
+        raise DataError(f"{record.image} must stand once in dataset.json, not twice ({both}); remove one of the two")
+    if record.slices[0] <= other.slices[1] and other.slices[0] <= record.slices[1]:
+        raise DataError(
+            f"{record.image} must have slices in one record only, not {list(other.slices)} and "
+            f"{list(record.slices)}, which overlap ({both}); cut the ranges apart"
+        )

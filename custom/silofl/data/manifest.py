@@ -1,0 +1,137 @@
+"""dataset.json: what a site has, in which part, checked before any image is read."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from silofl.config import Study
+from silofl.data.access import read_bytes
+from silofl.data.leakage import check_parts
+from silofl.data.records import Record, locate, parse_record
+from silofl.errors import DataError, nearest
+
+FILE_NAME = "dataset.json"
+PARTS = ("training", "validation", "test")
+KEYS = ("task", "labels", "split_unit", *PARTS)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A checked dataset.json.
+
+    Attributes:
+        folder: Where dataset.json lies.
+        task: ``segmentation`` or ``classification``.
+        labels: Number and name of every label.
+        split_unit: ``patient``, or ``slices`` where one patient stands in several parts on purpose.
+        training: Cases to learn from, at least one.
+        validation: Cases to choose a model by; may be empty, then no choice is made.
+        test: Cases to measure on, at least one.
+        places: Where each image and label file lies, by the path that dataset.json gives, links resolved.
+        digest: SHA-256 of the file's bytes.
+    """
+
+    folder: Path
+    task: str
+    labels: dict[int, str]
+    split_unit: str
+    training: tuple[Record, ...]
+    validation: tuple[Record, ...]
+    test: tuple[Record, ...]
+    places: dict[str, Path]
+    digest: str
+
+    @property
+    def parts(self) -> dict[str, tuple[Record, ...]]:
+        """The records by the name of their part."""
+        return {"training": self.training, "validation": self.validation, "test": self.test}
+
+
+def read_manifest(folder: Path, study: Study) -> Manifest:
+    """Read and check the dataset.json of a site's data folder.
+
+    Args:
+        folder: The site's data folder.
+        study: The study whose task, labels and split unit the data must have.
+
+    Raises:
+        DataError: The file is missing, unreadable or not JSON; it does not fit the study; a part is empty; a path
+            leaves the folder or leads nowhere; a patient, a case or an image stands where it may not.
+    """
+    content, digest = _read(folder)
+    _check_keys(content)
+    _check_fits(content, study)
+    parts = {part: _records(content.get(part, []), part, study) for part in PARTS}
+    for part in ("training", "test"):
+        if not parts[part]:
+            raise DataError(f"{FILE_NAME} must have at least one case in {part}, not 0; move a patient there")
+    places = _places(folder, parts)
+    split_unit = content.get("split_unit", "patient")
+    check_parts(parts, places, has_shared_patients=study.data.split_unit == split_unit == "slices")
+    return Manifest(folder, study.task, dict(study.labels), split_unit, **parts, places=places, digest=digest)
+
+
+def _read(folder: Path) -> tuple[dict[str, object], str]:
+    raw = read_bytes(folder / FILE_NAME, f"{FILE_NAME} of the data folder {folder.name!r}")
+    try:
+        content = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_refuse_twins)
+    except json.JSONDecodeError as error:
+        place = f"broken at line {error.lineno}, column {error.colno} ({error.msg})"
+        raise DataError(f"{FILE_NAME} must be JSON, not {place}; correct it there") from None
+    except DataError:
+        raise
+    except (ValueError, RecursionError):
+        raise DataError(f"{FILE_NAME} must be JSON in UTF-8, not something else; write it anew") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{FILE_NAME} must hold an object, not a {type(content).__name__}; start it with a brace")
+    return content, hashlib.sha256(raw).hexdigest()
+
+
+def _refuse_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in pairs:
+        if key in found:
+            raise DataError(f"{FILE_NAME} must give each key once, not {key!r} twice; join or remove one")
+        found[key] = value
+    return found
+
+
+def _check_keys(content: Mapping[str, object]) -> None:
+    for key in content:
+        if key not in KEYS:
+            raise DataError(f"{FILE_NAME} must have known keys, not {key!r}{nearest(key, KEYS)}; rename or remove it")
+    for key in ("task", "labels"):
+        if key not in content:
+            raise DataError(f"{FILE_NAME} must have the key {key!r}; it is missing: add it")
+    if content.get("split_unit", "patient") not in ("patient", "slices"):
+        unit = content["split_unit"]
+        raise DataError(f"{FILE_NAME} must have split_unit 'patient' or 'slices', not {unit!r}; correct it")
+
+
+def _check_fits(content: Mapping[str, object], study: Study) -> None:
+    remedy = "give the site the data of this study, or ask the study lead"
+    if content["task"] != study.task:
+        raise DataError(f"{FILE_NAME} must have task {study.task!r} as the study, not {content['task']!r}; {remedy}")
+    wanted = {str(number): name for number, name in sorted(study.labels.items())}
+    if content["labels"] != wanted:
+        raise DataError(f"{FILE_NAME} must have labels {wanted} as the study, not {content['labels']!r}; {remedy}")
+
+
+def _records(values: object, part: str, study: Study) -> tuple[Record, ...]:
+    if not isinstance(values, list):
+        raise DataError(f"{part} in {FILE_NAME} must be a list of cases, not {values!r}; put it in brackets")
+    return tuple(
+        parse_record(value, f"record {number} of {part}", study.task, study.labels)
+        for number, value in enumerate(values, start=1)
+    )
+
+
+def _places(folder: Path, parts: Mapping[str, tuple[Record, ...]]) -> dict[str, Path]:
+    places: dict[str, Path] = {}
+    for record in (record for records in parts.values() for record in records):
+        for file in (record.image, record.label):
+            if isinstance(file, str) and file not in places:
+                places[file] = locate(folder, file, record.case)
+    return places

@@ -1,0 +1,40 @@
+"""Prepared examples: the arrays of a part of a site's data, each example remembering where it comes from."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Part:
+    """Training, validation or test examples of a site.
+
+    Attributes:
+        images: float32 (N, C, H, W).
+        targets: Label maps uint8 (N, H, W) for segmentation, classes int64 (N,) for classification.
+        cases: The case that each example belongs to; the slices of a volume follow one another.
+        slices: Each example's slice of its volume, from 0; None for a picture.
+        patients: The patient that each example belongs to.
+    """
+
+    images: NDArray[np.float32]
+    targets: NDArray
+    cases: tuple[str, ...]
+    slices: tuple[int | None, ...]
+    patients: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self.cases)
+
+
+@dataclass(frozen=True)
+class PreparedCase:
+    """One case as it is written to the cache: images (n, C, H, W), targets (n, H, W) or (n,), n slice numbers."""
+
+    case: str
+    patient: str
+    images: NDArray[np.float32]
+    targets: NDArray
+    slices: tuple[int | None, ...]

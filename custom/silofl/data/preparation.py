@@ -1,0 +1,153 @@
+"""One case from its files to 2D examples: read, scale, cut, transform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.config import Study
+from silofl.data.images import Image, check_label, read_image, read_label
+from silofl.data.intensity import scale_intensity, to_channels
+from silofl.data.manifest import Manifest
+from silofl.data.parts import PreparedCase
+from silofl.data.records import Record
+from silofl.data.transforms import compose, metadata_tracking
+from silofl.errors import DataError
+
+if TYPE_CHECKING:
+    from monai.transforms import Compose
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What a study does to every case before it is cached; use `preparation` to build it."""
+
+    study: Study
+    volume_steps: Compose | None
+    image_steps: Compose | None
+
+
+def preparation(study: Study, has_label_map: bool | None = None) -> Preparation:
+    """Build the preparation of a study.
+
+    Args:
+        study: The study.
+        has_label_map: Whether label maps are transformed along; by default when the task is segmentation.
+
+    Raises:
+        ConfigError: A transform is not allowed, or its options are not right.
+    """
+    has_label_map = study.task == "segmentation" if has_label_map is None else has_label_map
+    volume_steps = compose(study.data, "volume_transforms", has_label_map)
+    return Preparation(study, volume_steps, compose(study.data, "transforms", has_label_map))
+
+
+def prepare_image(path: Path, study: Study, name: str | None = None, index: int | None = None) -> NDArray[np.float32]:
+    """Prepare an image without a label as training images were prepared, for prediction.
+
+    Args:
+        path: The file, or the folder of a DICOM series.
+        study: The study whose data settings apply.
+        name: What messages call it.
+        index: Which image of an npz file.
+
+    Returns:
+        (n, C, H, W): one image, or the slices of a volume.
+
+    Raises:
+        DataError: The image cannot be read or scaled.
+    """
+    image = read_image(path, name, index)
+    pixels = _scaled(image, study)
+    images, _ = _planes(pixels, None, image.affine, preparation(study, has_label_map=False))
+    return images
+
+
+def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:
+    """Read one case and turn it into 2D examples.
+
+    Intensities are scaled over the whole case; then its `slices` are cut in stored order; then volumes are transformed
+    and cut along their last axis; then each 2D image is transformed.
+
+    Args:
+        record: The case.
+        manifest: Where its files lie.
+        steps: The study's preparation.
+
+    Raises:
+        DataError: What is wrong with the case, by its name.
+    """
+    try:
+        return _prepared(record, manifest, steps)
+    except DataError as error:
+        raise DataError(f"case {record.case!r}: {error}") from None
+
+
+def _prepared(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:
+    image = read_image(manifest.places[record.image], record.image, record.index)
+    label = _label_of(record, manifest, image, steps.study)
+    pixels, first = _scaled(image, steps.study), 0
+    if record.slices is not None:
+        _check_slices(record, image)
+        first, last = record.slices
+        pixels = pixels[..., first : last + 1]
+        label = label if label is None else label[..., first : last + 1]
+    images, labels = _planes(pixels, label, image.affine, steps)
+    targets = np.full(len(images), record.label, dtype=np.int64) if labels is None else labels
+    is_volume = pixels.ndim == 4
+    slices = tuple(range(first, first + len(images))) if is_volume else (None,)
+    return PreparedCase(record.case, record.patient, images, targets, slices)
+
+
+def _scaled(image: Image, study: Study) -> NDArray[np.float32]:
+    return scale_intensity(to_channels(image.array, study.data.channels), study.data.intensity, image.dtype_max)
+
+
+def _label_of(record: Record, manifest: Manifest, image: Image, study: Study) -> NDArray | None:
+    if not isinstance(record.label, str):
+        return None
+    label = read_label(manifest.places[record.label], record.label, record.index)
+    check_label(label, image, study.labels, record.label)
+    return label.array
+
+
+def _check_slices(record: Record, image: Image) -> None:
+    if image.array.ndim != 4:
+        raise DataError(
+            f"{record.image} must be a volume to have 'slices', not a picture; remove them from dataset.json"
+        )
+    if record.slices[1] >= image.array.shape[3]:
+        held = f"0 to {image.array.shape[3] - 1}"
+        raise DataError(f"{record.image} must hold slices {held}, not {list(record.slices)}; correct dataset.json")
+
+
+def _planes(
+    pixels: NDArray, label: NDArray | None, affine: NDArray | None, steps: Preparation
+) -> tuple[NDArray[np.float32], NDArray[np.uint8] | None]:
+    """Return images (n, C, H, W) and label maps (n, H, W) of a picture or of a volume's slices."""
+    case = {"image": pixels} if label is None else {"image": pixels, "label": label.astype(np.float32)}
+    if pixels.ndim == 4:
+        case = _apply(steps.volume_steps, case, affine)
+        planes = [{key: value[..., z] for key, value in case.items()} for z in range(case["image"].shape[-1])]
+    else:
+        planes = [case]
+    planes = [_apply(steps.image_steps, plane, None) for plane in planes]
+    images = np.stack([plane["image"] for plane in planes])
+    return images, None if label is None else np.stack([plane["label"][0] for plane in planes]).astype(np.uint8)
+
+
+def _apply(
+    steps: Callable[[dict], dict] | None, case: dict[str, NDArray], affine: NDArray | None
+) -> dict[str, NDArray[np.float32]]:
+    if steps is None:
+        return case
+    from monai.data import MetaTensor
+
+    with metadata_tracking(True):
+        moved = steps({key: MetaTensor(np.ascontiguousarray(value), affine=affine) for key, value in case.items()})
+    return {key: np.asarray(moved[key], dtype=np.float32) for key in case}

@@ -1,0 +1,31 @@
+"""How far the reading of files is: a bar on a terminal, else a line at the start and at the end."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def follow(items: Iterable[T], total: int, title: str, has_progress: bool = True) -> Iterator[T]:
+    """Yield the items and show on stderr how many have been taken.
+
+    Args:
+        items: What is worked through.
+        total: How many there are.
+        title: What is being done, as ``reading north``.
+        has_progress: Whether a terminal shows a bar.
+    """
+    if has_progress and sys.stderr.isatty():
+        yield from _with_bar(items, total, title)
+        return
+    print(f"{title}: {total} cases", file=sys.stderr, flush=True)
+    yield from items
+    print(f"{title}: done", file=sys.stderr, flush=True)
+
+
+def _with_bar(items: Iterable[T], total: int, title: str) -> Iterator[T]:
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(items, description=title, total=total, console=Console(stderr=True))

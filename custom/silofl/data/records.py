@@ -1,0 +1,140 @@
+"""One line of dataset.json: an image, its label and whose it is."""
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from silofl.data.access import open_error
+from silofl.errors import DataError, nearest
+
+KEYS = ("image", "label", "patient", "case", "slices", "index")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One case of dataset.json.
+
+    Attributes:
+        case: The name that messages and tables use; unique in dataset.json.
+        image: The image's path, relative to dataset.json.
+        label: The label map's path (segmentation) or the class (classification).
+        patient: Whose image it is; parts are kept apart by it.
+        slices: First and last slice that belong to this record, from 0, both included; None for all.
+        index: Which image of an npz file with many, from 0; None for other files.
+    """
+
+    case: str
+    image: str
+    label: str | int
+    patient: str
+    slices: tuple[int, int] | None = None
+    index: int | None = None
+
+
+def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -> Record:
+    """Build a record from its JSON form.
+
+    Args:
+        value: The JSON value.
+        where: What to call it until its case name is known, as ``record 3 of training``.
+        task: ``segmentation`` or ``classification``.
+        labels: The study's labels.
+
+    Raises:
+        DataError: A key is unknown or missing, or a value is not of its form.
+    """
+    if not isinstance(value, dict):
+        raise DataError(f"{where} must be an object with image, label and patient, not {value!r}; correct dataset.json")
+    for key in ("image", "label", "patient"):
+        if key not in value:
+            raise DataError(f"{where} must have the key {key!r}; it is missing: add it to dataset.json")
+    for key in value:
+        if key not in KEYS:
+            raise DataError(f"{where} must have known keys, not {key!r}{nearest(key, KEYS)}; rename or remove it")
+    image = _text(value["image"], f"the image of {where}")
+    index = _index(value.get("index"), image, where)
+    slices = _slices(value.get("slices"), where)
+    case = _text(value["case"], f"the case of {where}") if "case" in value else _case_name(image, slices, index)
+    label = _label(value["label"], f"case {case!r}", task, labels)
+    return Record(case, image, label, _text(value["patient"], f"the patient of case {case!r}"), slices, index)
+
+
+def locate(folder: Path, path: str, case: str) -> Path:
+    """Return where a record's file lies.
+
+    Args:
+        folder: The folder of dataset.json.
+        path: The path that dataset.json gives.
+        case: The case that the message names.
+
+    Raises:
+        DataError: The path leaves the folder, or nothing readable is there.
+    """
+    if PurePosixPath(path).is_absolute() or PureWindowsPath(path).drive or ".." in path.replace("\\", "/").split("/"):
+        raise _leaves(path, case)
+    try:
+        root, found = folder.resolve(), (folder / path).resolve()
+        if root not in found.parents:
+            raise _leaves(path, case)
+        found.stat()
+    except OSError as error:
+        raise DataError(f"case {case!r}: {open_error(path, error)}") from None
+    except RuntimeError:
+        raise DataError(f"case {case!r}: {path} must be a file, not a link to itself; replace the link") from None
+    return found
+
+
+def _leaves(path: str, case: str) -> DataError:
+    return DataError(
+        f"case {case!r} must name files inside the folder of dataset.json, not {path!r}; "
+        "copy them there and give the path relative to dataset.json"
+    )
+
+
+def _text(value: object, what: str) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise DataError(f"{what} must be a text, not {value!r}; correct dataset.json")
+    return value
+
+
+def _is_natural(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _index(value: object, image: str, where: str) -> int | None:
+    if image.endswith(".npz") != (value is not None):
+        condition = "have an 'index' into" if value is None else "have no 'index' without"
+        raise DataError(f"{where} must {condition} an npz file of many images, as {image!r}; correct dataset.json")
+    if value is not None and not _is_natural(value):
+        raise DataError(f"{where} must have an 'index' that is a number from 0, not {value!r}; correct dataset.json")
+    return value
+
+
+def _slices(value: object, where: str) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    is_pair = isinstance(value, list) and len(value) == 2 and all(map(_is_natural, value))
+    if not is_pair or value[0] > value[1]:
+        raise DataError(f"{where} must have 'slices' as [first, last] from 0, not {value!r}; correct dataset.json")
+    return value[0], value[1]
+
+
+def _case_name(image: str, slices: tuple[int, int] | None, index: int | None) -> str:
+    path = PurePosixPath(image)
+    name = str(path.with_name(path.name.split(".")[0] or path.name))
+    name += "" if index is None else f"#{index}"
+    return name if slices is None else f"{name}[{slices[0]}-{slices[1]}]"
+
+
+def _label(value: object, where: str, task: str, labels: dict[int, str]) -> str | int:
+    if task == "segmentation":
+        if not isinstance(value, str) or not value.strip() or "\0" in value:
+            raise DataError(
+                f"{where} must have the path of a label map as its label, not {value!r}; correct dataset.json"
+            )
+        return value
+    if not _is_natural(value) or value not in labels:
+        known = ", ".join(f"{number} ({name})" for number, name in sorted(labels.items()))
+        raise DataError(f"{where} must have a label among {known}, not {value!r}; correct dataset.json")
+    return value

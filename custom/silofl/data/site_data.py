@@ -1,0 +1,68 @@
+"""A site's data folder as arrays to train, choose and measure on."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from silofl.config import Study
+from silofl.data.cache import fingerprint, load_or_prepare
+from silofl.data.formats import forget_arrays
+from silofl.data.leakage import check_contents
+from silofl.data.manifest import Manifest, read_manifest
+from silofl.data.parts import Part, PreparedCase
+from silofl.data.preparation import preparation, prepare_case
+from silofl.data.progress import follow
+from silofl.errors import DataError
+
+__all__ = ["Part", "SiteData", "load_site_data"]
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """The three parts of a site's data, opened from the cache, and the manifest they come from."""
+
+    manifest: Manifest
+    training: Part
+    validation: Part
+    test: Part
+
+
+def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bool = True) -> SiteData:
+    """Read a site's data once, cache it, and open the cache.
+
+    Args:
+        folder: The folder that holds dataset.json.
+        study: What the data must be and how it is prepared.
+        cache_dir: Where prepared arrays are kept; later calls with the same data and settings decode nothing.
+        has_progress: Whether a terminal shows a progress bar while files are read.
+
+    Raises:
+        DataError: dataset.json or a case is wrong, images come out in different sizes, or the cache cannot be written.
+        ConfigError: A transform is not allowed, or its options are not right.
+    """
+    manifest = read_manifest(folder, study)
+    prepare = partial(_prepared_cases, manifest, study, has_progress)
+    return SiteData(manifest, **load_or_prepare(cache_dir, fingerprint(manifest, study), prepare))
+
+
+def _prepared_cases(manifest: Manifest, study: Study, has_progress: bool) -> Iterator[tuple[str, PreparedCase]]:
+    steps = preparation(study)
+    check_contents(manifest.parts, manifest.places)
+    records = [(part, record) for part, records in manifest.parts.items() for record in records]
+    cases = ((part, prepare_case(record, manifest, steps)) for part, record in records)
+    yield from _same_size(follow(cases, len(records), f"reading {manifest.folder.name}", has_progress))
+    forget_arrays()
+
+
+def _same_size(cases: Iterable[tuple[str, PreparedCase]]) -> Iterator[tuple[str, PreparedCase]]:
+    first: PreparedCase | None = None
+    for part, case in cases:
+        first = first or case
+        wanted, found = first.images.shape[2:], case.images.shape[2:]
+        if wanted != found:
+            raise DataError(
+                f"case {case.case!r} must come out in the size of case {first.case!r}, {wanted}, not {found}; "
+                f"add Resize: {{spatial_size: {list(wanted)}}} to the study's data.transforms"
+            )
+        yield part, case

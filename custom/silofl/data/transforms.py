@@ -1,0 +1,204 @@
+"""The MONAI transforms that a study may name, made into MONAI's dictionary transforms over an image and its label.
+
+Only the names listed here run: a study file must not make a hospital's machine load, save or execute anything else.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from silofl.config import DataSettings, Study, Transform
+from silofl.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from monai.transforms import Compose
+
+Kind = Literal["volume_transforms", "transforms", "augment"]
+
+INTENSITY = frozenset(
+    "ScaleIntensity ScaleIntensityRange ScaleIntensityRangePercentiles NormalizeIntensity AdjustContrast "
+    "RandGaussianNoise RandGaussianSmooth RandAdjustContrast RandScaleIntensity RandShiftIntensity".split()
+)
+LABEL_MODE = {
+    "Spacing": "nearest",
+    "Resize": "nearest-exact",
+    "RandRotate": "nearest",
+    "RandZoom": "nearest-exact",
+    "RandAffine": "nearest",
+}
+PADDING = frozenset(("ResizeWithPadOrCrop", "SpatialPad"))
+SIZES = ("Resize", "ResizeWithPadOrCrop", "CenterSpatialCrop", "SpatialPad")
+ALLOWED: Mapping[Kind, tuple[str, ...]] = {
+    "volume_transforms": ("Orientation", "Spacing", *SIZES),
+    "transforms": (
+        *SIZES,
+        "ScaleIntensity",
+        "ScaleIntensityRange",
+        "ScaleIntensityRangePercentiles",
+        "NormalizeIntensity",
+        "AdjustContrast",
+    ),
+    "augment": (
+        "RandRotate90",
+        "RandFlip",
+        "RandRotate",
+        "RandZoom",
+        "RandAffine",
+        "RandGaussianNoise",
+        "RandGaussianSmooth",
+        "RandAdjustContrast",
+        "RandScaleIntensity",
+        "RandShiftIntensity",
+    ),
+}
+# What SiloFL sets itself, or what would reach beyond the arrays.
+RESERVED = frozenset(
+    "self keys labels allow_missing_keys lazy dtype device factor_key meta_keys meta_key_postfix".split()
+)
+RAS_LABELS = (("L", "R"), ("P", "A"), ("I", "S"))
+TRIAL_SIZE = {"volume_transforms": (12, 10, 4), "transforms": (64, 64), "augment": (64, 64)}
+
+_metadata_switch = threading.RLock()
+
+
+def compose(settings: DataSettings, kind: Kind, has_label_map: bool) -> Compose | None:
+    """Build the transforms of one kind over the keys ``image`` and, for label maps, ``label``.
+
+    Labels are interpolated by nearest neighbour and padded with background.
+
+    Args:
+        settings: The study's data settings.
+        kind: Which of the three lists.
+        has_label_map: Whether there is a label map to transform along (segmentation).
+
+    Returns:
+        MONAI's composition, or None when the study names no transform of this kind.
+
+    Raises:
+        ConfigError: A transform is not allowed here, or its options are not right.
+    """
+    named: Sequence[Transform] = getattr(settings, kind)
+    if not named:
+        return None
+    from monai.transforms import Compose
+
+    keys = ("image", "label") if has_label_map else ("image",)
+    return Compose([step for transform in named for step in _steps(transform, kind, keys)])
+
+
+def augmentation(study: Study) -> Compose | None:
+    """Build the study's random transforms of training images, for `silofl.data.batches.training_batches`."""
+    return compose(study.data, "augment", study.task == "segmentation")
+
+
+def check_transforms(study: Study) -> None:
+    """Refuse transforms that cannot run, without any data: each list is tried once on a blank image.
+
+    Raises:
+        ConfigError: A transform is not allowed, its options are not right, or an augmentation changes the size.
+    """
+    has_label_map = study.task == "segmentation"
+    for kind, size in TRIAL_SIZE.items():
+        certain = [_made_certain(transform) for transform in getattr(study.data, kind)]
+        compose(study.data, kind, has_label_map)
+        for number in range(1, len(certain) + 1):
+            _try(study.data.model_copy(update={kind: tuple(certain[:number])}), kind, size, has_label_map)
+
+
+@contextmanager
+def metadata_tracking(is_on: bool) -> Iterator[None]:
+    """Switch MONAI's metadata on (volumes need the affine) or off (faster), for one thread at a time."""
+    from monai.data import get_track_meta, set_track_meta
+
+    with _metadata_switch:
+        before = get_track_meta()
+        set_track_meta(is_on)
+        try:
+            yield
+        finally:
+            set_track_meta(before)
+
+
+def _steps(transform: Transform, kind: Kind, keys: tuple[str, ...]) -> list[Any]:
+    import monai.transforms
+
+    where = f"data.{kind}: {transform.name}"
+    if transform.name not in ALLOWED[kind]:
+        known = ", ".join(ALLOWED[kind])
+        raise ConfigError(f"{where} must be one of {known}{nearest(transform.name, ALLOWED[kind])}; it is not")
+    factory = getattr(monai.transforms, transform.name + "d")
+    _check_options(transform, factory, where)
+    try:
+        return [factory(**options) for options in _options_by_key(transform, keys)]
+    except Exception as error:  # MONAI raises whatever its checks raise
+        raise ConfigError(f"{where} must have options that MONAI accepts; it says: {_one_line(error)}") from None
+
+
+def _check_options(transform: Transform, factory: type, where: str) -> None:
+    signature = inspect.signature(factory.__init__).parameters
+    known = [key for key in signature if key not in RESERVED and not key.endswith("kwargs")]
+    known += ["value"] if transform.name in PADDING else []
+    for key in transform.options:
+        if key not in known:
+            raise ConfigError(f"{where} must have options among {', '.join(known)}, not {key!r}{nearest(key, known)}")
+    prob = transform.options.get("prob", 0)
+    if isinstance(prob, bool) or not isinstance(prob, int | float) or not 0 <= prob <= 1:
+        raise ConfigError(f"{where} must have prob from 0 to 1, not {prob!r}")
+    mode = transform.options.get("mode", "")
+    if not isinstance(mode, str):
+        raise ConfigError(f"{where} must have a mode that is one word, not {mode!r}; the label's mode is set for you")
+
+
+def _options_by_key(transform: Transform, keys: tuple[str, ...]) -> list[dict[str, Any]]:
+    import monai.transforms
+
+    options = {key: _tuples(value) for key, value in transform.options.items()}
+    options |= {"labels": RAS_LABELS} if transform.name == "Orientation" else {}
+    if transform.name in INTENSITY or keys == ("image",):
+        return [{"keys": ("image",), **options}]
+    if transform.name in LABEL_MODE:
+        default = inspect.signature(getattr(monai.transforms, transform.name + "d").__init__).parameters["mode"].default
+        return [{**options, "keys": keys, "mode": (options.get("mode", default), LABEL_MODE[transform.name])}]
+    if "value" in options:
+        background = {key: value for key, value in options.items() if key != "value"}
+        return [{"keys": ("image",), **options}, {"keys": ("label",), **background}]
+    return [{"keys": keys, **options}]
+
+
+def _tuples(value: object) -> object:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _made_certain(transform: Transform) -> Transform:
+    is_random = transform.name.startswith("Rand")
+    return transform.model_copy(update={"options": {**transform.options, "prob": 1.0}}) if is_random else transform
+
+
+def _try(settings: DataSettings, kind: Kind, size: tuple[int, ...], has_label_map: bool) -> None:
+    from monai.data import MetaTensor
+
+    where = f"data.{kind}: {getattr(settings, kind)[-1].name}"
+    steps = compose(settings, kind, has_label_map)
+    ramp = np.linspace(0, 1, settings.channels * int(np.prod(size)), dtype=np.float32)
+    blank = {"image": MetaTensor(ramp.reshape(settings.channels, *size), affine=np.eye(4))}
+    blank |= {"label": MetaTensor(np.zeros((1, *size), dtype=np.float32), affine=np.eye(4))} if has_label_map else {}
+    try:
+        with metadata_tracking(True):
+            found = tuple(steps(blank)["image"].shape[1:])
+    except Exception as error:  # MONAI raises whatever its array code raises
+        reason = _one_line(error.__cause__ or error)
+        raise ConfigError(f"{where} must have options that run on a {len(size)}D image; MONAI says: {reason}") from None
+    if len(found) != len(size) or (kind == "augment" and found != size):
+        raise ConfigError(
+            f"{where} must keep an image's {len(size)}D size {size}, not make it {found}; change its options"
+        )
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,30 @@
+"""The errors that SiloFL raises on purpose: each message is one sentence that a hospital can act on."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class SiloFLError(ValueError):
+    """Something a person can put right: shown as its one sentence, without a traceback."""
+
+
+class ConfigError(SiloFLError):
+    """A study, a site's settings or a command line asks for something that is not possible."""
+
+
+class DataError(SiloFLError):
+    """A site's data does not hold what its dataset.json says."""
+
+
+class AggregationError(SiloFLError):
+    """The updates of the sites do not fit together."""
+
+
+class TrainingError(SiloFLError):
+    """A site's training of one round cannot go on."""
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the known name nearest to a mistyped one, or nothing."""
+    matches = difflib.get_close_matches(str(name), [str(k) for k in known], n=1, cutoff=0.5)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""

@@ -1,0 +1,22 @@
+"""Messages to NVFlare's models and back: NumPy arrays as parameters, everything else in the meta data."""
+
+from __future__ import annotations
+
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+
+from silofl.rounds.message import Message
+
+# NVFlare adds keys of its own to a model's meta data; ours travel under one key.
+META = "silofl"
+
+
+def to_model(message: Message, is_difference: bool) -> FLModel:
+    """Return a message as an NVFlare model: a weight difference from a site, full weights from the server."""
+    kind = ParamsType.DIFF if is_difference else ParamsType.FULL
+    number = message.meta.get("round")
+    return FLModel(params_type=kind, params=dict(message.arrays), current_round=number, meta={META: message.meta})
+
+
+def from_model(model: FLModel) -> Message:
+    """Return the message that `to_model` packed."""
+    return Message(dict(model.params or {}), dict(model.meta.get(META, {})))

@@ -1,0 +1,61 @@
+"""A site in NVFlare: hands the server's tasks to `SiteRounds` and its answers back."""
+
+from __future__ import annotations
+
+from nvflare.apis.analytix import AnalyticsDataType, LogWriterName
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic_dxo
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+
+from silofl.errors import SiloFLError
+from silofl.flare.exchange import from_model, to_model
+from silofl.flare.places import job_study, site_settings
+from silofl.rounds.message import Message
+from silofl.rounds.site import SiteRounds, public_reason
+
+
+class SiteExecutor(Executor):
+    """Answers the tasks ``train``, ``validate`` and ``test``; all that it keeps lies in the site's state folder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rounds: SiteRounds | None = None
+        self._fault: SiloFLError | None = None
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Read the study and the site's settings when the job starts."""
+        if event_type == EventType.START_RUN:
+            try:
+                self._rounds = SiteRounds(fl_ctx.get_identity_name(), job_study(fl_ctx), site_settings(fl_ctx))
+            except SiloFLError as fault:
+                self.log_error(fl_ctx, str(fault))
+                self._fault = fault
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        """Carry out one task; a task that cannot be done is answered with the reason."""
+        message = from_model(FLModelUtils.from_shareable(shareable))
+        if task_name not in ("train", "validate", "test"):
+            return make_reply(ReturnCode.TASK_UNKNOWN)
+        if self._rounds is None:
+            answer = Message(meta={"round": message.meta.get("round"), "error": public_reason(self._fault)})
+        else:
+            answer = self._rounds.answer(task_name, message)
+        self._track(answer, fl_ctx)
+        if abort_signal.triggered:
+            return make_reply(ReturnCode.TASK_ABORTED)
+        return FLModelUtils.to_shareable(to_model(answer, is_difference=True))
+
+    def _track(self, answer: Message, fl_ctx: FLContext) -> None:
+        """Hand the round's numbers to whatever experiment tracking the job names."""
+        for name, value in answer.meta.get("metrics", {}).items():
+            number = value.get("value") if isinstance(value, dict) else value
+            if number is not None:
+                dxo = create_analytic_dxo(
+                    name, number, AnalyticsDataType.SCALAR, LogWriterName.TORCH_TB, global_step=answer.meta["round"]
+                )
+                send_analytic_dxo(self, dxo, fl_ctx)

@@ -1,0 +1,45 @@
+"""Where a job finds its study and the machine it runs on its settings."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from nvflare.apis.fl_context import FLContext
+
+from silofl.config import Section, Server, Site, Study, load_settings, load_study
+from silofl.errors import ConfigError
+
+
+def job_study(fl_ctx: FLContext) -> Study:
+    """Read the job's study.yaml, which lies beside the job's configuration."""
+    return load_study(Path(_workspace(fl_ctx).get_app_config_dir(fl_ctx.get_job_id())) / "study.yaml")
+
+
+def site_settings(fl_ctx: FLContext) -> Site:
+    """Read the site's ``local/site.yaml``; without one, ``SILOFL_DATA`` must name the data of all simulated sites."""
+    root = os.environ.get("SILOFL_DATA")
+    default = Site(data=f"{root}/{{site}}", state_dir=f"{root}/.silofl/{{study}}/{{site}}") if root else None
+    return _local(fl_ctx, "site.yaml", Site, default, "or set SILOFL_DATA to the folder of the sites' data")
+
+
+def server_settings(fl_ctx: FLContext) -> Server:
+    """Read the server's ``local/server.yaml``; without one, results go to ``silofl`` in the job's run folder."""
+    run_dir = Path(_workspace(fl_ctx).get_run_dir(fl_ctx.get_job_id())) / "silofl"
+    return _local(fl_ctx, "server.yaml", Server, Server(run_dir=str(run_dir)), "")
+
+
+def _local(fl_ctx: FLContext, name: str, section: type[Section], default: Section | None, remedy: str) -> Section:
+    workspace = _workspace(fl_ctx)
+    # The simulator's sites share the local folder of the workspace that holds theirs.
+    folders = (Path(workspace.get_site_config_dir()), Path(workspace.get_root_dir()).resolve().parent / "local")
+    for folder in folders:
+        if (folder / name).is_file():
+            return load_settings(section, folder / name)
+    if default is None:
+        raise ConfigError(f"local/{name} must exist at site {fl_ctx.get_identity_name()!r}; write it, {remedy}")
+    return default
+
+
+def _workspace(fl_ctx: FLContext) -> object:
+    return fl_ctx.get_engine().get_workspace()

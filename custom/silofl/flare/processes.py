@@ -1,0 +1,49 @@
+"""Child processes that are ended whole: NVFlare's workers leave their process group."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from pathlib import Path
+
+import psutil
+
+GRACE_S = 3.0
+
+
+class ProcessTree:
+    """A command with all its descendants, its output in a file.
+
+    Args:
+        command: Program and arguments.
+        log: Where standard output and error go, appended.
+    """
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        with log.open("ab") as stream:
+            self._root = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
+            )
+        self._seen: dict[int, psutil.Process] = {}
+
+    def poll(self) -> int | None:
+        """Note the living descendants; return the exit code once the command has ended."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._seen |= {p.pid: p for p in psutil.Process(self._root.pid).children(recursive=True)}
+        return self._root.poll()
+
+    def end(self) -> None:
+        """End the command and every descendant seen, politely at first; returns within seconds."""
+        self.poll()
+        processes = [p for p in self._seen.values() if p.is_running()]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            processes.append(psutil.Process(self._root.pid))
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.terminate()
+        _, alive = psutil.wait_procs(processes, timeout=GRACE_S)
+        for process in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(alive, timeout=GRACE_S)
+        self._root.wait(timeout=GRACE_S)

@@ -1,0 +1,192 @@
+"""A whole federation on one machine: NVFlare's simulator with a job, a folder of sites' data and a run folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+
+from silofl.config import Server, Site, Study, load_study, parse
+from silofl.data.site_data import load_site_data
+from silofl.data.transforms import check_transforms
+from silofl.errors import ConfigError, nearest
+from silofl.flare.processes import ProcessTree
+from silofl.flare.workspace import prepare_workspace
+from silofl.report.progress import RoundLines
+from silofl.rounds.files import write_json, write_text
+from silofl.training.device import choose_device
+
+POLL_S = 0.3
+COMPLETE, FAILED, BAD_INPUT, INCOMPLETE, INTERRUPTED = 0, 1, 2, 3, 130
+EXIT_CODES = {"COMPLETE": COMPLETE, "INCOMPLETE": INCOMPLETE, "FAILED": FAILED}
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a simulation needs beside its job; kept as ``run.json``, so that it can be resumed.
+
+    Attributes:
+        data: Folder that holds one data folder a site.
+        sites: The sites that take part.
+        threads: Sites that NVFlare runs at a time.
+    """
+
+    data: str
+    sites: tuple[str, ...]
+    threads: int
+
+
+def start(job: Path, data: Path, run: Path, changes: dict[str, object], sites: list[str], threads: int | None) -> int:
+    """Run a job from its first round.
+
+    Args:
+        job: An NVFlare job folder with ``app/config/study.yaml``.
+        data: Folder that holds one data folder a site.
+        run: Folder of the run; must not hold another run.
+        changes: Keys of the study to change in this run's copy of the job: rounds, seed.
+        sites: Sites that take part; all with a ``dataset.json`` below ``data`` where empty.
+        threads: Sites at a time; all where None.
+
+    Returns:
+        The exit code: 0 COMPLETE, 1 FAILED, 3 INCOMPLETE, 130 interrupted.
+
+    Raises:
+        ConfigError: The job, the study or the command is wrong; before anything was trained.
+        DataError: A site's data is wrong; before anything was trained.
+    """
+    study = _changed_study(job, changes)
+    names = _sites(data, sites)
+    threads = threads or len(names)
+    if not 1 <= threads <= len(names):
+        raise ConfigError(f"--threads must lie between 1 and the number of sites, {len(names)}, not {threads}")
+    if (run / "run.json").exists() or (run.exists() and any(run.iterdir())):
+        raise ConfigError(f"{run} must be a new or empty folder; to go on with a run use: silofl resume {run}")
+    simulation = Simulation(str(data.resolve()), tuple(names), threads)
+    read_data(study, simulation, run)
+    shutil.copytree(job, run / "job")
+    _write_study(run / "job", changes)
+    write_json(run / "run.json", asdict(simulation))
+    return _run(run, simulation, study)
+
+
+def resume(run: Path) -> int:
+    """Go on with a run after its last finished round; the same errors and exit codes as `start`."""
+    path = run / "run.json"
+    if not path.is_file():
+        raise ConfigError(f"{run} must hold a run; there is no run.json in it: start one with silofl simulate")
+    settings = json.loads(path.read_text())
+    simulation = Simulation(settings["data"], tuple(settings["sites"]), settings["threads"])
+    study = load_study(study_file(run / "job"))
+    read_data(study, simulation, run)
+    return _run(run, simulation, study)
+
+
+def prepare(workspace: Path) -> int:
+    """Write ``local/`` of a workspace for plain ``nvflare simulator``, which then finds data through SILOFL_DATA."""
+    results = workspace.resolve().with_name(workspace.name + "-results")
+    site = Site(data="$SILOFL_DATA/{site}", state_dir=f"{results}/sites/{{site}}", has_progress=False)
+    prepare_workspace(workspace, site, Server(run_dir=f"{results}/{{run}}"))
+    print(f"wrote {workspace / 'local'}; set SILOFL_DATA and run: nvflare simulator JOB -w {workspace} -c SITES -t N")
+    print(f"results will be in {results}")
+    return COMPLETE
+
+
+def study_file(job: Path) -> Path:
+    """Return the study.yaml of a job folder.
+
+    Raises:
+        ConfigError: The folder is no NVFlare job of ours.
+    """
+    path = job / "app" / "config" / "study.yaml"
+    for part in (job, job / "meta.json", path):
+        if not part.exists():
+            raise ConfigError(f"{job} must be a job folder with meta.json and app/config/study.yaml; {part} is missing")
+    return path
+
+
+def read_data(study: Study, simulation: Simulation, run: Path) -> None:
+    """Read and cache every site's data, so that a fault shows before any training."""
+    check_transforms(study)
+    choose_device(study.device)
+    site = _site_settings(simulation, run)
+    for name in simulation.sites:
+        load_site_data(site.data_folder(study.name, name), study, site.cache_folder(study.name, name))
+
+
+def _changed_study(job: Path, changes: dict[str, object]) -> Study:
+    path = study_file(job)
+    load_study(path)
+    return parse(Study, yaml.safe_load(path.read_text()) | changes, "the command line with study.yaml")
+
+
+def _write_study(job: Path, changes: dict[str, object]) -> None:
+    if changes:
+        path = study_file(job)
+        write_text(path, yaml.safe_dump(yaml.safe_load(path.read_text()) | changes, sort_keys=False))
+
+
+def _sites(data: Path, wanted: list[str]) -> list[str]:
+    if not data.is_dir():
+        raise ConfigError(f"--data must be a folder that holds one folder a site, not {data}; it is not there")
+    found = sorted(path.parent.name for path in data.glob("*/dataset.json"))
+    if not found:
+        raise ConfigError(f"{data} must hold folders with a dataset.json each, one a site; see silofl import")
+    for name in wanted:
+        if name not in found:
+            raise ConfigError(f"--sites must be among {', '.join(found)}, not {name!r}{nearest(name, found)}")
+    if len(set(wanted)) != len(wanted):
+        raise ConfigError(f"--sites must name each site once, not {','.join(wanted)}")
+    return sorted(wanted) or found
+
+
+def _site_settings(simulation: Simulation, run: Path) -> Site:
+    run = run.resolve()
+    return Site(
+        data=f"{simulation.data}/{{site}}",
+        state_dir=f"{run}/sites/{{site}}",
+        cache_dir=f"{simulation.data}/.silofl-cache",
+        has_progress=True,
+    )
+
+
+def _run(run: Path, simulation: Simulation, study: Study) -> int:
+    """Run the prepared job and show its rounds; on Ctrl-C end every process and leave a run to resume."""
+    console = Console(highlight=False, soft_wrap=True)
+    workspace = run.resolve() / "workspace"
+    prepare_workspace(workspace, _site_settings(simulation, run), Server(run_dir=str(run.resolve())))
+    (run / "results.json").unlink(missing_ok=True)
+    command = [sys.executable, "-m", "silofl.flare.simulator_process", str((run / "job").resolve()), str(workspace)]
+    tree = ProcessTree([*command, ",".join(simulation.sites), str(simulation.threads)], run / "log.txt")
+    progress = RoundLines(study, run, console)
+    try:
+        while tree.poll() is None:
+            progress.show()
+            time.sleep(POLL_S)
+        progress.show()
+    except KeyboardInterrupt:
+        console.print(f"\ninterrupted; to go on: python -m silofl resume {run}")
+        return INTERRUPTED
+    finally:
+        tree.end()
+        _keep_tensorboard(workspace, run)
+    return _outcome(run, console)
+
+
+def _keep_tensorboard(workspace: Path, run: Path) -> None:
+    """Keep the TensorBoard events of this start; the simulator wipes its workspace at the next."""
+    for events in workspace.glob("server/*/tb_events"):
+        shutil.copytree(events, run / "tensorboard", dirs_exist_ok=True)
+
+
+def _outcome(run: Path, console: Console) -> int:
+    path = run / "results.json"
+    if not path.is_file():
+        console.print(f"the run ended without a result; {run / 'log.txt'} says why; to go on: silofl resume {run}")
+        return FAILED
+    return EXIT_CODES[json.loads(path.read_text())["status"]]

@@ -1,0 +1,26 @@
+"""A workspace for NVFlare's simulator: what the class allow list and the settings of real machines are at a site."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+
+from silofl.config import Server, Site
+from silofl.rounds.files import write_json, write_text
+
+
+def prepare_workspace(workspace: Path, site: Site, server: Server) -> None:
+    """Write ``local/`` of a simulator workspace: resources.json, site.yaml and server.yaml.
+
+    Args:
+        workspace: The simulator's workspace; the simulator keeps its ``local/`` and deletes everything else.
+        site: Settings of all simulated sites; ``{site}`` in them tells the sites apart.
+        server: Settings of the simulated server.
+    """
+    local = workspace / "local"
+    resources = {"format_version": 2, "class_allow_list": [*DEFAULT_CLASS_ALLOW_LIST, "silofl."]}
+    write_json(local / "resources.json", resources)
+    write_text(local / "site.yaml", yaml.safe_dump(site.model_dump(exclude_none=True)))
+    write_text(local / "server.yaml", yaml.safe_dump(server.model_dump()))

@@ -1,0 +1,112 @@
+"""The networks that a study may name, from MONAI, with amplitude normalisation in front of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from silofl.algorithms.harmofl import AmplitudeNorm
+from silofl.algorithms.recipe import Recipe
+from silofl.config import ModelSettings, Study
+
+# A GroupNorm of eight groups fits every level whose channels are a multiple of eight; others get one group.
+GROUPS = 8
+
+
+class HarmonizedModel(nn.Module):
+    """A network behind its input normalisation; on a GPU the network runs under bfloat16 autocast.
+
+    Attributes:
+        input_norm: `AmplitudeNorm`, or the identity.
+        network: The study's network.
+    """
+
+    def __init__(self, input_norm: nn.Module, network: nn.Module) -> None:
+        super().__init__()
+        self.input_norm = input_norm
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits in float32: (B, out_channels, H, W) or (B, classes) for images (B, C, H, W)."""
+        images = self.input_norm(images)
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda):
+            logits = self.network(images)
+        return logits.float()
+
+
+def build_model(study: Study, image_shape: Sequence[int], seed: int) -> HarmonizedModel:
+    """Build a study's model with weights drawn from a seed; torch's own random state is left alone.
+
+    Args:
+        study: Names the network, its normalisation layer and the recipe's input normalisation.
+        image_shape: (C, H, W) of the images, to which an amplitude belongs.
+        seed: Seed of the initial weights.
+    """
+    return HarmonizedModel(_input_norm(study.recipe, image_shape), _build_network(study, seed))
+
+
+def build_plain_model(study: Study, seed: int) -> HarmonizedModel:
+    """Build the same model without input normalisation, for the server, which sees no image and knows no size."""
+    return HarmonizedModel(nn.Identity(), _build_network(study, seed))
+
+
+def _build_network(study: Study, seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return NETWORKS[study.model.name](study.model, study.data.channels, study.out_channels)
+
+
+def _input_norm(recipe: Recipe, image_shape: Sequence[int]) -> nn.Module:
+    if not recipe.has_amplitude:
+        return nn.Identity()
+    return AmplitudeNorm(image_shape, momentum=recipe.amplitude_momentum, band=recipe.amplitude_band)
+
+
+def _unet(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:
+    from monai.networks.nets import BasicUNet
+
+    network = BasicUNet(
+        spatial_dims=2,
+        in_channels=in_channels,
+        out_channels=out_channels,
+        features=settings.features,
+        norm=_norm(settings.normalization),
+        dropout=settings.dropout,
+    )
+    return _with_group_counts(network)
+
+
+def _densenet121(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:
+    from monai.networks.nets import DenseNet121
+
+    network = DenseNet121(
+        spatial_dims=2,
+        in_channels=in_channels,
+        out_channels=out_channels,
+        norm=_norm(settings.normalization),
+        dropout_prob=settings.dropout,
+    )
+    return _with_group_counts(network)
+
+
+NETWORKS: dict[str, Callable[[ModelSettings, int, int], nn.Module]] = {"unet": _unet, "densenet121": _densenet121}
+
+
+def _norm(normalization: str) -> tuple[str, dict[str, object]]:
+    """Return MONAI's description of a normalisation layer."""
+    return {
+        "batch": ("batch", {}),
+        "batch_stateless": ("batch", {"affine": False, "track_running_stats": False}),
+        "instance": ("instance", {"affine": True}),
+        "group": ("group", {"num_groups": 1}),
+    }[normalization]
+
+
+def _with_group_counts(network: nn.Module) -> nn.Module:
+    """Give each GroupNorm eight groups where its channels allow it: MONAI takes one number for all layers."""
+    for module in network.modules():
+        if isinstance(module, nn.GroupNorm) and module.num_channels % GROUPS == 0:
+            module.num_groups = GROUPS
+    return network

@@ -1,0 +1,70 @@
+"""What of a model travels, what stays at home: parameters and buffers told apart by module type."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from silofl.algorithms.harmofl import AmplitudeNorm
+from silofl.algorithms.recipe import Recipe
+from silofl.errors import AggregationError
+
+AMPLITUDE = "input_norm.running_amplitude"
+
+
+def batchnorm_names(model: nn.Module) -> set[str]:
+    """Return the names of all BatchNorm parameters and buffers, found by module type."""
+    return _names_below(model, _BatchNorm)
+
+
+def amplitude_names(model: nn.Module) -> set[str]:
+    """Return the names of the amplitude normalisation's buffers."""
+    return _names_below(model, AmplitudeNorm)
+
+
+def traveling_names(model: nn.Module, recipe: Recipe) -> list[str]:
+    """Return the names of the arrays that a site sends each round, in the model's order.
+
+    The amplitude has its own exchange, integer buffers are never averaged, and what the recipe keeps at home stays.
+    """
+    if recipe.stays_home == "everything":
+        return []
+    home = amplitude_names(model) | (batchnorm_names(model) if recipe.stays_home == "batchnorm" else set())
+    state = model.state_dict()
+    return [name for name, value in state.items() if name not in home and value.is_floating_point()]
+
+
+def buffer_names(model: nn.Module) -> set[str]:
+    """Return the names of the buffers: no parameters, so the server's learning rate does not act on them."""
+    return {name for name, _ in model.named_buffers()}
+
+
+def read_arrays(model: nn.Module, names: list[str]) -> dict[str, NDArray]:
+    """Copy some of a model's arrays to NumPy."""
+    state = model.state_dict()
+    return {name: state[name].detach().cpu().numpy().copy() for name in names}
+
+
+def write_arrays(model: nn.Module, arrays: dict[str, NDArray]) -> None:
+    """Write arrays into a model in place.
+
+    Raises:
+        AggregationError: A name or shape that the model does not have.
+    """
+    state = model.state_dict()
+    for name, array in arrays.items():
+        if name not in state or tuple(state[name].shape) != np.shape(array):
+            here = f"shape {tuple(state[name].shape)}" if name in state else "no such array"
+            raise AggregationError(
+                f"the received {name!r} of shape {np.shape(array)} must fit the model; it has {here}"
+            )
+        with torch.no_grad():
+            state[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))
+
+
+def _names_below(model: nn.Module, kind: type[nn.Module]) -> set[str]:
+    prefixes = tuple(name + "." for name, module in model.named_modules() if isinstance(module, kind))
+    return {name for name in model.state_dict() if name.startswith(prefixes)} if prefixes else set()

@@ -1,0 +1,74 @@
+"""One line a finished round while a run goes on, with the time that is left."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from silofl.config import Study
+
+
+class RoundLines:
+    """Follows a run's ledger and prints each new round once.
+
+    Args:
+        study: The study that runs.
+        run: The run's folder.
+        console: Where the lines go.
+    """
+
+    def __init__(self, study: Study, run: Path, console: Console) -> None:
+        self.study, self.run, self.console = study, run, console
+        self.started = time.monotonic()
+        self.shown = self.resumed_at = len(_read(run))
+        self._stamp = 0
+
+    def show(self) -> None:
+        """Print the rounds that were written since the last call."""
+        path = self.run / "ledger.json"
+        stamp = path.stat().st_mtime_ns if path.is_file() else 0
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        ledger = _read(self.run)
+        for number in range(self.shown, len(ledger)):
+            self.console.print(self._line(ledger, number))
+        self.shown = max(self.shown, len(ledger))
+
+    def _line(self, ledger: list[dict[str, Any]], number: int) -> str:
+        record = ledger[number]
+        loss = np.mean([values["loss"] for values in record["metrics"].values()])
+        parts = [
+            f"round {record['round']:>3}/{self.study.rounds}",
+            f"loss {loss:.4f}",
+            self._validation(ledger, number),
+        ]
+        parts.append(f"{len(record['answered'])} of {len(record['asked'])} sites")
+        parts.append(f"{record['seconds']:.1f} s")
+        left = sum(r["seconds"] for r in ledger[-5:]) / len(ledger[-5:]) * (self.study.rounds - record["round"])
+        parts.append(f"about {_duration(left)} left")
+        for kind in ("late", "failed", "refused"):
+            if record[kind]:
+                parts.append(f"{kind}: {', '.join(record[kind])}")
+        return "  ".join(part for part in parts if part)
+
+    def _validation(self, ledger: list[dict[str, Any]], number: int) -> str:
+        """Return the validation of the round before, whose model the sites scored in this round."""
+        if number == 0:
+            return ""
+        values = [s["value"] for s in ledger[number - 1]["validation"].values() if s["value"] is not None]
+        return f"validation {self.study.metric} {np.mean(values):.4f} (round {number})" if values else ""
+
+
+def _read(run: Path) -> list[dict[str, Any]]:
+    path = run / "ledger.json"
+    return json.loads(path.read_text()) if path.is_file() else []
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,42 @@
+"""What a site keeps between rounds: what stays at home, the optimiser, the amplitude; one file a round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from silofl.rounds.files import load_tensors, save_tensors
+
+
+class SiteState:
+    """A site's files of one run, ``round_0001.pt`` and so on.
+
+    Several rounds are kept, because the server may go back: to the last round that it had written down when it was
+    cut off, and to the best round for the final test.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def rounds(self) -> list[int]:
+        """Return the rounds on disk, ascending."""
+        return sorted(int(path.stem.removeprefix("round_")) for path in self.folder.glob("round_*.pt"))
+
+    def load(self, number: int) -> dict[str, Any] | None:
+        """Return the state after a round, or after the last one before it that the site took part in."""
+        earlier = [n for n in self.rounds() if n <= number]
+        return load_tensors(self._path(earlier[-1])) if earlier else None
+
+    def save(self, number: int, state: dict[str, Any], best_round: int | None) -> None:
+        """Save the state after a round; of the earlier ones keep the best round's and the one before this."""
+        save_tensors(self._path(number), state)
+        earlier = [n for n in self.rounds() if n < number]
+        kept = {number, *earlier[-1:]}
+        if best_round is not None:
+            kept.update([n for n in earlier if n <= best_round][-1:])
+        for n in self.rounds():
+            if n not in kept:
+                self._path(n).unlink()
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"round_{number:04d}.pt"

@@ -1,0 +1,35 @@
+"""The one evaluation: a model's label maps or classes for a part of a site's data, and their score."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from silofl.config import Study
+from silofl.data.batches import evaluation_batches
+from silofl.data.site_data import Part
+from silofl.training.metrics import Score, accuracy_by_case, dice_by_case
+
+
+def predict(model: nn.Module, part: Part, batch_size: int, device: torch.device) -> NDArray:
+    """Return label maps (N, H, W) uint8, or classes (N,), in the part's order."""
+    model.eval()
+    with torch.inference_mode():
+        answers = [decide(model(inputs)).cpu().numpy() for inputs, _ in evaluation_batches(part, batch_size, device)]
+    return np.concatenate(answers)
+
+
+def decide(logits: Tensor) -> Tensor:
+    """Return the label of each pixel or image: the largest logit, or logit > 0 where there is one output."""
+    labels = logits[:, 0] > 0 if logits.shape[1] == 1 else logits.argmax(dim=1)
+    return labels.to(torch.uint8)
+
+
+def score(predictions: NDArray, part: Part, study: Study) -> Score:
+    """Return the study's metric of predictions for a part."""
+    if study.metric == "accuracy":
+        return accuracy_by_case(predictions, part.targets, part.cases)
+    has_background = study.metric == "dice_with_background"
+    return dice_by_case(predictions, part.targets, part.cases, sorted(study.labels), has_background)

@@ -1,0 +1,103 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from silofl.algorithms.fedavg import example_weights, uniform_weights
+from silofl.algorithms.mixing import mix
+from silofl.errors import AggregationError
+
+
+def sites(*values, dtype=np.float32):
+    return {name: {"w": np.array(value, dtype)} for name, value in zip("abcd", values, strict=False)}
+
+
+def test_every_site_gets_its_own_rows_mean():
+    mixed = mix(sites([1, 0], [0, 1]), np.array([[0.75, 0.25], [0.5, 0.5]]))
+    # 0.75 * own + 0.25 * peer; half and half
+    np.testing.assert_array_equal(mixed["a"]["w"], [0.75, 0.25])
+    np.testing.assert_array_equal(mixed["b"]["w"], [0.5, 0.5])
+
+
+def test_the_identity_changes_nothing():
+    params = sites([1.5, 2], [3, 4], [5, 6])
+    mixed = mix(params, np.eye(3))
+    for site in params:
+        np.testing.assert_array_equal(mixed[site]["w"], params[site]["w"])
+
+
+def test_one_site_alone_keeps_its_model():
+    np.testing.assert_array_equal(mix(sites([0.7, 2]), np.ones((1, 1)))["a"]["w"], np.float32([0.7, 2]))
+
+
+def test_equal_rows_are_computed_once_and_shared():
+    mixed = mix(sites([1, 0], [0, 1]), uniform_weights(2))
+    assert mixed["a"]["w"] is mixed["b"]["w"]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_the_dtype_stays(dtype):
+    assert mix(sites([1], [2], dtype=dtype), uniform_weights(2))["a"]["w"].dtype == dtype
+
+
+def test_sums_run_in_float64():
+    # in float32, 1e8 + 1 - 1e8 is 0; the mean is 1/3
+    mixed = mix(sites([1e8], [1], [-1e8]), uniform_weights(3))
+    np.testing.assert_allclose(mixed["a"]["w"], 1 / 3, rtol=1e-6)
+
+
+def test_integer_buffers_are_never_averaged():
+    mixed = mix(sites(3, 8, dtype=np.int64), uniform_weights(2))
+    assert (mixed["a"]["w"], mixed["b"]["w"]) == (3, 8)
+
+
+def test_the_senders_arrays_are_not_changed():
+    params = sites([1, 0], [0, 1])
+    mix(params, uniform_weights(2))
+    np.testing.assert_array_equal(params["a"]["w"], [1, 0])
+
+
+def test_example_weights_follow_the_reference(vectors):
+    v = vectors("server_rules")
+    params = {f"s{i}": {"w": row} for i, row in enumerate(v["sites"])}
+    mixed = mix(params, example_weights(v["num_examples"]))
+    np.testing.assert_allclose(mixed["s0"]["w"], v["weighted_eta1.0"], rtol=1e-12)
+    np.testing.assert_allclose(mix(params, uniform_weights(4))["s3"]["w"], v["uniform"], rtol=1e-12)
+
+
+def test_memory_stays_near_inputs_and_outputs():
+    params = {name: {f"w{i}": np.ones(100_000, np.float32) for i in range(20)} for name in "abcd"}
+    weights = np.full((4, 4), 0.2) + 0.2 * np.eye(4)
+    outputs = 4 * 20 * 400_000
+    tracemalloc.start()
+    mixed = mix(params, weights)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(mixed) == 4
+    assert peak + outputs <= 1.15 * (2 * outputs)
+
+
+def test_other_names_are_refused_with_site_and_key():
+    with pytest.raises(AggregationError, match=r"site 'b' must send the same parameters as site 'a'.*'bias'"):
+        mix({"a": {"w": np.ones(1)}, "b": {"w": np.ones(1), "bias": np.ones(1)}}, uniform_weights(2))
+
+
+def test_another_shape_is_refused_with_site_and_key():
+    with pytest.raises(AggregationError, match=r"site 'b' must send 'w' with shape \(2,\).* not \(3,\)"):
+        mix({"a": {"w": np.ones(2)}, "b": {"w": np.ones(3)}}, uniform_weights(2))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_are_refused(bad):
+    with pytest.raises(AggregationError, match="site 'b' must send finite numbers; 'w'"):
+        mix(sites([1], [bad]), uniform_weights(2))
+
+
+def test_weights_of_another_shape_are_refused():
+    with pytest.raises(AggregationError, match=r"shape \(2, 2\) for 2 sites, not \(2, 3\)"):
+        mix(sites([1], [2]), np.full((2, 3), 1 / 3))
+
+
+def test_a_row_that_does_not_sum_to_one_is_refused():
+    with pytest.raises(AggregationError, match="site 'b' listens with must sum to 1, not 0.9"):
+        mix(sites([1], [2]), np.array([[0.5, 0.5], [0.5, 0.4]]))

@@ -1,0 +1,36 @@
+import pytest
+
+from silofl.algorithms.recipe import PRESET_NAMES, algorithm_names, find_recipe
+from silofl.errors import ConfigError
+
+
+def test_every_algorithm_has_the_three_presets():
+    assert {"fedavg", "fedbn", "fedprox", "harmofl", "local"} <= set(algorithm_names())
+    for name in algorithm_names():
+        for preset in PRESET_NAMES:
+            assert find_recipe(name, preset, {})
+
+
+def test_harmofls_presets_are_the_papers_the_codes_and_ours():
+    paper, reference, recommended = (find_recipe("harmofl", preset, {}) for preset in PRESET_NAMES)
+    assert (paper.amplitude_band, paper.amplitude_momentum, paper.perturbation) == ("full", 0.1, 0.05)
+    assert (reference.amplitude_band, reference.amplitude_momentum, reference.weights) == (0, 0.0, "uniform")
+    assert recommended.step == "perturbed" and recommended.has_amplitude
+
+
+def test_a_study_may_change_any_answer():
+    recipe = find_recipe("harmofl", "paper", {"stays_home": "batchnorm", "amplitude_band": 3, "perturbation": 0.5})
+    assert (recipe.stays_home, recipe.amplitude_band, recipe.perturbation) == ("batchnorm", 3, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("harmfl", "paper", {}), "did you mean 'harmofl'"),
+        (("harmofl", "papr", {}), "did you mean 'paper'"),
+        (("harmofl", "paper", {"amplitude_bnd": 0}), "did you mean 'amplitude_band'"),
+    ],
+)
+def test_unknown_names_are_refused_with_the_nearest(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        find_recipe(*arguments)

@@ -1,0 +1,93 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from silofl.config import Study, parse
+
+LABELS = {"segmentation": {1: "nucleus"}, "classification": {0: "normal", 1: "tumour"}}
+
+
+@pytest.fixture
+def study():
+    """Build a study by its task and its data settings."""
+
+    def build(task="segmentation", labels=None, **data):
+        settings = {"name": "small", "task": task, "labels": labels or LABELS[task], "rounds": 1, "data": data}
+        settings["algorithm"] = {"name": "fedavg"}
+        if task == "classification":
+            settings |= {"metric": "accuracy", "model": {"name": "densenet121"}, "training": {"loss": "cross_entropy"}}
+        return parse(Study, settings, "study.yaml")
+
+    return build
+
+
+class SiteFolder:
+    """A site's data folder that a test fills."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir()
+        self.rng = np.random.default_rng(0)
+        self.content = {
+            "task": "segmentation",
+            "labels": {"1": "nucleus"},
+            "training": [],
+            "validation": [],
+            "test": [],
+        }
+
+    def picture(self, name, array=None, size=(8, 8)):
+        array = self.rng.integers(0, 256, size, dtype=np.uint8) if array is None else np.asarray(array)
+        Image.fromarray(array).save(self.folder / name)
+        return name
+
+    def mask(self, name, array=None, size=(8, 8)):
+        return self.picture(name, self.rng.integers(0, 2, size, dtype=np.uint8) if array is None else array)
+
+    def add(self, part, name, size=(8, 8), **changes):
+        """Write an image and its mask and add the record, with `changes` to it."""
+        self.picture(f"{name}.png", size=size)
+        self.mask(f"{name}-mask.png", size=size)
+        record = {"image": f"{name}.png", "label": f"{name}-mask.png", "patient": name} | changes
+        self.content[part].append(record)
+        return record
+
+    def write(self, **changes):
+        """Write dataset.json with `changes` to its keys; return the folder."""
+        text = json.dumps(self.content | changes)
+        (self.folder / "dataset.json").write_text(text, encoding="utf-8")
+        return self.folder
+
+
+@pytest.fixture
+def empty_site(tmp_path):
+    return SiteFolder(tmp_path / "north")
+
+
+@pytest.fixture
+def site(empty_site):
+    """A site with three training, one validation and two test pictures of 8 x 8."""
+    for part, names in {"training": "abc", "validation": "d", "test": "ef"}.items():
+        for name in names:
+            empty_site.add(part, name)
+    return empty_site
+
+
+@pytest.fixture
+def deny(monkeypatch):
+    """Make every file of a name unreadable; permission bits do not bind root."""
+
+    def refuse(name):
+        opened = Path.open
+
+        def guarded(path, *args, **kwargs):
+            if path.name == name:
+                raise PermissionError(13, "Permission denied")
+            return opened(path, *args, **kwargs)
+
+        monkeypatch.setattr(Path, "open", guarded)
+
+    return refuse

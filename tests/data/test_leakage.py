@@ -1,0 +1,108 @@
+import shutil
+
+import pytest
+
+from silofl.data.leakage import check_contents
+from silofl.data.manifest import read_manifest
+from silofl.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("training", "test"), ("training", "validation"), ("validation", "test")]
+)
+def test_a_patient_in_two_parts_is_refused(site, study, first, second):
+    site.content[first][0]["patient"] = site.content[second][0]["patient"] = "p7"
+    with pytest.raises(DataError, match=f"patient 'p7' must stand in one part, not in {first} and {second}"):
+        read_manifest(site.write(), study())
+
+
+def test_a_patient_may_have_several_images_in_one_part(site, study):
+    site.content["training"][0]["patient"] = site.content["training"][1]["patient"] = "p7"
+    assert len(read_manifest(site.write(), study()).training) == 3
+
+
+@pytest.mark.parametrize(("of_study", "of_data"), [("slices", "patient"), ("patient", "slices")])
+def test_one_side_alone_cannot_split_by_slices(site, study, of_study, of_data):
+    site.content["training"][0]["patient"] = site.content["test"][0]["patient"] = "p7"
+    with pytest.raises(
+        DataError, match="patient 'p7' must stand in one part.*in both dataset.json and the study's data"
+    ):
+        read_manifest(site.write(split_unit=of_data), study(split_unit=of_study))
+
+
+def test_study_and_data_together_may_split_by_slices(site, study):
+    site.content["training"][0]["patient"] = site.content["test"][0]["patient"] = "p7"
+    manifest = read_manifest(site.write(split_unit="slices"), study(split_unit="slices"))
+    assert manifest.split_unit == "slices"
+
+
+def volume(site, part, slices, **changes):
+    record = {"image": "a.png", "label": "a-mask.png", "patient": "a"} | changes
+    site.content[part].append(record if slices is None else record | {"slices": slices})
+
+
+@pytest.mark.parametrize(
+    ("of_training", "of_test"), [([0, 5], [5, 9]), ([0, 9], [2, 3]), ([4, 4], [4, 4]), ([6, 9], [0, 6])]
+)
+def test_slices_that_overlap_are_refused_even_when_splitting_by_slices(site, study, of_training, of_test):
+    site.content["training"].pop(0)
+    volume(site, "training", of_training, case="first")
+    volume(site, "test", of_test, case="second")
+    with pytest.raises(DataError, match="a.png must have slices in one record only.*which overlap"):
+        read_manifest(site.write(split_unit="slices"), study(split_unit="slices"))
+
+
+def test_slices_that_do_not_overlap_may_stand_in_two_parts(site, study):
+    site.content["training"].pop(0)
+    volume(site, "training", [0, 4])
+    volume(site, "test", [5, 9])
+    manifest = read_manifest(site.write(split_unit="slices"), study(split_unit="slices"))
+    assert manifest.test[-1].slices == (5, 9)
+
+
+@pytest.mark.parametrize("slices", [None, [0, 3]])
+def test_an_image_that_stands_twice_is_refused(site, study, slices):
+    volume(site, "training", slices, case="again")
+    with pytest.raises(DataError, match="a.png must stand once in dataset.json, not twice .case 'again' in training"):
+        read_manifest(site.write(), study())
+
+
+@pytest.mark.parametrize("path", ["./a.png", "link.png"])
+def test_an_image_that_stands_twice_under_other_paths_is_refused(site, study, path):
+    (site.folder / "link.png").symlink_to("a.png")
+    volume(site, "training", None, case="again", image=path)
+    with pytest.raises(DataError, match="must stand once in dataset.json, not twice"):
+        read_manifest(site.write(), study())
+
+
+def test_an_image_of_two_patients_is_refused(site, study):
+    volume(site, "test", [5, 9], patient="somebody else")
+    site.content["training"][0]["slices"] = [0, 4]
+    with pytest.raises(DataError, match="a.png must belong to one patient, not to 'a' and 'somebody else'"):
+        read_manifest(site.write(), study())
+
+
+@pytest.mark.parametrize("part", ["training", "test"])
+def test_a_case_name_that_stands_twice_is_refused(site, study, part):
+    site.content["training"][0]["case"] = site.content[part][1]["case"] = "scan"
+    with pytest.raises(
+        DataError, match=f"case 'scan' must stand once in dataset.json, not in training and again in {part}"
+    ):
+        read_manifest(site.write(), study())
+
+
+@pytest.mark.parametrize("twin", ["b.png", "e.png"])
+def test_the_same_content_under_two_names_is_refused(site, study, twin):
+    shutil.copyfile(site.folder / "a.png", site.folder / twin)
+    manifest = read_manifest(site.write(), study())
+    with pytest.raises(
+        DataError, match=f"case '{twin[0]}' must be another image than case 'a'; {twin} and a.png hold the same"
+    ):
+        check_contents(manifest.parts, manifest.places)
+
+
+def test_slices_of_one_file_are_no_twins(site, study):
+    volume(site, "training", [5, 9])
+    site.content["training"][0]["slices"] = [0, 4]
+    manifest = read_manifest(site.write(), study())
+    assert check_contents(manifest.parts, manifest.places) is None

@@ -1,0 +1,134 @@
+import json
+import shutil
+
+import pytest
+
+from silofl.data.manifest import read_manifest
+from silofl.errors import DataError
+
+
+def test_a_manifest_holds_its_records_by_part(site, study):
+    manifest = read_manifest(site.write(), study())
+    assert [record.case for record in manifest.training] == ["a", "b", "c"]
+    assert [record.patient for record in manifest.test] == ["e", "f"]
+    assert manifest.validation[0].label == "d-mask.png"
+    assert (manifest.task, manifest.labels, manifest.split_unit) == ("segmentation", {1: "nucleus"}, "patient")
+
+
+def test_places_say_where_files_lie(site, study):
+    folder = site.write()
+    assert read_manifest(folder, study()).places["a.png"] == (folder / "a.png").resolve()
+
+
+@pytest.mark.parametrize("validation", [{"validation": []}, {}])
+def test_validation_may_be_empty(site, study, validation):
+    site.content.pop("validation")
+    assert read_manifest(site.write(**validation), study()).validation == ()
+
+
+def test_a_byte_order_mark_is_no_error(site, study):
+    path = site.write() / "dataset.json"
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert len(read_manifest(site.folder, study()).training) == 3
+
+
+def test_a_missing_dataset_json_is_called_missing(site, study):
+    with pytest.raises(DataError, match="dataset.json of the data folder 'north' must exist; it is not there"):
+        read_manifest(site.folder, study())
+
+
+def test_a_missing_data_folder_is_called_missing(site, study):
+    shutil.rmtree(site.folder)
+    with pytest.raises(DataError, match="must exist; it is not there"):
+        read_manifest(site.folder, study())
+
+
+def test_an_unreadable_dataset_json_is_a_permission_error_not_corrupt_data(site, study, deny):
+    folder = site.write()
+    deny("dataset.json")
+    with pytest.raises(DataError, match="must be readable; permission was denied .*right to read it"):
+        read_manifest(folder, study())
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('{"task": "segmentation",', r"must be JSON, not broken at line 1, column \d+"),
+        ("task: segmentation", r"must be JSON, not broken at line 1, column 1"),
+        ("", "must be JSON, not broken"),
+        ('{"training": [], "training": []}', "must give each key once, not 'training' twice"),
+        ("[" * 100_000, "must be JSON in UTF-8"),
+        ("[]", "must hold an object, not a list"),
+        ("3", "must hold an object, not a int"),
+    ],
+)
+def test_a_file_that_is_no_json_object_is_refused(site, study, text, sentence):
+    (site.folder / "dataset.json").write_text(text)
+    with pytest.raises(DataError, match=sentence):
+        read_manifest(site.folder, study())
+
+
+def test_a_file_in_another_encoding_is_refused(site, study):
+    (site.folder / "dataset.json").write_bytes(json.dumps({"task": "Gewebe"}).encode("utf-16"))
+    with pytest.raises(DataError, match="must be JSON in UTF-8"):
+        read_manifest(site.folder, study())
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"), [("trainig", "did you mean 'training'"), ("split_units", "did you mean 'split_unit'"), ("x", "")]
+)
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(site, study, key, hint):
+    with pytest.raises(DataError, match=f"dataset.json must have known keys, not {key!r}.*{hint}"):
+        read_manifest(site.write(**{key: []}), study())
+
+
+@pytest.mark.parametrize("key", ["task", "labels"])
+def test_a_missing_key_is_named(site, study, key):
+    site.content.pop(key)
+    with pytest.raises(DataError, match=f"must have the key '{key}'; it is missing"):
+        read_manifest(site.write(), study())
+
+
+@pytest.mark.parametrize("task", ["classification", "detection"])
+def test_another_task_than_the_study_is_refused(site, study, task):
+    with pytest.raises(DataError, match=f"must have task 'segmentation' as the study, not '{task}'"):
+        read_manifest(site.write(task=task), study())
+
+
+@pytest.mark.parametrize("labels", [{"1": "cell"}, {"1": "nucleus", "2": "wall"}, {"2": "nucleus"}, ["nucleus"], {}])
+def test_other_labels_than_the_study_are_refused(site, study, labels):
+    with pytest.raises(DataError, match="must have labels {'1': 'nucleus'} as the study, not"):
+        read_manifest(site.write(labels=labels), study())
+
+
+@pytest.mark.parametrize("unit", ["image", ["slices"]])
+def test_an_unknown_split_unit_is_refused(site, study, unit):
+    with pytest.raises(DataError, match="must have split_unit 'patient' or 'slices'"):
+        read_manifest(site.write(split_unit=unit), study())
+
+
+@pytest.mark.parametrize("part", ["training", "test"])
+@pytest.mark.parametrize("is_given", [True, False])
+def test_an_empty_part_is_refused(site, study, part, is_given):
+    site.content.pop(part)
+    with pytest.raises(DataError, match=f"must have at least one case in {part}, not 0"):
+        read_manifest(site.write(**({part: []} if is_given else {})), study())
+
+
+@pytest.mark.parametrize("value", [{"image": "a.png"}, "a.png", None])
+def test_a_part_that_is_no_list_is_refused(site, study, value):
+    with pytest.raises(DataError, match="training in dataset.json must be a list of cases"):
+        read_manifest(site.write(training=value), study())
+
+
+def test_a_wrong_record_is_named_by_its_number_and_part(site, study):
+    del site.content["test"][1]["patient"]
+    with pytest.raises(DataError, match="record 2 of test must have the key 'patient'"):
+        read_manifest(site.write(), study())
+
+
+def test_messages_hold_no_absolute_paths(site, study, tmp_path):
+    (site.folder / "a.png").unlink()
+    with pytest.raises(DataError) as error:
+        read_manifest(site.write(), study())
+    assert str(tmp_path) not in str(error.value)

@@ -1,0 +1,150 @@
+import json
+
+import nibabel as nib
+import numpy as np
+import pytest
+from silofl.data.phantoms import PATIENTS, SITES, UNSEEN_SITE, make_phantoms, split_patients
+from silofl.errors import ConfigError, DataError
+
+FEW = {"north": 6, "south": 7}
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory):
+    return make_phantoms(tmp_path_factory.mktemp("hospitals"), seed=3, patients=FEW)
+
+
+def files_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def cases_of(site):
+    content = json.loads((site / "dataset.json").read_text())
+    records = [record for part in ("training", "validation", "test") for record in content[part]]
+    return [(nib.load(site / record["image"]), nib.load(site / record["label"])) for record in records]
+
+
+def test_same_seed_makes_the_same_files(hospitals, tmp_path):
+    assert files_of(make_phantoms(tmp_path / "again", seed=3, patients=FEW)) == files_of(hospitals)
+
+
+def test_another_seed_makes_other_volumes_of_every_patient(hospitals, tmp_path):
+    first, second = files_of(hospitals), files_of(make_phantoms(tmp_path / "other", seed=4, patients=FEW))
+    assert first.keys() == second.keys()
+    assert all(first[name] != second[name] for name in first if name.endswith(".nii.gz"))
+
+
+def test_a_patient_is_the_same_however_many_patients_the_site_has(hospitals, tmp_path):
+    fewer = files_of(make_phantoms(tmp_path / "fewer", seed=3, patients={"south": 6}))
+    more = files_of(hospitals)
+    assert all(more[name] == content for name, content in fewer.items() if name.endswith(".nii.gz"))
+
+
+def test_by_default_every_training_site_and_the_unseen_site_are_made():
+    assert set(PATIENTS) == {*SITES, UNSEEN_SITE}
+    assert UNSEEN_SITE not in SITES
+
+
+def test_dataset_json_names_every_volume_once_by_paths_inside_the_site(hospitals):
+    content = json.loads((hospitals / "south" / "dataset.json").read_text())
+    assert content["task"] == "segmentation"
+    assert content["labels"] == {"1": "organ", "2": "lesion"}
+    records = content["training"] + content["validation"] + content["test"]
+    patients = [f"south_{number:02d}" for number in range(1, 8)]
+    assert sorted(record["patient"] for record in records) == patients
+    assert sorted(record["image"] for record in records) == [f"images/{patient}.nii.gz" for patient in patients]
+    assert sorted(record["label"] for record in records) == [f"labels/{patient}.nii.gz" for patient in patients]
+
+
+@pytest.mark.parametrize("count", [6, 9, 14, 40])
+def test_every_patient_is_in_one_part_and_no_part_is_too_small(count):
+    names = [f"p{number}" for number in range(count)]
+    parts = split_patients(names, np.random.default_rng(0))
+    assert sorted(name for members in parts.values() for name in members) == sorted(names)
+    assert len(parts["validation"]) >= 2
+    assert len(parts["test"]) >= 3
+    assert len(parts["training"]) >= 1
+
+
+def test_about_half_of_the_patients_are_for_training():
+    parts = split_patients([f"p{number}" for number in range(20)], np.random.default_rng(0))
+    # 20 // 5 = 4 validate, 20 // 4 = 5 test, 20 - 4 - 5 = 11 train
+    assert [len(parts[part]) for part in ("training", "validation", "test")] == [11, 4, 5]
+
+
+@pytest.mark.parametrize("site", FEW)
+def test_image_and_label_lie_on_the_same_grid_and_hold_what_dataset_json_says(hospitals, site):
+    for image, label in cases_of(hospitals / site):
+        assert image.shape == label.shape
+        assert 6 <= image.shape[2] <= 10
+        np.testing.assert_array_equal(image.affine, label.affine)
+        assert nib.aff2axcodes(image.affine) == ("L", "P", "S")
+        assert image.get_data_dtype() == np.int16
+        assert np.isin(label.dataobj, (0, 1, 2)).all()
+        assert (np.asarray(label.dataobj) == 1).any()
+
+
+def test_most_patients_have_a_lesion_but_not_on_every_slice(hospitals):
+    lesions = [np.asarray(label.dataobj) == 2 for site in FEW for _, label in cases_of(hospitals / site)]
+    assert sum(lesion.any() for lesion in lesions) > len(lesions) / 2
+    assert not all(lesion.any(axis=(0, 1)).all() for lesion in lesions)
+
+
+def test_the_reversed_site_shows_lesions_dark_and_the_others_bright(hospitals):
+    def lesion_over_organ(site):
+        pairs = [(np.asarray(i.dataobj), np.asarray(y.dataobj)) for i, y in cases_of(hospitals / site)]
+        return np.median([image[y == 2].mean() / image[y == 1].mean() for image, y in pairs if (y == 2).any()])
+
+    assert lesion_over_organ("north") > 1.1
+    assert lesion_over_organ("south") < 0.9
+
+
+def test_a_second_call_writes_nothing(hospitals):
+    before = {path: path.stat().st_mtime_ns for path in hospitals.rglob("*")}
+    assert make_phantoms(hospitals, seed=3, patients=FEW) == hospitals
+    assert {path: path.stat().st_mtime_ns for path in hospitals.rglob("*")} == before
+
+
+def test_an_incomplete_set_is_made_again(tmp_path):
+    whole = files_of(make_phantoms(tmp_path, patients={"north": 6}))
+    (tmp_path / "phantoms.json").unlink()
+    (tmp_path / "north" / "images" / "north_02.nii.gz").write_bytes(b"half")
+    assert files_of(make_phantoms(tmp_path, patients={"north": 6})) == whole
+    (tmp_path / "north" / "labels" / "north_05.nii.gz").unlink()
+    assert files_of(make_phantoms(tmp_path, patients={"north": 6})) == whole
+
+
+def test_a_folder_with_another_seed_is_refused_and_left_as_it_is(hospitals):
+    before = files_of(hospitals)
+    with pytest.raises(DataError, match="must hold simulated hospitals of seed 5, not 3; .* remove this one"):
+        make_phantoms(hospitals, seed=5, patients=FEW)
+    assert files_of(hospitals) == before
+
+
+def test_a_folder_with_other_patients_is_refused(hospitals):
+    with pytest.raises(DataError, match="of patients {'north': 6}, not {'north': 6, 'south': 7}"):
+        make_phantoms(hospitals, seed=3, patients={"north": 6})
+
+
+def test_real_data_under_a_sites_name_is_never_overwritten(tmp_path):
+    manifest = tmp_path / "north" / "dataset.json"
+    manifest.parent.mkdir()
+    manifest.write_text('{"training": [{"image": "a.png", "label": 0, "patient": "p17"}]}')
+    with pytest.raises(DataError, match="north must be free for a simulated site"):
+        make_phantoms(tmp_path, patients={"north": 6})
+    assert "p17" in manifest.read_text()
+
+
+@pytest.mark.parametrize(
+    ("seed", "patients", "sentence"),
+    [
+        (-1, {"north": 6}, "seed must be 0 or more, not -1"),
+        (0, {"north": 5}, "site 'north' must have at least 6 patients, not 5"),
+        (0, {}, "patients must name at least one site"),
+        (0, {"moon": 6}, "a simulated site must be one of .*, not 'moon'"),
+    ],
+)
+def test_an_impossible_request_is_refused_before_anything_is_written(tmp_path, seed, patients, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        make_phantoms(tmp_path / "new", seed, patients)
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,134 @@
+import pytest
+
+from silofl.data.records import Record, locate, parse_record
+from silofl.errors import DataError
+
+LABELS = {0: "normal", 1: "tumour"}
+SEGMENTATION = {"image": "images/a.png", "label": "masks/a.png", "patient": "p1"}
+CLASSIFICATION = {"image": "images/a.png", "label": 1, "patient": "p1"}
+
+
+def segmentation(**changes):
+    return parse_record(SEGMENTATION | changes, "record 1 of test", "segmentation", {1: "nucleus"})
+
+
+def classification(**changes):
+    return parse_record(CLASSIFICATION | changes, "record 1 of test", "classification", LABELS)
+
+
+def test_a_record_keeps_what_dataset_json_says():
+    record = segmentation(case="scan2", image="v.nii.gz", slices=[2, 5])
+    assert record == Record("scan2", "v.nii.gz", "masks/a.png", "p1", slices=(2, 5))
+
+
+def test_a_case_without_a_name_is_called_by_its_path():
+    assert segmentation().case == "images/a"
+    assert segmentation(image="p1/T1.axial.nii.gz").case == "p1/T1"
+    assert segmentation(image="v.nii.gz", slices=[0, 6]).case == "v[0-6]"
+    assert classification(image="all.npz", index=12).case == "all#12"
+
+
+def test_a_patient_may_be_a_number():
+    assert segmentation(patient=17).patient == "17"
+
+
+@pytest.mark.parametrize(("key", "near"), [("images", "image"), ("patient_id", "patient"), ("slice", "slices")])
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(key, near):
+    with pytest.raises(DataError, match=f"record 1 of test must have known keys, not '{key}'.*did you mean '{near}'"):
+        segmentation(**{key: 1})
+
+
+@pytest.mark.parametrize("key", ["image", "label", "patient"])
+def test_a_missing_key_is_named(key):
+    value = {k: v for k, v in SEGMENTATION.items() if k != key}
+    with pytest.raises(DataError, match=f"record 1 of test must have the key '{key}'"):
+        parse_record(value, "record 1 of test", "segmentation", {1: "nucleus"})
+
+
+@pytest.mark.parametrize("value", ["a.png", ["a.png", "m.png"], None])
+def test_a_record_that_is_no_object_is_refused(value):
+    with pytest.raises(DataError, match="must be an object with image, label and patient"):
+        parse_record(value, "record 1 of test", "segmentation", {1: "nucleus"})
+
+
+@pytest.mark.parametrize("key", ["image", "patient", "case"])
+@pytest.mark.parametrize("value", ["", "  ", None, True, ["a"], "a\0b", 1.5])
+def test_a_text_that_is_none_is_refused(key, value):
+    with pytest.raises(DataError, match=f"the {key} of .* must be a text"):
+        segmentation(**{key: value})
+
+
+@pytest.mark.parametrize("label", [1, "", None, ["m.png"]])
+def test_segmentation_takes_the_path_of_a_label_map(label):
+    with pytest.raises(DataError, match="case 'images/a' must have the path of a label map as its label"):
+        segmentation(label=label)
+
+
+@pytest.mark.parametrize("label", [2, -1, "1", "masks/a.png", True, 1.0, None])
+def test_classification_takes_a_declared_label(label):
+    with pytest.raises(DataError, match=r"case 'images/a' must have a label among 0 \(normal\), 1 \(tumour\), not"):
+        classification(label=label)
+
+
+@pytest.mark.parametrize("slices", [[3, 2], [-1, 2], [0], [0, 1, 2], [0, True], [0.0, 1], "0-3", 4])
+def test_slices_are_first_and_last(slices):
+    with pytest.raises(DataError, match=r"must have 'slices' as \[first, last\] from 0"):
+        segmentation(slices=slices)
+
+
+@pytest.mark.parametrize(("image", "index"), [("a.png", 0), ("v.nii.gz", 3)])
+def test_an_index_needs_an_npz_file(image, index):
+    with pytest.raises(DataError, match="must have no 'index' without an npz file"):
+        classification(image=image, index=index)
+
+
+def test_an_npz_file_needs_an_index():
+    with pytest.raises(DataError, match="must have an 'index' into an npz file"):
+        classification(image="all.npz")
+
+
+@pytest.mark.parametrize("index", [-1, "3", True, 1.5])
+def test_an_index_counts_from_zero(index):
+    with pytest.raises(DataError, match="must have an 'index' that is a number from 0"):
+        classification(image="all.npz", index=index)
+
+
+@pytest.mark.parametrize(
+    "path", ["../a.png", "/etc/passwd", "images/../../a.png", "..", "C:\\a.png", "..\\a.png", ".", "a/.."]
+)
+def test_a_path_that_leaves_the_folder_is_refused(tmp_path, path):
+    with pytest.raises(DataError, match="case 'x' must name files inside the folder of dataset.json, not"):
+        locate(tmp_path, path, "x")
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "a.png").write_bytes(b"x")
+    (tmp_path / "site" / "a.png").symlink_to(tmp_path / "a.png")
+    (tmp_path / "site" / "all").symlink_to(tmp_path)
+    for path in ("a.png", "all/a.png"):
+        with pytest.raises(DataError, match="must name files inside the folder"):
+            locate(tmp_path / "site", path, "x")
+
+
+def test_a_link_within_the_folder_is_followed(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"x")
+    (tmp_path / "b.png").symlink_to("a.png")
+    assert locate(tmp_path, "b.png", "x") == (tmp_path / "a.png").resolve()
+
+
+def test_a_link_to_itself_is_refused(tmp_path):
+    (tmp_path / "a.png").symlink_to("a.png")
+    with pytest.raises(DataError, match="case 'x': a.png must be"):
+        locate(tmp_path, "a.png", "x")
+
+
+@pytest.mark.parametrize("path", ["a.png", "images/deep/a.png", "..a.png"])
+def test_a_missing_file_is_called_missing(tmp_path, path):
+    with pytest.raises(DataError, match=f"case 'x': {path} must exist; it is not there"):
+        locate(tmp_path, path, "x")
+
+
+def test_a_name_that_the_disk_refuses_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="must be readable; the system said"):
+        locate(tmp_path, "a" * 300 + ".png", "x")
