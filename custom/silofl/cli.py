@@ -104,8 +104,10 @@ def _import(options: argparse.Namespace) -> int:
     from silofl.data.importers import ImportOptions, import_layout
 
     settings = ImportOptions(options.seed, options.test, options.validation, options.sites, options.alpha)
-    for line in import_layout(options.layout, options.source, options.target, settings).lines():
-        print(line)
+    summary = import_layout(options.layout, options.source, options.target, settings)
+    for site, examples in summary.examples.items():
+        counts = ", ".join(f"{number} {part}" for part, number in examples.items())
+        print(f"{site}: {counts}, {summary.patients[site]} patients")
     return COMPLETE
 
 

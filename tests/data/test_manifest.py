@@ -2,7 +2,6 @@ import json
 import shutil
 
 import pytest
-
 from silofl.data.manifest import read_manifest
 from silofl.errors import DataError
 

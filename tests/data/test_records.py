@@ -1,5 +1,4 @@
 import pytest
-
 from silofl.data.records import Record, locate, parse_record
 from silofl.errors import DataError
 

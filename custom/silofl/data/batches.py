@@ -44,7 +44,9 @@ def training_batches(
     augment = _seeded(augment, seed)
     for chosen in _groups(order, batch_size):
         images, targets = part.images[chosen], part.targets[chosen]
-        yield _augmented(images, targets, augment, device) if augment else _tensors(images, targets, device)
+        # Not `if augment`: asking a Compose for its truth counts its transforms, which seeds them anew at random.
+        is_plain = augment is None
+        yield _tensors(images, targets, device) if is_plain else _augmented(images, targets, augment, device)
 
 
 def evaluation_batches(part: Part, batch_size: int, device: torch.device | str) -> Iterator[Batch]:

@@ -5,6 +5,7 @@ affine to millimetres in NIfTI's world (x to the right, y to the front, z to the
 plane is a volume of one slice.
 """
 
+import gzip
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from silofl.errors import DataError
 
 DICOM_POSITION = "0020|0032"
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
+GZIP_BLOCK = 1 << 20
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 
@@ -89,11 +91,20 @@ def _picture(path: Path, name: str, index: int | None, is_label: bool) -> Decode
 def _nifti(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     import nibabel
 
+    if path.name.lower().endswith(".gz"):
+        _check_gzip(path)
     image = nibabel.load(path)
     array = np.asanyarray(image.dataobj)
     if array.ndim == 4 and array.shape[3] == 1:
         array = array[..., 0]
     return Decoded(_one_channel(array, name), np.asarray(image.affine, dtype=np.float64))
+
+
+def _check_gzip(path: Path) -> None:
+    """Read to the end, where gzip keeps the checksum that nibabel stops short of."""
+    with gzip.open(path) as file:
+        while file.read(GZIP_BLOCK):
+            pass
 
 
 def _one_channel(array: NDArray, name: str) -> NDArray:

@@ -72,7 +72,7 @@ def read_label(path: Path, name: str | None = None, index: int | None = None) ->
     name = name or path.name
     decoded = _decode(path, name, index, is_label=True)
     array = decoded.array
-    if not (array == array[:1]).all():
+    if len(array) > 1 and not (array == array[:1]).all():
         raise DataError(
             f"{name} must hold one number a pixel, not {len(array)} channels that differ; save label numbers"
         )

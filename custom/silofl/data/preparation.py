@@ -16,7 +16,7 @@ from silofl.data.intensity import scale_intensity, to_channels
 from silofl.data.manifest import Manifest
 from silofl.data.parts import PreparedCase
 from silofl.data.records import Record
-from silofl.data.transforms import compose, metadata_tracking
+from silofl.data.transforms import compose, metadata_tracking, one_line
 from silofl.errors import DataError
 
 if TYPE_CHECKING:
@@ -148,6 +148,10 @@ def _apply(
         return case
     from monai.data import MetaTensor
 
-    with metadata_tracking(True):
-        moved = steps({key: MetaTensor(np.ascontiguousarray(value), affine=affine) for key, value in case.items()})
+    try:
+        with metadata_tracking(True):
+            moved = steps({key: MetaTensor(np.ascontiguousarray(value), affine=affine) for key, value in case.items()})
+    except Exception as error:  # MONAI raises whatever its array code raises
+        size, reason = case["image"].shape[1:], one_line(error.__cause__ or error)
+        raise DataError(f"an image of size {size} must pass the study's transforms; MONAI says: {reason}") from None
     return {key: np.asarray(moved[key], dtype=np.float32) for key in case}

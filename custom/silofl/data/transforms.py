@@ -137,7 +137,7 @@ def _steps(transform: Transform, kind: Kind, keys: tuple[str, ...]) -> list[Any]
     try:
         return [factory(**options) for options in _options_by_key(transform, keys)]
     except Exception as error:  # MONAI raises whatever its checks raise
-        raise ConfigError(f"{where} must have options that MONAI accepts; it says: {_one_line(error)}") from None
+        raise ConfigError(f"{where} must have options that MONAI accepts; it says: {one_line(error)}") from None
 
 
 def _check_options(transform: Transform, factory: type, where: str) -> None:
@@ -192,13 +192,14 @@ def _try(settings: DataSettings, kind: Kind, size: tuple[int, ...], has_label_ma
         with metadata_tracking(True):
             found = tuple(steps(blank)["image"].shape[1:])
     except Exception as error:  # MONAI raises whatever its array code raises
-        reason = _one_line(error.__cause__ or error)
+        reason = one_line(error.__cause__ or error)
         raise ConfigError(f"{where} must have options that run on a {len(size)}D image; MONAI says: {reason}") from None
-    if len(found) != len(size) or (kind == "augment" and found != size):
-        raise ConfigError(
-            f"{where} must keep an image's {len(size)}D size {size}, not make it {found}; change its options"
-        )
+    if len(found) != len(size):
+        raise ConfigError(f"{where} must give a {len(size)}D image, not one of size {found}; change its options")
+    if kind == "augment" and found != size:
+        raise ConfigError(f"{where} must keep an image's size, {size}, not make it {found}; change its options")
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Return an error's message on one line, shortened."""
     return " ".join(str(error).split())[:200] or type(error).__name__

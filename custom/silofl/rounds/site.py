@@ -26,7 +26,7 @@ from silofl.models.parts import AMPLITUDE, amplitude_names, read_arrays, traveli
 from silofl.rounds.files import save_tensors, write_atomically, write_text
 from silofl.rounds.message import Message
 from silofl.rounds.site_state import SiteState
-from silofl.training.device import choose_device, seed_of
+from silofl.training.device import choose_device, keep_freed_memory, seed_of
 from silofl.training.evaluation import predict, score
 from silofl.training.loop import TrainingResult, make_optimizer, train
 from silofl.training.losses import make_loss
@@ -48,6 +48,7 @@ class SiteRounds:
         self.name, self.study, self.site = name, study, site
         self.device = choose_device(site.device or study.device)
         torch.set_num_threads(study.torch_threads)
+        keep_freed_memory()
 
     @cached_property
     def data(self) -> SiteData:

@@ -1,8 +1,8 @@
 """Spinal cord white and grey matter of the gray matter segmentation challenge (CC0): NIfTI volumes of six hospitals.
 
 One volunteer was scanned at each hospital, so the parts are contiguous slices of each volume and the same person stands
-in training and test: 50 % training, 25 % validation, 25 % test, in the stored order. Two hospitals scanned theirs twice:
-one patient, two volumes.
+in training and test: 50 % training, 25 % validation, 25 % test, in the stored order. Two hospitals scanned theirs
+twice: one patient, two volumes.
 """
 
 import re

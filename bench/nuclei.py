@@ -1,0 +1,159 @@
+"""HarmoFL and its parts beside FedAvg and FedBN on real nuclei: the table under "Results" in the README.
+
+    python bench/nuclei.py SOURCE OUT [--rounds 40]
+
+SOURCE is the nuclei set in the form that ``silofl import nuclei-dsb2018`` reads. Every run is an ordinary
+``silofl simulate`` of ``jobs/fedavg_nuclei`` with other choices in its study.yaml; finished runs in OUT are reused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+JOB = Path(__file__).parents[1] / "jobs" / "fedavg_nuclei"
+SEEDS = (0, 1, 2)
+PERTURBED = {"step": "perturbed"}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the table: choices in the study, and how many seeds."""
+
+    name: str
+    algorithm: dict[str, object]
+    normalization: str = "batch"
+    seeds: tuple[int, ...] = SEEDS[:1]
+    changes: dict[str, dict[str, object]] = field(default_factory=dict)
+
+
+METHODS = (
+    Method("FedAvg", {"name": "fedavg"}, seeds=SEEDS),
+    Method("FedBN", {"name": "fedbn"}, seeds=SEEDS),
+    Method("HarmoFL recommended", {"name": "harmofl", "preset": "recommended"}, seeds=SEEDS),
+    Method("HarmoFL paper", {"name": "harmofl", "preset": "paper"}, seeds=SEEDS),
+    Method("HarmoFL reference", {"name": "harmofl", "preset": "reference"}),
+    Method("Local training", {"name": "local"}),
+    Method("AmpNorm full alone", {"name": "fedavg", "amplitude_band": "full"}),
+    Method("perturbation alone", {"name": "fedavg", **PERTURBED}),
+    Method("FedAvg", {"name": "fedavg"}, "batch_stateless"),
+    Method("HarmoFL paper", {"name": "harmofl", "preset": "paper"}, "batch_stateless"),
+    Method("HarmoFL reference", {"name": "harmofl", "preset": "reference"}, "batch_stateless"),
+    Method("FedBN, AmpNorm full and perturbation", {"name": "fedbn", "amplitude_band": "full", **PERTURBED}),
+    Method("FedBN, AmpNorm band 0 alone", {"name": "fedbn", "amplitude_band": 0}),
+    Method("FedBN, perturbation alone", {"name": "fedbn", **PERTURBED}),
+)
+
+# FedAvg at its own best: one choice after the other, each by the mean validation Dice of seed 0.
+SEARCH = (
+    ("model", "normalization", ("batch", "batch_stateless", "instance", "group")),
+    ("data", "intensity", ("dtype", "percentiles", "zscore")),
+    ("training", "learning_rate", (0.001, 0.003, 0.0003)),
+)
+
+
+def main() -> None:
+    """Import the data, run what is not there yet, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rounds", type=int, default=40)
+    options = parser.parse_args()
+    data = options.out / "data"
+    if not data.exists():
+        _silofl("import", "nuclei-dsb2018", str(options.source), str(data))
+    rows = [(m, [run(m, seed, data, options) for seed in m.seeds]) for m in METHODS]
+    best = tuned_fedavg(data, options)
+    rows.insert(1, (best, [run(best, seed, data, options) for seed in best.seeds]))
+    print(table(rows))
+
+
+def tuned_fedavg(data: Path, options: argparse.Namespace) -> Method:
+    """Return FedAvg with the normalisation, input scaling and learning rate that validate best."""
+    chosen: dict[str, dict[str, object]] = {}
+    for section, key, values in SEARCH:
+        scores = {}
+        for value in values:
+            changes = deepcopy(chosen)
+            changes.setdefault(section, {})[key] = value
+            result = run(_fedavg(changes, SEEDS[:1]), 0, data, options)
+            scores[value] = float(np.mean([score["value"] for score in result["validation"].values()]))
+        print("FedAvg, validation by", f"{section}.{key}:", {value: round(score, 4) for value, score in scores.items()})
+        chosen.setdefault(section, {})[key] = max(scores, key=scores.get)
+    return _fedavg(chosen, SEEDS)
+
+
+def _fedavg(changes: dict[str, dict[str, object]], seeds: tuple[int, ...]) -> Method:
+    others = {section: values for section, values in changes.items() if section != "model"}
+    normalization = str(changes.get("model", {}).get("normalization", "batch"))
+    return Method("FedAvg at its best", {"name": "fedavg"}, normalization, seeds, others)
+
+
+def run(method: Method, seed: int, data: Path, options: argparse.Namespace) -> dict[str, object]:
+    """Return the result of one run, from an earlier call where there is one."""
+    choices = {"algorithm": method.algorithm, "model": {"normalization": method.normalization}, **method.changes}
+    name = "-".join(f"{v}" for part in choices.values() for v in part.values()) + f"-seed{seed}-{options.rounds}rounds"
+    out = options.out / "runs" / name
+    if not (out / "results.json").is_file():
+        shutil.rmtree(out, ignore_errors=True)
+        job = _job(options.out / "jobs" / name, choices)
+        print("running", name, flush=True)
+        limits = ("--rounds", str(options.rounds), "--seed", str(seed))
+        _silofl("simulate", str(job), "--data", str(data), "--out", str(out), *limits)
+    return json.loads((out / "results.json").read_text())
+
+
+def _job(folder: Path, choices: dict[str, dict[str, object]]) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(JOB, folder)
+    path = folder / "app" / "config" / "study.yaml"
+    study = yaml.safe_load(path.read_text())
+    for section, values in choices.items():
+        study[section] = values if section == "algorithm" else study[section] | values
+    path.write_text(yaml.safe_dump(study, sort_keys=False))
+    return folder
+
+
+def _silofl(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "silofl", *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def table(rows: list[tuple[Method, list[dict[str, object]]]]) -> str:
+    """Return the table in Markdown: mean over seeds, deviation over seeds where there are several."""
+    lines = ["| method | BatchNorm | seeds | Dice, mean of sites | spread over sites | pooled | lowest site |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for method, results in rows:
+        site_means = {site: np.mean([r["sites"][site] for r in results]) for site in results[0]["sites"]}
+        lowest = min(site_means, key=site_means.get)
+        cells = [method.name, _batchnorm(method, results[0]), str(len(results))]
+        cells += [_mean([r[key] for r in results]) for key in ("mean", "spread", "pooled")]
+        cells.append(f"{site_means[lowest]:.3f} ({lowest})")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _batchnorm(method: Method, result: dict[str, object]) -> str:
+    others = ", ".join(f"{k} {v}" for part in method.changes.values() for k, v in part.items())
+    kinds = {
+        "batch": {"nothing": "shared", "batchnorm": "local", "everything": "local"}[result["recipe"]["stays_home"]]
+    }
+    kind = kinds.get(method.normalization, method.normalization.removeprefix("batch_"))
+    return f"{kind} ({others})" if others else kind
+
+
+def _mean(values: list[float]) -> str:
+    text = f"{np.mean(values):.3f}"
+    return f"{text} ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else text
+
+
+if __name__ == "__main__":
+    main()

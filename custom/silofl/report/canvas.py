@@ -1,0 +1,95 @@
+"""Figures without matplotlib's global state, their colours, and their way into a page."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+# Okabe and Ito's colours: told apart with any colour vision.
+LINE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195")
+LINE_STYLES = ("-", "--", ":", "-.")
+INK, MUTED, GRID = "#1f2933", "#66727f", "#e3e8ee"
+DPI = 144
+
+
+@dataclass(frozen=True)
+class Image:
+    """A picture of a page.
+
+    Attributes:
+        png: The file's bytes.
+        alt: What it shows, for those who do not see it.
+        caption: What a reader must know to read it.
+    """
+
+    png: bytes
+    alt: str
+    caption: str
+
+    @property
+    def uri(self) -> str:
+        """The picture as a data URI."""
+        return "data:image/png;base64," + base64.b64encode(self.png).decode()
+
+
+def panels(rows: int, columns: int, size: tuple[float, float], **options: bool) -> tuple[Figure, NDArray]:
+    """Return a new figure of ``size`` inches and its axes, shape (rows, columns)."""
+    figure = Figure(figsize=size, layout="constrained", facecolor="white")
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def png(figure: Figure, dpi: int = DPI) -> bytes:
+    """Return a figure as the bytes of a PNG file."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=dpi, metadata={"Software": None})
+    return stream.getvalue()
+
+
+def style_axes(axes: Axes, title: str, rounds: Sequence[int]) -> None:
+    """Give axes over rounds their title, whole-numbered ticks and a quiet look."""
+    axes.set_title(literal(title), loc="left", fontsize=10.5, color=INK, fontweight="bold")
+    axes.set_xlabel("round", fontsize=9, color=MUTED)
+    axes.tick_params(labelsize=8.5, colors=MUTED, length=0)
+    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    axes.set_xlim(min(rounds, default=1) - 0.5, max(rounds, default=1) + 0.5)
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(GRID)
+
+
+def line_style(place: int) -> dict[str, str]:
+    """Return colour and dash of the line at a place; the colours come again with another dash."""
+    dash = LINE_STYLES[place // len(LINE_COLOURS) % len(LINE_STYLES)]
+    return {"color": LINE_COLOURS[place % len(LINE_COLOURS)], "linestyle": dash}
+
+
+def legend(figure: Figure, handles: Sequence[object], names: Sequence[str], columns: int = 8) -> None:
+    """Put one legend below all panels of a figure."""
+    if handles:
+        figure.legend(
+            handles,
+            [literal(name) for name in names],
+            loc="outside lower center",
+            ncols=min(columns, len(handles)),
+            frameon=False,
+            fontsize=9,
+            labelcolor=INK,
+        )
+
+
+def literal(text: str) -> str:
+    """Return text in which matplotlib sees no mathematics."""
+    return text.replace("$", r"\$")
+
+
+def as_values(values: Sequence[float | None]) -> NDArray:
+    """Return values with NaN, a gap in a line, where there is none."""
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)

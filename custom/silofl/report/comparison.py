@@ -1,0 +1,79 @@
+"""What may be compared: which of several runs has the best mean, and what a reader of the comparison must know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from silofl.report.sentences import BATCH_DEPENDENT, SHARED_PATIENTS
+
+Results = Mapping[str, Any]
+
+
+def compared_sites(results: Sequence[Results]) -> list[str]:
+    """Return all sites of the runs."""
+    return sorted({site for run in results for site in run.get("sites", {})})
+
+
+def best_runs(results: Sequence[Results]) -> frozenset[int]:
+    """Return the places of the runs with the best mean; several where the three decimals shown are equal.
+
+    Only runs with a value at every site count, and none is the best where these differ in metric, split or test
+    cases, or where there is only one.
+    """
+    full = _with_all_sites(results)
+    if len(full) < 2 or _differences([results[i] for i in full]):
+        return frozenset()
+    best = max(round(results[i]["mean"], 3) for i in full)
+    return frozenset(i for i in full if round(results[i]["mean"], 3) == best)
+
+
+def comparison_notes(results: Sequence[Results]) -> list[str]:
+    """Return why runs are left out of the choice of the best, why there is no choice, and the runs' caveats."""
+    full, sites = _with_all_sites(results), compared_sites(results)
+    notes = [_left_out(i, results[i], sites) for i in range(len(results)) if i not in full]
+    differences = _differences([results[i] for i in full])
+    if len(full) < 2:
+        notes.append("No mean is marked as the best: fewer than two runs have a value at every site.")
+    elif differences:
+        notes.append(f"No mean is marked as the best: the runs differ in {' and '.join(differences)}.")
+    elif len(best_runs(results)) > 1:
+        notes.append("The marked runs tie in the three decimals shown.")
+    for key, value, sentence in (
+        ("normalization", "batch_stateless", BATCH_DEPENDENT),
+        ("split_unit", "slices", SHARED_PATIENTS),
+    ):
+        notes += [f"Run {i}: {sentence}." for i, run in enumerate(results, start=1) if run.get(key) == value]
+    return [*notes, "Each row is one run with one seed; a small difference can be chance: repeat it with other seeds."]
+
+
+def _with_all_sites(results: Sequence[Results]) -> list[int]:
+    sites = compared_sites(results)
+    return [i for i, run in enumerate(results) if sites and not _without_value(run, sites)]
+
+
+def _without_value(results: Results, sites: Sequence[str]) -> list[str]:
+    return [site for site in sites if results.get("sites", {}).get(site) is None]
+
+
+def _left_out(place: int, results: Results, sites: Sequence[str]) -> str:
+    missing = ", ".join(_without_value(results, sites)) or "any site"
+    return f"Run {place + 1} is left out of the choice of the best: it has no value at {missing}."
+
+
+def _differences(results: Sequence[Results]) -> list[str]:
+    """Return in what the runs differ so that their means say different things."""
+    differences = []
+    if len({run.get("metric") for run in results}) > 1:
+        differences.append("metric")
+    if len({run.get("split_unit") for run in results}) > 1:
+        differences.append("how patients are split")
+    if len({_test_cases(run) for run in results}) > 1:
+        differences.append("the number of test cases")
+    return differences
+
+
+def _test_cases(results: Results) -> tuple[tuple[str, int], ...]:
+    """Return the test cases of each site, counted and excluded ones together."""
+    cases, excluded = results.get("cases", {}), results.get("excluded_cases", {})
+    return tuple((site, cases[site] + excluded.get(site, 0)) for site in sorted(cases))

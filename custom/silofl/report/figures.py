@@ -1,0 +1,129 @@
+"""Curves of a run over its rounds: validation, training loss, drift, bytes and seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from silofl.report.canvas import INK, LINE_COLOURS, MUTED, as_values, legend, line_style, literal, panels, png, style_axes
+from silofl.rounds.ledger import Round
+
+Value = Callable[[Round, str], float | None]
+
+
+def training_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None) -> bytes:
+    """Draw each site's validation and training loss by round, with the reported round marked."""
+    figure, ((left, right),) = panels(1, 2, (10.4, 3.9))
+    handles = _site_lines(left, ledger, sites, validation_value)
+    _site_lines(right, ledger, sites, lambda record, site: record.metrics.get(site, {}).get("loss"))
+    handles.append(_mean_line(left, ledger, mean_validation))
+    _finish(left, ledger, f"Validation: {metric}", best_round)
+    _finish(right, ledger, "Training loss", best_round)
+    return _with_legend(figure, handles, [*sites, "mean over sites"])
+
+
+def drift_curves(ledger: Sequence[Round], sites: Sequence[str]) -> bytes | None:
+    """Draw how far each site's weights moved from the round's start; None where no round measured it."""
+    if all(record.drift is None for record in ledger):
+        return None
+    figure, ((axes,),) = panels(1, 1, (10.4, 3.2))
+    handles = _site_lines(axes, ledger, sites, lambda record, site: record.metrics.get(site, {}).get("drift"))
+    handles.append(_mean_line(axes, ledger, lambda record: record.drift))
+    _finish(axes, ledger, "Drift", None)
+    axes.set_ylim(bottom=0)
+    return _with_legend(figure, handles, [*sites, "mean over sites"])
+
+
+def traffic_bars(ledger: Sequence[Round]) -> bytes:
+    """Draw the megabytes of all sites, sent and received, and the seconds of each round."""
+    figure, ((left, right),) = panels(1, 2, (10.4, 3.2))
+    rounds = [record.round for record in ledger]
+    sent, received = ([sum(getattr(r, key).values()) / 1e6 for r in ledger] for key in ("bytes_to", "bytes_from"))
+    handles = [left.bar(rounds, sent, 0.7, color=LINE_COLOURS[0])]
+    handles.append(left.bar(rounds, received, 0.7, bottom=sent, color=LINE_COLOURS[5]))
+    right.bar(rounds, [record.seconds for record in ledger], 0.7, color=MUTED)
+    _finish(left, ledger, "Traffic of all sites, MB", None)
+    _finish(right, ledger, "Time, seconds", None)
+    return _with_legend(figure, handles, ["server to sites", "sites to server"])
+
+
+def run_curves(ledgers: Mapping[str, Sequence[Round]], sites: Sequence[str], metric: str) -> bytes:
+    """Draw the validation of several runs in one panel for the mean over sites and one a site.
+
+    Args:
+        ledgers: Name of the run -> its rounds.
+        sites: All sites of the runs.
+        metric: The runs' metric, for the title.
+    """
+    columns = min(4, len(sites) + 1)
+    rows = -(-(len(sites) + 1) // columns)
+    figure, grid = panels(rows, columns, (10.4, 2.7 * rows + 0.5), sharey=True)
+    rounds = [record.round for ledger in ledgers.values() for record in ledger]
+    handles = []
+    for axes, site in zip(grid.flat, [None, *sites], strict=False):
+        handles = [_run_line(axes, i, ledger, site) for i, ledger in enumerate(ledgers.values())]
+        style_axes(axes, site or f"Mean over sites: {metric}", rounds)
+    for axes in grid.flat[len(sites) + 1 :]:
+        axes.set_visible(False)
+    legend(figure, handles, list(ledgers), columns=2)
+    return png(figure)
+
+
+def validation_value(record: Round, site: str) -> float | None:
+    """Return a site's validation of the model that a round made."""
+    return record.validation.get(site, {}).get("value")
+
+
+def mean_validation(record: Round) -> float | None:
+    """Return the mean over the sites that validated the model that a round made."""
+    return record.rank[1] if record.rank else None
+
+
+def _site_lines(axes: Axes, ledger: Sequence[Round], sites: Sequence[str], value: Value) -> list[Line2D]:
+    return [
+        _line(axes, ledger, [value(record, site) for record in ledger], linewidth=1.6, **line_style(i))
+        for i, site in enumerate(sites)
+    ]
+
+
+def _mean_line(axes: Axes, ledger: Sequence[Round], value: Callable[[Round], float | None]) -> Line2D:
+    return _line(axes, ledger, [value(record) for record in ledger], color=INK, linewidth=2.6)
+
+
+def _run_line(axes: Axes, place: int, ledger: Sequence[Round], site: str | None) -> Line2D:
+    values = [validation_value(record, site) if site else mean_validation(record) for record in ledger]
+    return _line(axes, ledger, values, linewidth=1.8, **line_style(place))
+
+
+def _line(axes: Axes, ledger: Sequence[Round], values: Sequence[float | None], **style: object) -> Line2D:
+    """Draw a line; where it is short, or gaps leave single points, also its points."""
+    numbers = as_values(values)
+    is_sparse = len(ledger) <= 30 or bool(np.isnan(numbers).any())
+    marker = {"marker": "o", "markersize": 4} if is_sparse else {}
+    return axes.plot([record.round for record in ledger], numbers, **style, **marker)[0]
+
+
+def _finish(axes: Axes, ledger: Sequence[Round], title: str, best_round: int | None) -> None:
+    style_axes(axes, title, [record.round for record in ledger])
+    if best_round is not None:
+        axes.axvline(best_round, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        axes.annotate(
+            literal(f"round {best_round}"),
+            (best_round, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(-3, -2),
+            textcoords="offset points",
+            ha="right",
+            va="top",
+            fontsize=8.5,
+            color=MUTED,
+        )
+
+
+def _with_legend(figure: Figure, handles: Sequence[object], names: Sequence[str]) -> bytes:
+    legend(figure, handles, names)
+    return png(figure)

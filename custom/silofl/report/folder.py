@@ -1,0 +1,157 @@
+"""A run's folder as the report reads it: result, ledger, label names and the sites' pictures."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.config import Study, load_study
+from silofl.errors import ConfigError
+from silofl.rounds.ledger import Round
+
+UNFINISHED = "UNFINISHED"
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """A site's worst, median and best test case, one slice each.
+
+    Attributes:
+        images: Shape (n, C, H, W).
+        normalized: What the network sees: ``images`` after amplitude normalisation, the same shape.
+        truths: Label maps, shape (n, H, W).
+        predictions: Label maps, shape (n, H, W).
+        values: The metric of each whole case, shape (n,).
+        cases: Names of the cases, shape (n,).
+    """
+
+    images: NDArray
+    normalized: NDArray
+    truths: NDArray
+    predictions: NDArray
+    values: NDArray
+    cases: NDArray
+
+    @property
+    def is_normalized(self) -> bool:
+        """Whether the network saw other images than the files hold."""
+        return not np.array_equal(self.images, self.normalized)
+
+
+@dataclass(frozen=True)
+class RunRecords:
+    """All that a run's folder says of the run.
+
+    Attributes:
+        path: The folder.
+        results: The result; without one, what the study says, with status ``UNFINISHED``.
+        ledger: The finished rounds.
+        labels: Number -> name; the pictures' numbers where the folder holds no study.
+        pictures: Site -> its pictures; the sites of a real federation keep theirs.
+    """
+
+    path: Path
+    results: dict[str, Any]
+    ledger: list[Round]
+    labels: dict[int, str]
+    pictures: dict[str, Pictures]
+
+    @property
+    def sites(self) -> list[str]:
+        """All sites that were asked or have a result."""
+        return sorted({*self.results["sites"], *(site for record in self.ledger for site in record.asked)})
+
+    @property
+    def best_round(self) -> int | None:
+        """The reported round; without a result, the first of the best on validation so far."""
+        ranked = [record for record in self.ledger if record.rank is not None]
+        best = max(ranked, key=lambda record: record.rank or (0, 0.0)).round if ranked else None
+        return self.results.get("best_round") or best
+
+    @property
+    def can_resume_here(self) -> bool:
+        """Whether the folder holds a simulation, which the command line can go on with."""
+        return (self.path / "run.json").is_file()
+
+
+def read_run(path: Path) -> RunRecords:
+    """Read a run's folder, finished or not.
+
+    Raises:
+        ConfigError: The folder is no run, or one of its files is broken.
+    """
+    found, rounds = _read_json(path / "results.json"), _read_json(path / "ledger.json")
+    if found is None and rounds is None and not (path / "run.json").is_file():
+        raise ConfigError(f"{path} must be the folder of a run; it holds no results.json, ledger.json or run.json")
+    study = _study(path)
+    results = found or (_describe(study) if study else {"study": path.name}) | {"status": UNFINISHED}
+    results = {"sites": {}, "reasons": []} | results
+    pictures = _pictures(path, results["sites"], results.get("run"))
+    labels = study.labels if study else _numbered_labels(pictures)
+    return RunRecords(path, results, _ledger(path, rounds), labels, pictures)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError:
+        raise ConfigError(f"{path} must be readable by this account; permission was denied: grant it") from None
+    except ValueError:
+        raise ConfigError(f"{path} must be JSON; it is broken: restore it, or resume the run to write it anew") from None
+
+
+def _ledger(path: Path, rounds: Any) -> list[Round]:
+    try:
+        return [Round.from_dict(record) for record in rounds or []]
+    except (KeyError, TypeError):
+        raise ConfigError(
+            f"{path / 'ledger.json'} must hold a list of rounds with all their keys; it does not: "
+            "read it with the version of silofl that wrote it"
+        ) from None
+
+
+def _study(path: Path) -> Study | None:
+    file = path / "job" / "app" / "config" / "study.yaml"
+    return load_study(file) if file.is_file() else None
+
+
+def _describe(study: Study) -> dict[str, Any]:
+    return {
+        "study": study.name,
+        "algorithm": study.algorithm.name,
+        "preset": study.algorithm.preset,
+        "recipe": {field.name: getattr(study.recipe, field.name) for field in fields(study.recipe)},
+        "seed": study.seed,
+        "rounds": study.rounds,
+        "metric": study.metric,
+        "normalization": study.model.normalization,
+        "split_unit": study.data.split_unit,
+    }
+
+
+def _pictures(path: Path, sites: dict[str, Any], run: str | None) -> dict[str, Pictures]:
+    files = {site: path / "sites" / site / run / "pictures.npz" for site in sorted(sites)} if run else {}
+    return {site: _read_pictures(file, site) for site, file in files.items() if file.is_file()}
+
+
+def _read_pictures(path: Path, site: str) -> Pictures:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return Pictures(**{field.name: arrays[field.name] for field in fields(Pictures)})
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        raise ConfigError(
+            f"pictures of site {site!r} must be a readable {path.name}, not {path}; remove it for a report without them"
+        ) from None
+
+
+def _numbered_labels(pictures: dict[str, Pictures]) -> dict[int, str]:
+    numbers = {int(number) for shown in pictures.values() for number in np.unique(shown.truths)}
+    return {number: f"label {number}" for number in sorted(numbers - {0})}

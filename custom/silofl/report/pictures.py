@@ -1,0 +1,150 @@
+"""Pictures of test cases: outlines of truth and prediction, amplitude normalisation, and several runs on one case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
+from numpy.typing import NDArray
+
+from silofl.report.canvas import INK, MUTED, legend, literal, panels, png
+from silofl.report.folder import Pictures
+
+# Bright on grey tissue and on stained slides alike; each outline has a black rim.
+LABEL_COLOURS = ("#22d3ee", "#ffb000", "#f472b6", "#a3e635", "#ff5c33", "#c4b5fd", "#ffffff", "#2dd4bf")
+PANEL_INCH = 2.1
+PICTURE_DPI = 120
+Window = tuple[float, float]
+
+
+def case_grid(pictures: Pictures, labels: Mapping[int, str], metric: str) -> bytes:
+    """Draw a site's worst, median and best case: the image, the outlines of the truth and of the prediction.
+
+    Args:
+        pictures: The site's pictures; a case that stands in them twice is drawn once.
+        labels: Number -> name of all labels, so that colours are the same at every site.
+        metric: Name of the values.
+    """
+    ranks = case_ranks(pictures)
+    figure, grid = panels(3, len(ranks), (PANEL_INCH * len(ranks) + 0.4, PANEL_INCH * 3 + 0.9))
+    window = grey_window([pictures.images])
+    for column, (place, rank) in enumerate(ranks.items()):
+        _show(grid[0, column], pictures.images[place], window)
+        outlined = (pictures.truths[place], pictures.predictions[place])
+        for axes, mask in zip(grid[1:, column], outlined, strict=True):
+            _show(axes, pictures.images[place], window)
+            _outline(axes, mask, labels)
+        _head(grid[0, column], f"{rank}: {metric} {pictures.values[place]:.3f}", str(pictures.cases[place]))
+    _name_rows(grid[:, 0], ("image", "truth", "prediction"))
+    return _finished(figure, labels)
+
+
+def before_and_after(pictures: Mapping[str, Pictures]) -> bytes:
+    """Draw one case of each site before and after amplitude normalisation, all with the same grey scale."""
+    figure, grid = panels(2, len(pictures), (PANEL_INCH * len(pictures) + 0.4, PANEL_INCH * 2 + 0.5))
+    window = shared_window(pictures)
+    for column, (site, shown) in enumerate(pictures.items()):
+        place = len(shown.cases) // 2
+        _show(grid[0, column], shown.images[place], window)
+        _show(grid[1, column], shown.normalized[place], window)
+        _head(grid[0, column], site, str(shown.cases[place]))
+    _name_rows(grid[:, 0], ("before", "after"))
+    return png(figure, PICTURE_DPI)
+
+
+def same_case(runs: Mapping[str, Pictures], case: str, labels: Mapping[int, str], metric: str) -> bytes:
+    """Draw one test case with the truth and with the prediction of each run, side by side.
+
+    Args:
+        runs: Name of the run -> its pictures of one site; all hold the case.
+        case: The case's name.
+        labels: Number -> name of all labels.
+        metric: Name of the values.
+    """
+    figure, (row,) = panels(1, len(runs) + 1, (PANEL_INCH * (len(runs) + 1), PANEL_INCH + 0.8))
+    first = next(iter(runs.values()))
+    window = grey_window([first.images])
+    for axes, (name, shown) in zip(row, [("truth", first), *runs.items()], strict=True):
+        place = list(shown.cases).index(case)
+        mask = shown.truths[place] if axes is row[0] else shown.predictions[place]
+        _show(axes, shown.images[place], window)
+        _outline(axes, mask, labels)
+        _head(axes, name, case if axes is row[0] else f"{metric} {shown.values[place]:.3f}")
+    return _finished(figure, labels)
+
+
+def case_ranks(pictures: Pictures) -> dict[int, str]:
+    """Return place -> worst, median or best of the pictures of different cases."""
+    places = [i for i, case in enumerate(pictures.cases) if case not in pictures.cases[:i]]
+    ranks = {1: ["only case"], 2: ["worst", "best"], 3: ["worst", "median", "best"]}[len(places)]
+    return dict(zip(places, ranks, strict=True))
+
+
+def shared_window(pictures: Mapping[str, Pictures]) -> Window:
+    """Return the grey scale that all sites' images share, before and after."""
+    return grey_window([images for shown in pictures.values() for images in (shown.images, shown.normalized)])
+
+
+def grey_window(images: Sequence[NDArray]) -> Window:
+    """Return the values shown as black and white: 0 and 1 for colour within them, else the 0.5 and 99.5 percentile."""
+    values = np.concatenate([array.ravel() for array in images])
+    if images[0].shape[1] == 3 and values.min() >= 0 and values.max() <= 1:
+        return 0.0, 1.0
+    low, high = np.percentile(values, (0.5, 99.5))
+    return float(low), float(high) if high > low else float(low) + 1
+
+
+def label_colours(labels: Mapping[int, str]) -> dict[int, str]:
+    """Return number -> colour of all labels."""
+    return {number: LABEL_COLOURS[i % len(LABEL_COLOURS)] for i, number in enumerate(sorted(labels))}
+
+
+def _show(axes: Axes, image: NDArray, window: Window) -> None:
+    """Show a grey or colour image of shape (C, H, W)."""
+    scaled = np.clip((image - window[0]) / (window[1] - window[0]), 0, 1)
+    pixels = scaled.transpose(1, 2, 0) if len(image) == 3 else scaled[0]
+    axes.imshow(pixels, cmap="gray", vmin=0, vmax=1)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+
+
+def _outline(axes: Axes, mask: NDArray, labels: Mapping[int, str]) -> None:
+    """Draw the outline of each label; a margin closes outlines at the edge of the image."""
+    padded = np.pad(mask, 1)
+    y, x = (np.arange(-1, size + 1) for size in mask.shape)
+    for number, colour in label_colours(labels).items():
+        if (mask == number).any():
+            lines = axes.contour(x, y, padded == number, levels=[0.5], colors=[colour], linewidths=1.3)
+            lines.set_path_effects([withStroke(linewidth=2.6, foreground="black", alpha=0.6)])
+    axes.set(xlim=(-0.5, mask.shape[1] - 0.5), ylim=(mask.shape[0] - 0.5, -0.5))
+
+
+def _head(axes: Axes, title: str, name: str) -> None:
+    short = name if len(name) <= 26 else "..." + name[-23:]
+    axes.set_title(literal(title), fontsize=9.5, color=INK, fontweight="bold", pad=16)
+    axes.annotate(
+        literal(short),
+        (0.5, 1),
+        xycoords="axes fraction",
+        xytext=(0, 4),
+        textcoords="offset points",
+        ha="center",
+        fontsize=7.5,
+        color=MUTED,
+    )
+
+
+def _name_rows(column: Sequence[Axes], names: Sequence[str]) -> None:
+    for axes, name in zip(column, names, strict=True):
+        axes.set_ylabel(name, fontsize=9.5, color=INK)
+
+
+def _finished(figure: Figure, labels: Mapping[int, str]) -> bytes:
+    colours = label_colours(labels)
+    handles = [Line2D([], [], color=colour, linewidth=3) for colour in colours.values()]
+    legend(figure, handles, [labels[number] for number in colours], columns=4)
+    return png(figure, PICTURE_DPI)

@@ -1,0 +1,118 @@
+"""Sentences about a run: its status, metric, caveats and recipe, the same in the terminal and on the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+BATCH_DEPENDENT = "a prediction depends on the batch it stands in"
+SHARED_PATIENTS = "same person in training and test"
+
+METRICS = {
+    "dice": (
+        "Foreground Dice of each case, 2 |P and T| / (|P| + |T|) over all slices of the case, mean over its labels; "
+        "a site's value is the mean over its cases. Cases whose truth and prediction are both empty are excluded "
+        "and counted."
+    ),
+    "dice_with_background": (
+        "Dice of each case with the background counted as a label, and 1 for a label that is empty in truth and "
+        "prediction; a site's value is the mean over its cases. It is higher than the foreground Dice: compare it "
+        "only with tables that are made the same way."
+    ),
+    "accuracy": "Share of examples whose class is right; every example is a case.",
+}
+
+_STATUS = {
+    "COMPLETE": "No site missed more rounds than the study allows, and every site tested the model.",
+    "INCOMPLETE": "The numbers below lack something:",
+    "FAILED": "The run ended without a result:",
+}
+
+_STEPS = {
+    "plain": "Plain: the optimiser follows the gradient of the loss.",
+    "perturbed": "Perturbed: the gradient is taken at weights moved by alpha = {perturbation} uphill (HarmoFL).",
+    "proximal": "Proximal: the loss plus mu / 2 times the squared distance to the received model, mu = {proximal}.",
+}
+
+_HOME = {
+    "nothing": "Nothing: the whole model travels, the data never do.",
+    "batchnorm": "BatchNorm parameters and statistics; all other weights travel, the data never do.",
+    "everything": "Everything: each site trains alone and sends only its scores.",
+}
+
+_WEIGHTS = {
+    "examples": "weighted by its number of training examples",
+    "uniform": "with the same weight",
+}
+
+
+def status_sentence(status: str) -> str:
+    """Return what a run's status means; what a status of its own name says where it is not known."""
+    return _STATUS.get(status, f"The run's status is {status}.")
+
+
+def unfinished_sentence(run: Path, can_resume_here: bool, finished: int, rounds: int | None) -> str:
+    """Return that a run has no result yet, and how to go on with it."""
+    of = f" of {rounds}" if rounds else ""
+    state = f"{finished}{of} rounds are finished and there is no result yet: the run is running or interrupted"
+    if can_resume_here:
+        return f"{state}; resume with: python -m silofl resume {run}"
+    return f"{state}; to go on with it, set continue_run: {run.name} in study.yaml and submit the job again"
+
+
+def metric_sentence(metric: str | None) -> str:
+    """Return how a metric is defined."""
+    return METRICS.get(metric or "", f"The study's metric is {metric}." if metric else "The metric is not known here.")
+
+
+def normalization_label(normalization: str | None) -> str:
+    """Return the kind of the network's normalisation layers, with its catch."""
+    if normalization == "batch_stateless":
+        return f"{normalization} ({BATCH_DEPENDENT})"
+    return normalization or "-"
+
+
+def caveats(results: Mapping[str, Any]) -> list[str]:
+    """Return what a reader of the numbers must know beforehand."""
+    found = []
+    if results.get("split_unit") == "slices":
+        found.append(f"{SHARED_PATIENTS}: the data are split by slice, so the values are higher than for new patients")
+    if results.get("normalization") == "batch_stateless":
+        found.append(f"{BATCH_DEPENDENT}: the network keeps no BatchNorm statistics")
+    return found
+
+
+def recipe_answers(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the algorithm's four questions with a recipe's answers."""
+    return [
+        ("How is the input normalised?", _amplitude(recipe)),
+        ("How does a site step?", _answer(_STEPS, recipe, "step")),
+        ("What stays at home?", _answer(_HOME, recipe, "stays_home")),
+        ("Who listens to whom?", _mixing(recipe)),
+    ]
+
+
+def _amplitude(recipe: Mapping[str, Any]) -> str:
+    band = recipe.get("amplitude_band")
+    if band in (None, "none"):
+        return "Not: images enter the network as the study prepared them."
+    what = {"full": "all frequencies", 0: "the mean intensity alone"}.get(band, f"frequencies up to radius {band}")
+    momentum = recipe.get("amplitude_momentum")
+    return f"Amplitude normalisation (HarmoFL) of {what}: a running mean, momentum {momentum}, shared by the sites."
+
+
+def _answer(answers: Mapping[str, str], recipe: Mapping[str, Any], key: str) -> str:
+    value = str(recipe.get(key))
+    return answers[value].format_map(recipe) if value in answers else value
+
+
+def _mixing(recipe: Mapping[str, Any]) -> str:
+    if recipe.get("stays_home") == "everything":
+        return "Nobody: no weights travel."
+    weights = _WEIGHTS.get(str(recipe.get("weights")), str(recipe.get("weights")))
+    if recipe.get("mixing") != "shared":
+        return f"{recipe.get('mixing')}; each site counts {weights}."
+    rate = recipe.get("server_lr")
+    step = "" if rate == 1 else f" The server moves towards it with learning rate {rate}."
+    return f"Every site gets the same mean, in which each site counts {weights}.{step}"

@@ -1,0 +1,142 @@
+"""Results as tables of text: one run by site, several runs side by side; for the terminal and the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from silofl.report.comparison import best_runs, comparison_notes, compared_sites
+from silofl.report.sentences import caveats, metric_sentence, normalization_label
+
+MISSING = "-"
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of text.
+
+    Attributes:
+        columns: Names of the columns.
+        rows: One tuple of cells a row.
+        num_text: Leading columns that hold words; the others hold numbers.
+        num_summary: Last rows that sum up the others.
+        best: Rows that are marked as the best.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    num_text: int = 1
+    num_summary: int = 0
+    best: frozenset[int] = frozenset()
+
+
+def number(value: float | None) -> str:
+    """Return a value with three decimals, ``-`` where there is none."""
+    return MISSING if value is None else f"{value:.3f}"
+
+
+def count(value: int | None) -> str:
+    """Return a whole number, ``-`` where there is none."""
+    return MISSING if value is None else str(value)
+
+
+def site_table(results: Mapping[str, Any]) -> TextTable:
+    """Return one row a site, then the mean over sites, their spread and the mean over all cases together.
+
+    Args:
+        results: The content of a run's results.json.
+    """
+    columns = ("site", results.get("metric") or "value", "test cases", "excluded cases", "validation")
+    rows = [_site_row(results, site) for site in results.get("sites", {})]
+    return TextTable(columns, (*rows, *_summary_rows(results)), num_summary=3)
+
+
+def comparison_table(results: Sequence[Mapping[str, Any]]) -> TextTable:
+    """Return one row a run, in the given order, with the best of the comparable means marked.
+
+    Args:
+        results: The contents of the runs' results.json.
+    """
+    sites = compared_sites(results)
+    head = ("run", "study", "algorithm", "preset", "normalization", "seed", "status", "best round")
+    rows = tuple(_run_row(i, run, sites) for i, run in enumerate(results, start=1))
+    return TextTable((*head, *sites, "mean", "spread", "pooled"), rows, num_text=7, best=best_runs(results))
+
+
+def print_results(results: Mapping[str, Any], console: Console) -> None:
+    """Print a run's status with its reasons, where its numbers come from, and the numbers."""
+    lines = [f"{results['status']}  {_title(results)}"]
+    lines += [f"  - {reason}" for reason in results.get("reasons", [])]
+    if results.get("model"):
+        lines.append(f"model: {results['model']}")
+    lines.append(f"metric: {results.get('metric') or MISSING}. {metric_sentence(results.get('metric'))}")
+    lines.append(f"normalization: {normalization_label(results.get('normalization'))}")
+    lines += [f"caution: {caveat}" for caveat in caveats(results)]
+    _print_lines(lines, console)
+    if results.get("sites"):
+        _print_table(site_table(results), console)
+
+
+def print_comparison(results: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print runs side by side, one row a run, and what must be known to compare them."""
+    table = comparison_table(results)
+    _print_table(table, console)
+    _print_lines(["* best mean"] * bool(table.best) + comparison_notes(results), console)
+
+
+def _site_row(results: Mapping[str, Any], site: str) -> tuple[str, ...]:
+    validation = (results.get("validation", {}).get(site) or {}).get("value")
+    cases, excluded = results.get("cases", {}).get(site), results.get("excluded_cases", {}).get(site)
+    return site, number(results["sites"][site]), count(cases), count(excluded), number(validation)
+
+
+def _summary_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    sites = results.get("sites", {})
+    tested = sum(value is not None for value in sites.values())
+    of = "sites" if tested == len(sites) else f"{tested} of {len(sites)} sites"
+    scores = [score["value"] for score in results.get("validation", {}).values() if score["value"] is not None]
+    cases, excluded = (str(sum(results.get(key, {}).values())) for key in ("cases", "excluded_cases"))
+    return [
+        (f"mean over {of}", number(results.get("mean")), "", "", number(float(np.mean(scores)) if scores else None)),
+        (f"spread over {of} (std)", number(results.get("spread")), "", "", ""),
+        ("pooled over all cases", number(results.get("pooled")), cases, excluded, ""),
+    ]
+
+
+def _run_row(row: int, results: Mapping[str, Any], sites: Sequence[str]) -> tuple[str, ...]:
+    names = (results.get(key) for key in ("study", "algorithm", "preset", "normalization", "seed", "status"))
+    words = (str(row), *(MISSING if name is None else str(name) for name in names))
+    values = [results.get("sites", {}).get(site) for site in sites]
+    values += [results.get(key) for key in ("mean", "spread", "pooled")]
+    return (*words, count(results.get("best_round")), *map(number, values))
+
+
+def _title(results: Mapping[str, Any]) -> str:
+    parts = [f"{results.get('study')}: {results.get('algorithm')}", f"preset {results.get('preset')}"]
+    return ", ".join([*parts, f"seed {results.get('seed')}", f"{results.get('rounds')} rounds"])
+
+
+def _print_lines(lines: Sequence[str], console: Console) -> None:
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+
+
+def _print_table(table: TextTable, console: Console) -> None:
+    """Print a table at its full width, because a cropped number reads as another number."""
+    rich = Table(box=None, pad_edge=False, header_style="bold")
+    for i, name in enumerate(table.columns):
+        rich.add_column(Text(name), justify="left" if i < table.num_text else "right", no_wrap=True)
+    for i, row in enumerate(table.rows):
+        if table.num_summary and i == len(table.rows) - table.num_summary:
+            rich.add_section()
+        marked = [f"{cell} *" if i in table.best and name == "mean" else cell for name, cell in zip(table.columns, row, strict=True)]
+        rich.add_row(*map(Text, marked), style="bold" if i in table.best else None)
+    rich.width = Measurement.get(console, console.options.update(width=10_000), rich).maximum
+    console.print(rich, soft_wrap=True)

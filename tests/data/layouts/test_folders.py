@@ -1,0 +1,185 @@
+import json
+
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image
+from silofl.data.importers import ImportOptions, import_layout
+from silofl.data.site_data import load_site_data
+from silofl.errors import DataError
+
+
+@pytest.fixture
+def source(tmp_path):
+    """One site with six pictures and masks of 0 and 255."""
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "source" / "north"
+    for kind, high, factor in (("images", 256, 1), ("masks", 2, 255)):
+        (folder / kind).mkdir(parents=True)
+        for number in range(6):
+            pixels = rng.integers(0, high, (8, 8), dtype=np.uint8) * factor
+            Image.fromarray(pixels).save(folder / kind / f"scan{number}.png")
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def run(source, tmp_path):
+    """Import the site and return its dataset.json."""
+
+    def go(**options):
+        import_layout("folders", source, tmp_path / "target", ImportOptions(**options))
+        return json.loads((tmp_path / "target" / "north" / "dataset.json").read_text())
+
+    return go
+
+
+def records_of(content):
+    return [record for part in ("training", "validation", "test") for record in content[part]]
+
+
+def test_a_folder_becomes_a_site_that_loads(run, study, tmp_path, source):
+    run(labels=("nucleus",))
+    data = load_site_data(tmp_path / "target" / "north", study(), tmp_path / "cache")
+    for part in (data.training, data.validation, data.test):
+        for number, case in enumerate(part.cases):
+            pixels, mask = (np.asarray(Image.open(source / "north" / k / f"{case}.png")) for k in ("images", "masks"))
+            np.testing.assert_allclose(part.images[number, 0] * 255, pixels, rtol=1e-5)
+            np.testing.assert_array_equal(part.targets[number], mask // 255)
+
+
+def test_a_patient_is_the_files_name_without_a_table(run):
+    assert {record["patient"] for record in records_of(run())} == {f"scan{number}" for number in range(6)}
+
+
+@pytest.mark.parametrize(
+    ("name", "separator", "ending"),
+    [("patients.csv", ",", ".png"), ("patients.csv", ";", ""), ("patients.tsv", "\t", ".png")],
+)
+def test_a_table_names_the_patients(run, source, name, separator, ending):
+    rows = [f"{number // 2},scan{number}{ending}" for number in range(6)]
+    (source / "north" / name).write_text("\n".join(["patient,file", *rows]).replace(",", separator), "utf-8-sig")
+    content = run()
+    patients = {record["case"]: record["patient"] for record in records_of(content)}
+    assert patients == {f"scan{number}": str(number // 2) for number in range(6)}
+    assert len({record["patient"] for record in content["test"]}) == 1
+    assert len(content["test"]) == 2
+
+
+@pytest.mark.parametrize("rows", [["scan0.png,p0"], ["scan0.png,p0", "scan1.png,"]])
+def test_a_table_that_leaves_out_an_image_is_refused(run, source, rows):
+    (source / "north" / "patients.csv").write_text("\n".join(["file,patient", *rows]))
+    with pytest.raises(
+        DataError, match="patients.csv of site 'north' must name the patient of scan1, scan2, scan3 and 2"
+    ):
+        run()
+
+
+@pytest.mark.parametrize("header", ["name,patient", "", "file"])
+def test_a_table_without_its_columns_is_refused(run, source, header):
+    (source / "north" / "patients.csv").write_text(f"{header}\nscan0,p0")
+    with pytest.raises(DataError, match="patients.csv must have the columns file and patient, not"):
+        run()
+
+
+def test_a_table_in_another_encoding_is_refused(run, source):
+    (source / "north" / "patients.csv").write_bytes("file,patient\nscan0,Müller".encode("latin-1"))
+    with pytest.raises(DataError, match="patients.csv must be text in UTF-8"):
+        run()
+
+
+@pytest.mark.parametrize(("kind", "other"), [("images", "masks"), ("masks", "images")])
+def test_an_image_without_its_mask_is_refused(run, source, kind, other):
+    (source / "north" / other / "scan3.png").unlink()
+    with pytest.raises(DataError, match=f"site 'north' must have {other} for scan3; add them or remove the others"):
+        run()
+
+
+@pytest.mark.parametrize("kind", ["images", "masks"])
+def test_a_site_without_images_or_masks_is_refused(run, source, kind):
+    (source / "north" / kind).rename(source / "north" / "pictures")
+    with pytest.raises(DataError, match=f"site 'north' must have the folder '{kind}'; it is not there"):
+        run()
+    (source / "north" / kind).mkdir()
+    with pytest.raises(DataError, match=f"site 'north' must have files in '{kind}', not none"):
+        run()
+
+
+@pytest.mark.parametrize("name", ["scan0.bmp", "notes.txt"])
+def test_a_file_of_an_unknown_ending_is_refused(run, source, name):
+    (source / "north" / "images" / name).write_text("x")
+    with pytest.raises(DataError, match=f"images/{name} must end in one of .png"):
+        run()
+
+
+def test_a_hidden_file_is_left_out(run, source):
+    (source / "north" / "images" / ".DS_Store").write_text("x")
+    assert len(records_of(run())) == 6
+
+
+def test_two_files_of_one_name_are_refused(run, source):
+    (source / "north" / "images" / "scan0.jpg").write_bytes(b"x")
+    with pytest.raises(
+        DataError, match="site 'north' must have one file 'scan0' in images, not scan0.jpg and scan0.png"
+    ):
+        run()
+
+
+@pytest.mark.parametrize("value", [2, 128])
+def test_a_mask_with_other_values_is_refused(run, source, value):
+    Image.fromarray(np.full((8, 8), value, np.uint8)).save(source / "north" / "masks" / "scan0.png")
+    with pytest.raises(DataError, match=rf"scan0.png must hold the label values 0 \(background\), 1 .*, not {value}"):
+        run()
+
+
+def test_masks_of_several_labels_keep_their_numbers(run, source, study, tmp_path):
+    for number in range(6):
+        mask = np.arange(64, dtype=np.uint8).reshape(8, 8) % 3
+        Image.fromarray(mask).save(source / "north" / "masks" / f"scan{number}.png")
+    assert run(labels=("a", "b"))["labels"] == {"1": "a", "2": "b"}
+    data = load_site_data(tmp_path / "target" / "north", study(labels={1: "a", 2: "b"}), tmp_path / "cache")
+    np.testing.assert_array_equal(data.test.targets[0], mask)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_site_with_fewer_than_two_patients_is_refused(run, source, kept):
+    for number in range(kept or 1, 6):
+        for kind in ("images", "masks"):
+            (source / "north" / kind / f"scan{number}.png").unlink()
+    if kept == 0:
+        (source / "north" / "patients.csv").write_text("file,patient\nscan0.png,p0\n")
+    with pytest.raises(DataError, match="site 'north' must have at least 2 patients .* not 1"):
+        run()
+
+
+def test_a_test_fraction_of_nothing_is_refused(run):
+    with pytest.raises(DataError, match="site 'north' must have at least 2 patients and a test fraction above 0"):
+        run(test=0)
+
+
+def test_volumes_are_copied_as_they_are(run, source):
+    for kind in ("images", "masks"):
+        for path in (source / "north" / kind).iterdir():
+            path.unlink()
+    for number in range(3):
+        volume = np.full((4, 4, 2), number, np.int16)
+        for kind in ("images", "masks"):
+            nibabel.save(nibabel.Nifti1Image(volume, np.eye(4)), source / "north" / kind / f"v{number}.nii.gz")
+    first = next(record for record in records_of(run()) if record["case"] == "v0")
+    assert (first["image"], first["label"]) == ("images/v0.nii.gz", "masks/v0.nii.gz")
+    original = (source / "north" / "images" / "v0.nii.gz").read_bytes()
+    assert (source.parent / "target" / "north" / "images" / "v0.nii.gz").read_bytes() == original
+
+
+def test_a_series_of_slices_is_copied_as_a_folder(run, source):
+    (source / "north" / "images" / "scan0.png").unlink()
+    (source / "north" / "images" / "scan0").mkdir()
+    (source / "north" / "images" / "scan0" / "1.dcm").write_bytes(b"x")
+    first = next(record for record in records_of(run()) if record["case"] == "scan0")
+    assert first["image"] == "images/scan0"
+    assert (source.parent / "target" / "north" / "images" / "scan0" / "1.dcm").read_bytes() == b"x"
+
+
+def test_an_unreadable_file_is_told(run, deny):
+    deny("scan2.png")
+    with pytest.raises(DataError, match="scan2.png must be readable; permission was denied"):
+        run()

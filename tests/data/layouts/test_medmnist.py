@@ -1,0 +1,129 @@
+import json
+
+import numpy as np
+import pytest
+from silofl.data.importers import ImportOptions, import_layout
+from silofl.data.site_data import load_site_data
+from silofl.errors import DataError
+
+COUNTS = {"train": 60, "val": 20, "test": 30}
+
+
+@pytest.fixture
+def arrays():
+    """Grey images of 4 x 4 in two classes; an image's pixels are its number in its part."""
+    found = {}
+    for prefix, count in COUNTS.items():
+        found[f"{prefix}_images"] = np.broadcast_to(np.arange(count, dtype=np.uint8)[:, None, None], (count, 4, 4))
+        found[f"{prefix}_labels"] = (np.arange(count, dtype=np.uint8) % 2)[:, None]
+    return found
+
+
+@pytest.fixture
+def run(arrays, tmp_path):
+    def go(is_folder=False, **options):
+        (tmp_path / "source").mkdir(exist_ok=True)
+        np.savez(tmp_path / "source" / "small.npz", **arrays)
+        source = tmp_path / "source" if is_folder else tmp_path / "source" / "small.npz"
+        return import_layout("medmnist", source, tmp_path / "target", ImportOptions(**options))
+
+    return go
+
+
+def test_every_image_lands_at_one_site_in_its_own_part(run, study, tmp_path):
+    summary = run(num_sites=3, labels=("normal", "tumour"))
+    assert set(summary.examples) == {"site-1", "site-2", "site-3"}
+    seen = {"training": [], "validation": [], "test": []}
+    for site in summary.examples:
+        data = load_site_data(tmp_path / "target" / site, study("classification"), tmp_path / "cache")
+        for part, found in (("training", data.training), ("validation", data.validation), ("test", data.test)):
+            numbers = np.round(found.images[:, 0, 0, 0] * 255).astype(int)
+            assert found.targets.tolist() == (numbers % 2).tolist()
+            assert [int(case.split("-")[1]) for case in found.cases] == numbers.tolist()
+            seen[part] += numbers.tolist()
+    for part, count in zip(seen, COUNTS.values(), strict=True):
+        assert sorted(seen[part]) == list(range(count))
+
+
+def test_the_parts_of_a_site_share_its_classes(run, tmp_path):
+    run(num_sites=2, alpha=0.05, seed=1)
+    shares = {part: [] for part in ("training", "test")}
+    for site in ("site-1", "site-2"):
+        content = json.loads((tmp_path / "target" / site / "dataset.json").read_text())
+        for part, found in shares.items():
+            found.append(np.mean([record["label"] for record in content[part]]))
+    np.testing.assert_allclose(shares["training"], shares["test"], atol=0.1)
+    assert abs(shares["training"][0] - shares["training"][1]) > 0.5
+
+
+def test_a_folder_with_one_npz_will_do_and_its_description_names_the_classes(run, tmp_path):
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "dataset.json").write_text(json.dumps({"classes": {"0": "well", "1": "ill"}}))
+    run(is_folder=True, num_sites=1)
+    content = json.loads((tmp_path / "target" / "site-1" / "dataset.json").read_text())
+    assert content["labels"] == {"0": "well", "1": "ill"}
+
+
+def test_classes_without_names_are_numbered(run, tmp_path):
+    run(num_sites=1)
+    content = json.loads((tmp_path / "target" / "site-1" / "dataset.json").read_text())
+    assert content["labels"] == {"0": "class 0", "1": "class 1"}
+
+
+@pytest.mark.parametrize("names", [("normal",), ()])
+def test_too_few_names_for_the_classes_are_refused(run, names):
+    if not names:
+        pytest.skip("no names means the set's own")
+    with pytest.raises(DataError, match="labels must name the 2 classes of small.npz, not 1"):
+        run(labels=names)
+
+
+@pytest.mark.parametrize("missing", ["train_images", "val_labels"])
+def test_a_missing_array_is_named(run, arrays, missing):
+    del arrays[missing]
+    with pytest.raises(DataError, match=f"small.npz must hold the arrays of MedMNIST; {missing} missing"):
+        run()
+
+
+@pytest.mark.parametrize(
+    "labels", [np.zeros((60, 14), np.uint8), np.zeros(60), np.full(60, -1), np.zeros(59, np.uint8)]
+)
+def test_labels_that_are_not_one_class_an_image_are_refused(run, arrays, labels):
+    arrays["train_labels"] = labels
+    with pytest.raises(DataError, match="train_labels of small.npz must hold one class from 0 an image, not"):
+        run()
+
+
+@pytest.mark.parametrize("num_sites", [21, 0])
+def test_a_number_of_sites_that_cannot_be_filled_is_refused(run, num_sites):
+    with pytest.raises(DataError, match="num_sites must be at"):
+        run(num_sites=num_sites)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no more"])
+def test_a_broken_file_is_called_corrupt(tmp_path, content):
+    (tmp_path / "small.npz").write_bytes(content)
+    with pytest.raises(DataError, match="small.npz must be a whole npz file, not a corrupt one"):
+        import_layout("medmnist", tmp_path / "small.npz", tmp_path / "target")
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_folder_must_hold_one_npz(tmp_path, count):
+    (tmp_path / "source").mkdir()
+    for number in range(count):
+        (tmp_path / "source" / f"{number}.npz").write_bytes(b"")
+    with pytest.raises(DataError, match=f"source must be an npz file or a folder with one, not with {count}"):
+        import_layout("medmnist", tmp_path / "source", tmp_path / "target")
+
+
+@pytest.mark.parametrize("name", ["pneumoniamnist_balanced", "mednist6_28"])
+def test_a_real_set_loads(real_data, study, tmp_path, name):
+    source = real_data(name)
+    summary = import_layout("medmnist", source, tmp_path / "target", ImportOptions(num_sites=5, alpha=0.3))
+    description = json.loads((source / "dataset.json").read_text())
+    total = sum(sum(counts) for counts in description["counts"].values())
+    assert sum(sum(parts.values()) for parts in summary.examples.values()) == total
+    labels = {int(number): text for number, text in description["classes"].items()}
+    data = load_site_data(tmp_path / "target" / "site-1", study("classification", labels=labels), tmp_path / "cache")
+    assert data.training.images.shape[1:] == (1, 28, 28)
+    assert set(np.unique(data.training.targets)) <= set(labels)

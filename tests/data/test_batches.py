@@ -1,0 +1,162 @@
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from monai.data import MetaTensor
+from silofl.data.batches import evaluation_batches, training_batches
+from silofl.data.parts import Part
+from silofl.data.transforms import augmentation
+from silofl.errors import ConfigError
+
+
+def part_of(count, size=(8, 8), is_segmentation=True):
+    """Return examples whose pixels and targets are their number."""
+    numbers = np.arange(count)
+    images = np.broadcast_to(numbers[:, None, None, None], (count, 1, *size)).astype(np.float32)
+    targets = images[:, 0].astype(np.uint8) if is_segmentation else numbers.astype(np.int64)
+    names = tuple(map(str, numbers))
+    return Part(images, targets, names, (None,) * count, names)
+
+
+def pattern(count=4):
+    """Return examples whose label is where the image is bright."""
+    images = np.random.default_rng(0).random((count, 1, 16, 16), dtype=np.float32)
+    names = tuple(map(str, range(count)))
+    return Part(images, (images[:, 0] > 0.5).astype(np.uint8), names, (None,) * count, names)
+
+
+def numbers_of(batches):
+    return [inputs[:, 0, 0, 0].int().tolist() for inputs, _ in batches]
+
+
+@pytest.mark.parametrize(
+    ("count", "batch_size", "sizes"),
+    [
+        (8, 4, [4, 4]),
+        (9, 4, [4, 5]),
+        (10, 4, [4, 4, 2]),
+        (1, 4, [1]),
+        (3, 1, [1, 2]),
+        (2, 1, [2]),
+        (5, 8, [5]),
+        (0, 4, []),
+    ],
+)
+def test_a_last_batch_of_one_joins_the_batch_before_it(count, batch_size, sizes):
+    batches = numbers_of(training_batches(part_of(count), batch_size, None, 0, "cpu"))
+    assert list(map(len, batches)) == sizes
+    assert sorted(itertools.chain(*batches)) == list(range(count))
+
+
+def test_another_seed_is_another_order():
+    part = part_of(32)
+    orders = {str(numbers_of(training_batches(part, 8, None, seed, "cpu"))) for seed in range(5)}
+    assert len(orders) == 5
+
+
+@pytest.mark.parametrize("is_segmentation", [True, False])
+def test_batches_are_plain_tensors_of_the_promised_types(study, is_segmentation):
+    part = part_of(4, is_segmentation=is_segmentation)
+    augment = augmentation(study("segmentation" if is_segmentation else "classification", augment=["RandFlip"]))
+    epochs = (training_batches(part, 4, None, 0, "cpu"), training_batches(part, 4, augment, 0, torch.device("cpu")))
+    for batches in (*epochs, evaluation_batches(part, 4, "cpu")):
+        ((inputs, targets),) = batches
+        assert type(inputs) is type(targets) is torch.Tensor and not isinstance(inputs, MetaTensor)
+        assert (inputs.dtype, targets.dtype, inputs.shape) == (torch.float32, torch.int64, (4, 1, 8, 8))
+        assert targets.shape == ((4, 8, 8) if is_segmentation else (4,))
+        assert targets.reshape(4, -1)[:, 0].tolist() == inputs[:, 0, 0, 0].int().tolist()
+
+
+AUGMENT = [
+    "RandRotate90",
+    "RandFlip",
+    "RandRotate",
+    "RandZoom",
+    "RandAffine",
+    "RandGaussianNoise",
+    "RandAdjustContrast",
+]
+OPTIONS = {"RandRotate": {"range_x": 0.4}, "RandAffine": {"translate_range": [3, 3]}}
+
+
+def test_the_same_seed_gives_the_same_batches_bit_by_bit(study):
+    named = [{name: OPTIONS.get(name, {}) | {"prob": 0.7}} for name in AUGMENT]
+    settings = study(augment=named)
+    shared = augmentation(settings)
+    torch.manual_seed(1)
+    first = list(training_batches(pattern(), 3, shared, 5, "cpu"))
+    torch.manual_seed(2)
+    np.random.seed(2)
+    again = list(training_batches(pattern(), 3, shared, 5, "cpu"))
+    fresh = list(training_batches(pattern(), 3, augmentation(settings), 5, "cpu"))
+    for other in (again, fresh):
+        for (inputs, targets), (other_inputs, other_targets) in zip(first, other, strict=True):
+            assert torch.equal(inputs, other_inputs) and torch.equal(targets, other_targets)
+
+
+def test_epochs_that_run_interleaved_do_not_disturb_one_another(study):
+    augment = augmentation(study(augment=[{"RandRotate90": {"prob": 0.7}}]))
+    alone = list(training_batches(pattern(8), 2, augment, 5, "cpu"))
+    both = list(zip(*(training_batches(pattern(8), 2, augment, seed, "cpu") for seed in (5, 6)), strict=True))
+    for (inputs, _), ((other, _), _) in zip(alone, both, strict=True):
+        assert torch.equal(inputs, other)
+
+
+def test_another_seed_augments_otherwise(study):
+    augment = augmentation(study(augment=[{"RandGaussianNoise": {"prob": 1.0}}]))
+    part = part_of(1)
+    epochs = [next(iter(training_batches(part, 1, augment, seed, "cpu")))[0] for seed in (0, 1)]
+    assert not torch.equal(*epochs)
+
+
+@pytest.mark.parametrize("seed", [0, 2**32 - 1, 2**63])
+def test_any_seed_that_is_not_negative_works(study, seed):
+    augment = augmentation(study(augment=["RandFlip"]))
+    assert len(list(training_batches(part_of(4), 2, augment, seed, "cpu"))) == 2
+
+
+def test_a_label_is_moved_with_its_image(study):
+    augment = augmentation(study(augment=[{"RandRotate90": {"prob": 1.0}}, {"RandFlip": {"prob": 0.5}}]))
+    for seed in range(5):
+        for inputs, targets in training_batches(pattern(), 2, augment, seed, "cpu"):
+            assert torch.equal(inputs[:, 0] > 0.5, targets.bool())
+
+
+def test_rotating_rotates(study):
+    augment = augmentation(study(augment=[{"RandRotate90": {"prob": 1.0, "max_k": 1}}]))
+    part = pattern(1)
+    ((inputs, _),) = training_batches(part, 1, augment, 0, "cpu")
+    np.testing.assert_array_equal(inputs[0, 0], np.rot90(part.images[0, 0]))
+
+
+def test_the_part_is_not_changed(study):
+    part = pattern()
+    before = part.images.copy()
+    augment = augmentation(study(augment=[{"RandGaussianNoise": {"prob": 1.0}}]))
+    for inputs, _ in training_batches(part, 2, augment, 0, "cpu"):
+        inputs.zero_()
+    for inputs, _ in evaluation_batches(part, 2, "cpu"):
+        inputs.zero_()
+    np.testing.assert_array_equal(part.images, before)
+
+
+@pytest.mark.parametrize("size", [(8, 10), (12, 8)])
+def test_an_augmentation_that_changes_the_size_is_refused(study, size):
+    augment = augmentation(study(augment=[{"RandRotate90": {"prob": 1.0, "max_k": 1}}]))
+    with pytest.raises(ConfigError, match="data.augment must keep an image's size .*; make images square with Resize"):
+        list(training_batches(part_of(2, size), 2, augment, 0, "cpu"))
+
+
+def test_evaluation_keeps_the_stored_order():
+    assert numbers_of(evaluation_batches(part_of(5), 2, "cpu")) == [[0, 1], [2, 3], [4]]
+    assert numbers_of(evaluation_batches(part_of(0), 2, "cpu")) == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_part_from_the_cache_gives_batches_without_warnings(site, study, tmp_path):
+    from silofl.data.site_data import load_site_data
+
+    part = load_site_data(site.write(), study(), tmp_path / "cache").training
+    assert len(list(training_batches(part, 2, None, 0, "cpu"))) == 1
+    assert len(list(evaluation_batches(part, 2, "cpu"))) == 2

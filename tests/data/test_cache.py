@@ -1,0 +1,101 @@
+import os
+
+import numpy as np
+import pytest
+from silofl.data.cache import fingerprint, load_or_prepare, open_parts
+from silofl.data.manifest import read_manifest
+from silofl.data.parts import PreparedCase
+from silofl.errors import DataError
+
+
+def case(name, count=2):
+    images = np.full((count, 1, 4, 4), ord(name), np.float32)
+    return PreparedCase(name, f"patient {name}", images, np.ones((count, 4, 4), np.uint8), tuple(range(count)))
+
+
+def cases():
+    yield "training", case("a")
+    yield "training", case("b", 1)
+    yield "test", case("c", 3)
+
+
+@pytest.fixture
+def name_of(site):
+    return lambda study: fingerprint(read_manifest(site.folder, study), study)
+
+
+def test_what_is_prepared_is_what_is_opened(tmp_path):
+    parts = load_or_prepare(tmp_path, "name", cases)
+    training = parts["training"]
+    assert training.images[:, 0, 0, 0].tolist() == [97, 97, 98]
+    assert (training.cases, training.slices) == (("a", "a", "b"), (0, 1, 0))
+    assert training.patients == ("patient a", "patient a", "patient b")
+    assert (len(parts["validation"]), len(parts["test"])) == (0, 3)
+
+
+def test_a_cache_is_prepared_once(tmp_path):
+    load_or_prepare(tmp_path, "name", cases)
+    parts = load_or_prepare(tmp_path, "name", lambda: pytest.fail("prepared again"))
+    assert parts["test"].targets.shape == (3, 4, 4)
+
+
+def test_cached_arrays_cannot_be_changed(tmp_path):
+    parts = load_or_prepare(tmp_path, "name", cases)
+    with pytest.raises(ValueError, match="read-only"):
+        parts["training"].images[0] = 0
+
+
+@pytest.mark.parametrize("content", [None, b"", b"[]", b'{"training": {}}', b'{"training": {"cases": 3}}'])
+def test_a_folder_without_a_right_index_is_no_cache(tmp_path, content):
+    if content is not None:
+        (tmp_path / "index.json").write_bytes(content)
+    assert open_parts(tmp_path) is None
+
+
+@pytest.mark.parametrize("error", [DataError("broken"), KeyboardInterrupt()])
+def test_an_interrupted_preparation_leaves_nothing(tmp_path, error):
+    def stopped():
+        yield "training", case("a")
+        raise error
+
+    with pytest.raises(type(error)):
+        load_or_prepare(tmp_path, "name", stopped)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_caches_place_is_replaced(tmp_path):
+    (tmp_path / "name").write_text("not a folder")
+    assert len(load_or_prepare(tmp_path, "name", cases)["training"]) == 3
+
+
+def test_the_same_data_and_settings_have_the_same_fingerprint(site, study, name_of):
+    site.write()
+    assert name_of(study(intensity="zscore")) == name_of(study(intensity="zscore"))
+    assert name_of(study(augment=["RandFlip"])) == name_of(study())
+
+
+@pytest.mark.parametrize("data", [{"intensity": "raw"}, {"channels": 3}, {"volume_transforms": ["Spacing"]}])
+def test_other_settings_have_another_fingerprint(site, study, name_of, data):
+    site.write()
+    assert name_of(study(**data)) != name_of(study())
+
+
+def test_a_touched_file_has_another_fingerprint(site, study, name_of):
+    site.write()
+    before = name_of(study())
+    os.utime(site.folder / "f-mask.png", ns=(1, 1))
+    touched = name_of(study())
+    with (site.folder / "f-mask.png").open("ab") as file:
+        file.write(b"x")
+    os.utime(site.folder / "f-mask.png", ns=(1, 1))
+    assert len({before, touched, name_of(study())}) == 3
+
+
+def test_a_file_added_to_a_series_has_another_fingerprint(site, study, name_of):
+    (site.folder / "series").mkdir()
+    (site.folder / "series" / "1.dcm").write_bytes(b"x")
+    site.content["training"][0]["image"] = "series"
+    site.write()
+    before = name_of(study())
+    (site.folder / "series" / "2.dcm").write_bytes(b"x")
+    assert name_of(study()) != before

@@ -1,0 +1,213 @@
+import nibabel
+import numpy as np
+import pydicom
+import pytest
+import SimpleITK
+from pydicom.dataset import FileDataset, FileMetaDataset
+from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
+from silofl.data.images import read_image, read_label
+from silofl.errors import DataError
+
+VOLUME = np.random.default_rng(0).integers(-900, 900, (5, 6, 7), dtype=np.int16)
+
+
+def write_dicom(folder, volume, skip=()):
+    """Write volume (X, Y, Z) as an axial CT series of 0.5 x 0.75 x 2 mm."""
+    folder.mkdir()
+    series, study = generate_uid(), generate_uid()
+    for z in range(volume.shape[2]):
+        if z in skip:
+            continue
+        meta = FileMetaDataset()
+        meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = CTImageStorage, generate_uid()
+        meta.TransferSyntaxUID = ExplicitVRLittleEndian
+        data = FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
+        data.SOPClassUID, data.SOPInstanceUID = CTImageStorage, meta.MediaStorageSOPInstanceUID
+        data.SeriesInstanceUID, data.StudyInstanceUID, data.Modality, data.PatientID = series, study, "CT", "p1"
+        data.ImagePositionPatient, data.ImageOrientationPatient = [10, 20, 30 + 2 * z], [1, 0, 0, 0, 1, 0]
+        data.PixelSpacing, data.SliceThickness, data.InstanceNumber = [0.75, 0.5], 2, z + 1
+        data.Rows, data.Columns = volume.shape[1], volume.shape[0]
+        data.SamplesPerPixel, data.PhotometricInterpretation = 1, "MONOCHROME2"
+        data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 16, 16, 15, 1
+        data.RescaleSlope, data.RescaleIntercept = 1, 0
+        data.PixelData = np.ascontiguousarray(volume[:, :, z].T).tobytes()
+        # Names in the wrong order: the position says where a slice lies.
+        pydicom.dcmwrite(folder / f"{99 - z}.dcm", data)
+    return folder
+
+
+@pytest.mark.parametrize("ending", ["nii", "nii.gz"])
+def test_a_nifti_volume_keeps_its_axes_and_its_affine(tmp_path, ending):
+    affine = np.diag([-0.5, 0.75, 2, 1])
+    nibabel.save(nibabel.Nifti1Image(VOLUME, affine), tmp_path / f"v.{ending}")
+    image = read_image(tmp_path / f"v.{ending}")
+    np.testing.assert_array_equal(image.array, VOLUME[None])
+    np.testing.assert_allclose(image.affine, affine)
+    assert image.dtype_max == 32767
+
+
+def test_a_nifti_with_a_scale_factor_has_no_integer_range(tmp_path):
+    image = nibabel.Nifti1Image(VOLUME, np.eye(4))
+    image.header.set_slope_inter(0.5, 10)
+    nibabel.save(image, tmp_path / "v.nii")
+    read = read_image(tmp_path / "v.nii")
+    np.testing.assert_allclose(read.array[0], VOLUME * 0.5 + 10)
+    assert read.dtype_max is None
+
+
+def test_one_plane_of_a_nifti_is_a_volume_of_one_slice(tmp_path):
+    nibabel.save(nibabel.Nifti1Image(VOLUME[..., 0], np.eye(4)), tmp_path / "v.nii")
+    nibabel.save(nibabel.Nifti1Image(VOLUME[..., None], np.eye(4)), tmp_path / "w.nii")
+    assert read_image(tmp_path / "v.nii").array.shape == (1, 5, 6, 1)
+    assert read_image(tmp_path / "w.nii").array.shape == (1, 5, 6, 7)
+
+
+@pytest.mark.parametrize("shape", [(5, 6, 7, 2), (5, 6, 7, 1, 3)])
+def test_a_nifti_with_time_points_is_refused(tmp_path, shape):
+    nibabel.save(nibabel.Nifti1Image(np.zeros(shape, np.int16), np.eye(4)), tmp_path / "v.nii")
+    with pytest.raises(DataError, match=f"v.nii must hold 2 or 3 axes of numbers, not {len(shape)} axes"):
+        read_image(tmp_path / "v.nii")
+
+
+@pytest.mark.parametrize("ending", ["mha", "nrrd"])
+def test_an_itk_volume_is_the_same_as_its_nifti(tmp_path, ending):
+    image = SimpleITK.GetImageFromArray(VOLUME.transpose(2, 1, 0))
+    image.SetSpacing((0.5, 0.75, 2))
+    image.SetOrigin((10, -20, 30))
+    image.SetDirection((0, 1, 0, 1, 0, 0, 0, 0, -1))
+    for name in (f"v.{ending}", "v.nii.gz"):
+        SimpleITK.WriteImage(image, tmp_path / name)
+    read, oracle = read_image(tmp_path / f"v.{ending}"), read_image(tmp_path / "v.nii.gz")
+    np.testing.assert_array_equal(read.array, VOLUME[None])
+    np.testing.assert_array_equal(read.array, oracle.array)
+    np.testing.assert_allclose(read.affine, oracle.affine, atol=1e-5)
+
+
+def test_an_itk_plane_is_a_volume_of_one_slice(tmp_path):
+    SimpleITK.WriteImage(SimpleITK.GetImageFromArray(VOLUME[..., 0].T), tmp_path / "v.mha")
+    np.testing.assert_array_equal(read_image(tmp_path / "v.mha").array, VOLUME[None, :, :, :1])
+
+
+def test_an_itk_volume_may_have_colours(tmp_path):
+    colours = np.random.default_rng(0).integers(0, 255, (7, 6, 5, 3), dtype=np.uint8)
+    SimpleITK.WriteImage(SimpleITK.GetImageFromArray(colours, isVector=True), tmp_path / "v.mha")
+    np.testing.assert_array_equal(read_image(tmp_path / "v.mha").array, colours.transpose(3, 2, 1, 0))
+
+
+def test_an_itk_file_of_time_points_is_refused(tmp_path):
+    SimpleITK.WriteImage(
+        SimpleITK.GetImageFromArray(np.zeros((2, 3, 4, 5), np.uint8), isVector=False), tmp_path / "v.nrrd"
+    )
+    with pytest.raises(DataError, match="v.nrrd must hold 2 or 3 axes, not 4"):
+        read_image(tmp_path / "v.nrrd")
+
+
+def test_a_dicom_series_is_ordered_by_position_with_the_axes_of_nifti(tmp_path):
+    image = read_image(write_dicom(tmp_path / "series", VOLUME))
+    np.testing.assert_array_equal(image.array, VOLUME[None])
+    # DICOM counts to the left and to the back, NIfTI to the right and to the front.
+    np.testing.assert_allclose(image.affine, [[-0.5, 0, 0, -10], [0, -0.75, 0, -20], [0, 0, 2, 30], [0, 0, 0, 1]])
+
+
+def test_a_single_dicom_file_is_a_volume_of_one_slice(tmp_path):
+    folder = write_dicom(tmp_path / "series", VOLUME[..., :1])
+    np.testing.assert_array_equal(read_image(folder / "99.dcm").array, VOLUME[None, ..., :1])
+
+
+def test_a_dicom_series_with_a_missing_slice_is_refused(tmp_path):
+    folder = write_dicom(tmp_path / "series", VOLUME, skip=(3,))
+    with pytest.raises(DataError, match="series must have slices at even distances, not 2.00 to 4.00 mm"):
+        read_image(folder)
+
+
+def test_a_folder_with_two_dicom_series_or_none_is_refused(tmp_path):
+    folder = write_dicom(tmp_path / "series", VOLUME[..., :2])
+    for path in write_dicom(tmp_path / "other", VOLUME[..., 2:4]).iterdir():
+        path.rename(folder / f"other-{path.name}")
+    with pytest.raises(DataError, match="must be a folder with one DICOM series, not 2 series in 4 files"):
+        read_image(folder)
+    with pytest.raises(DataError, match="must be a folder with one DICOM series, not 0 series in 0 files"):
+        read_image(tmp_path / "other")
+
+
+def test_one_image_of_an_npz_file_is_read_by_its_index(tmp_path):
+    grey = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    colour = np.stack([grey, grey + 1, grey + 2], axis=-1)
+    np.savez(tmp_path / "grey.npz", images=grey, labels=grey)
+    np.savez_compressed(tmp_path / "colour.npz", images=colour)
+    np.testing.assert_array_equal(read_image(tmp_path / "grey.npz", index=1).array, grey[1][None])
+    np.testing.assert_array_equal(read_label(tmp_path / "grey.npz", index=1).array, grey[1][None])
+    np.testing.assert_array_equal(read_image(tmp_path / "colour.npz", index=0).array[2], grey[0] + 2)
+
+
+def test_an_npz_file_that_changed_is_read_again(tmp_path):
+    np.savez(tmp_path / "a.npz", images=np.zeros((1, 2, 2), np.uint8))
+    read_image(tmp_path / "a.npz", index=0)
+    np.savez(tmp_path / "a.npz", images=np.ones((2, 2, 2), np.uint8))
+    assert read_image(tmp_path / "a.npz", index=0).array.min() == 1
+
+
+@pytest.mark.parametrize(
+    ("arrays", "index", "sentence"),
+    [
+        ({"pictures": np.zeros((2, 3, 4))}, 0, "a.npz must hold an array 'images'"),
+        ({"images": np.zeros((2, 3, 4))}, 2, "a.npz must hold the image with 'index' 2, not 2 images"),
+        ({"images": np.zeros((2, 3, 4))}, None, "a.npz must hold the image with 'index' None"),
+        ({"images": np.zeros((2, 3, 4, 5))}, 0, r"a.npz must hold images of shape \(N, H, W\)"),
+        ({"images": np.zeros((2, 3))}, 0, r"a.npz must hold images of shape \(N, H, W\)"),
+        ({"images": np.array([{}], dtype=object)}, 0, "a.npz must be a whole file.*allow_pickle"),
+    ],
+)
+def test_an_npz_file_of_another_form_is_refused(tmp_path, arrays, index, sentence):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(DataError, match=sentence):
+        read_image(tmp_path / "a.npz", index=index)
+
+
+@pytest.mark.parametrize("name", ["a.bmp", "a", "a.png.txt", "a.mat"])
+def test_an_unknown_ending_is_refused(tmp_path, name):
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(DataError, match=f"{name} must be a DICOM folder or end in one of .png"):
+        read_image(tmp_path / name)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+@pytest.mark.parametrize("ending", ["png", "jpg", "tif", "nii", "nii.gz", "mha", "nrrd", "npz", "dcm"])
+@pytest.mark.parametrize("kept", [0, 20, 0.5])
+def test_a_truncated_file_is_called_truncated(tmp_path, ending, kept):
+    path = tmp_path / f"whole.{ending}"
+    write_file(path)
+    content = path.read_bytes()
+    cut = path.with_name(f"cut.{ending}")
+    cut.write_bytes(content[: kept if kept in (0, 20) else int(len(content) * kept)])
+    with pytest.raises(
+        DataError, match=f"cut.{ending} must be a whole file, not a truncated or corrupt one .*copy it"
+    ) as error:
+        read_image(cut, index=0 if ending == "npz" else None)
+    assert str(tmp_path) not in str(error.value)
+
+
+@pytest.mark.parametrize("ending", ["png", "nii.gz", "npz"])
+def test_a_file_with_other_bytes_inside_is_called_corrupt(tmp_path, ending):
+    path = tmp_path / f"a.{ending}"
+    write_file(path)
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle - 20 : middle + 20] = bytes(40)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"a.{ending} must be a whole file"):
+        read_image(path, index=0 if ending == "npz" else None)
+
+
+def write_file(path):
+    from PIL import Image
+
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 50), dtype=np.uint8)
+    if path.suffix in (".png", ".jpg", ".tif"):
+        Image.fromarray(pixels).save(path)
+    elif path.suffix == ".npz":
+        np.savez(path, images=pixels[None])
+    elif path.suffix == ".dcm":
+        (write_dicom(path.parent / "series", VOLUME[..., :1]) / "99.dcm").rename(path)
+    else:
+        SimpleITK.WriteImage(SimpleITK.GetImageFromArray(pixels[None]), path)

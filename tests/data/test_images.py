@@ -1,0 +1,190 @@
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image as Picture
+from silofl.data.images import Image, check_label, read_image, read_label
+from silofl.errors import DataError
+
+GREY = np.random.default_rng(0).integers(0, 256, (3, 5), dtype=np.uint8)
+RGB = np.random.default_rng(1).integers(0, 256, (3, 5, 3), dtype=np.uint8)
+
+
+def save(folder, array, name="a.png"):
+    Picture.fromarray(array).save(folder / name)
+    return folder / name
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif", "a.tiff", "A.PNG"])
+def test_a_grey_picture_has_rows_and_columns(tmp_path, name):
+    image = read_image(save(tmp_path, GREY, name))
+    np.testing.assert_array_equal(image.array, GREY[None])
+    assert (image.affine, image.dtype_max, image.spatial_shape) == (None, 255, (3, 5))
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.jpeg"])
+def test_a_jpeg_is_read_as_nearly_what_was_saved(tmp_path, name):
+    image = read_image(save(tmp_path, np.full((16, 16), 100, np.uint8), name))
+    np.testing.assert_allclose(image.array, np.full((1, 16, 16), 100), atol=2)
+
+
+def test_colours_come_first(tmp_path):
+    np.testing.assert_array_equal(read_image(save(tmp_path, RGB)).array, RGB.transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif"])
+def test_an_alpha_channel_is_dropped(tmp_path, name):
+    with_alpha = np.concatenate([RGB, GREY[..., None]], axis=2)
+    np.testing.assert_array_equal(read_image(save(tmp_path, with_alpha, name)).array, RGB.transpose(2, 0, 1))
+    grey_with_alpha = np.stack([GREY, GREY // 2], axis=2)
+    np.testing.assert_array_equal(read_image(save(tmp_path, grey_with_alpha, name)).array, GREY[None])
+
+
+def test_a_palette_gives_an_images_colours_and_a_labels_numbers(tmp_path):
+    picture = Picture.fromarray(np.array([[0, 1], [2, 1]], np.uint8)).convert("P")
+    picture.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90])
+    picture.save(tmp_path / "a.png")
+    assert read_image(tmp_path / "a.png").array[:, 0, 1].tolist() == [40, 50, 60]
+    assert read_label(tmp_path / "a.png").array.tolist() == [[[0, 1], [2, 1]]]
+
+
+def test_one_bit_is_zero_or_one(tmp_path):
+    image = read_image(save(tmp_path, GREY > 100))
+    np.testing.assert_array_equal(image.array, (GREY > 100)[None])
+    assert (image.array.dtype, image.dtype_max) == (np.uint8, 1)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif"])
+def test_sixteen_bits_are_kept(tmp_path, name):
+    image = read_image(save(tmp_path, GREY.astype(np.uint16) * 257, name))
+    np.testing.assert_array_equal(image.array, GREY[None].astype(int) * 257)
+    assert image.dtype_max == 65535
+
+
+def test_fractions_have_no_largest_value(tmp_path):
+    image = read_image(save(tmp_path, GREY.astype(np.float32) / 7, "a.tif"))
+    np.testing.assert_allclose(image.array[0], GREY / 7, rtol=1e-6)
+    assert image.dtype_max is None
+
+
+def test_print_colours_become_rgb(tmp_path):
+    Picture.fromarray(RGB).convert("CMYK").save(tmp_path / "a.tif")
+    np.testing.assert_allclose(read_image(tmp_path / "a.tif").array, RGB.transpose(2, 0, 1), atol=1)
+
+
+@pytest.mark.parametrize("mode", ["LAB"])
+def test_other_colours_are_refused(tmp_path, mode):
+    Picture.frombytes(mode, (5, 3), RGB.tobytes()).save(tmp_path / "a.tif")
+    with pytest.raises(DataError, match=f"a.tif must be grey or RGB, not '{mode}'"):
+        read_image(tmp_path / "a.tif")
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_a_stack_of_pictures_is_refused(tmp_path, count):
+    pages = [Picture.fromarray(GREY) for _ in range(count)]
+    pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
+    with pytest.raises(DataError, match=f"a.tif must hold one picture, not {count}"):
+        read_image(tmp_path / "a.tif")
+
+
+@pytest.mark.parametrize("read", [read_image, read_label])
+def test_a_missing_file_is_called_missing(tmp_path, read):
+    with pytest.raises(DataError, match="images/a.png must exist; it is not there"):
+        read(tmp_path / "a.png", "images/a.png")
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.nii.gz", "slice.dcm"])
+def test_an_unreadable_file_is_a_permission_error_not_corrupt_data(tmp_path, deny, name):
+    folder = tmp_path / "series"
+    folder.mkdir()
+    (folder / name).write_bytes(b"x")
+    deny(name)
+    with pytest.raises(DataError, match="must be readable; permission was denied"):
+        read_image(folder if name == "slice.dcm" else folder / name)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_intensities_that_are_not_finite_are_refused(tmp_path, value):
+    pixels = np.ones((4, 4), np.float32)
+    pixels[1, 2:] = value
+    with pytest.raises(DataError, match="a.tif must hold finite intensities, not 2 NaN or infinite ones"):
+        read_image(save(tmp_path, pixels, "a.tif"))
+    nibabel.save(nibabel.Nifti1Image(pixels, np.eye(4)), tmp_path / "a.nii")
+    with pytest.raises(DataError, match="a.nii must hold finite intensities, not 2"):
+        read_image(tmp_path / "a.nii")
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.dtype([("R", "u1"), ("G", "u1"), ("B", "u1")])])
+def test_what_is_no_number_is_refused(tmp_path, dtype):
+    nibabel.save(nibabel.Nifti1Image(np.zeros((2, 3, 4), dtype), np.eye(4)), tmp_path / "a.nii")
+    with pytest.raises(DataError, match="a.nii must hold .*numbers, not"):
+        read_image(tmp_path / "a.nii")
+
+
+def test_a_label_map_is_one_channel_of_integers(tmp_path):
+    label = read_label(save(tmp_path, GREY > 100))
+    assert (label.array.dtype, label.array.shape, label.array.max()) == (np.int32, (1, 3, 5), 1)
+
+
+def test_whole_numbers_stored_as_fractions_are_labels(tmp_path):
+    nibabel.save(nibabel.Nifti1Image(np.array([[[0.0, 2.0]]]), np.eye(4)), tmp_path / "a.nii")
+    assert read_label(tmp_path / "a.nii").array.tolist() == [[[[0, 2]]]]
+
+
+def test_a_grey_label_stored_as_rgb_is_a_label(tmp_path):
+    np.testing.assert_array_equal(read_label(save(tmp_path, np.stack([GREY] * 3, axis=2))).array, GREY[None])
+
+
+@pytest.mark.parametrize("channel", [0, 2])
+def test_a_coloured_label_is_refused(tmp_path, channel):
+    colours = np.zeros((3, 5, 3), np.uint8)
+    colours[..., channel] = 1
+    with pytest.raises(DataError, match="a.png must hold one number a pixel, not 3 channels that differ"):
+        read_label(save(tmp_path, colours))
+
+
+@pytest.mark.parametrize(("value", "shown"), [(0.5, "0.5"), (1.0000001, "1"), (np.nan, "nan"), (np.inf, "inf")])
+def test_label_values_between_whole_numbers_are_refused(tmp_path, value, shown):
+    nibabel.save(nibabel.Nifti1Image(np.array([[[0.0, value]]]), np.eye(4)), tmp_path / "a.nii")
+    with pytest.raises(DataError, match=f"a.nii must hold whole label numbers, not {shown}"):
+        read_label(tmp_path / "a.nii")
+
+
+def picture(array, affine=None):
+    return Image(np.asarray(array)[None], affine, 255)
+
+
+@pytest.mark.parametrize("values", [[[0, 1, 2]], [[0, 0, 0]], [[2, 2, 2]]])
+def test_declared_label_values_are_accepted(values):
+    assert check_label(picture(values), picture(values), {1: "white", 2: "grey"}, "m.png") is None
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [([[0, 255]], "255"), ([[3, 7]], "3, 7"), ([[-1, 1]], "-1"), ([range(20)], r"2, 3, .*, \.\.\.")],
+)
+def test_undeclared_label_values_are_named(values, shown):
+    label = picture(values)
+    with pytest.raises(
+        DataError, match=rf"m.png must hold the label values 0 \(background\), 1 \(nucleus\), not {shown}"
+    ):
+        check_label(label, label, {1: "nucleus"}, "m.png")
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 4), (3, 5, 1)])
+def test_a_label_of_another_size_than_its_image_is_refused(shape):
+    with pytest.raises(DataError, match=r"m.png must have the size of its image, \(3, 5\), not \("):
+        check_label(picture(np.zeros(shape)), picture(np.zeros((3, 5))), {1: "nucleus"}, "m.png")
+
+
+@pytest.mark.parametrize(
+    "changed", [np.diag([-1, 1, 1, 1]), np.diag([1, 1, 1.5, 1]), np.diag([1, 1, 1, 1]) + np.eye(4, k=3)]
+)
+def test_a_label_on_another_grid_than_its_image_is_refused(changed):
+    volume = np.zeros((3, 4, 5))
+    with pytest.raises(DataError, match="m.nii must lie where its image lies .* not up to .* mm away"):
+        check_label(picture(volume, changed), picture(volume, np.eye(4)), {1: "nucleus"}, "m.nii")
+
+
+def test_a_label_with_rounded_numbers_in_its_header_is_accepted():
+    volume = np.zeros((3, 4, 5))
+    assert check_label(picture(volume, np.eye(4) * 1.00001), picture(volume, np.eye(4)), {1: "a"}, "m.nii") is None

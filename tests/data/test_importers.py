@@ -1,0 +1,131 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+from silofl.data import importers
+from silofl.data.importers import LAYOUTS, ImportOptions, import_layout
+from silofl.data.manifest import read_manifest
+from silofl.errors import ConfigError, DataError
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Two sites with six pictures and masks of 0 and 255 each."""
+    rng = np.random.default_rng(0)
+    for site in ("north", "south"):
+        for kind in ("images", "masks"):
+            (tmp_path / "source" / site / kind).mkdir(parents=True)
+            for number in range(6):
+                high = 256 if kind == "images" else 2
+                pixels = rng.integers(0, high, (8, 8), dtype=np.uint8) * (1 if kind == "images" else 255)
+                Image.fromarray(pixels).save(tmp_path / "source" / site / kind / f"{number}.png")
+    return tmp_path / "source"
+
+
+def content_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_the_layouts_are_known_by_name():
+    assert set(LAYOUTS) == {"folders", "nuclei-dsb2018", "spine-gm", "medmnist"}
+
+
+def test_an_import_says_what_it_wrote(source, tmp_path):
+    summary = import_layout("folders", source, tmp_path / "target")
+    # 6 patients: round(6 * 0.2) = 1 test, round(5 * 0.2) = 1 validation, 4 training.
+    assert summary.examples == {site: {"training": 4, "validation": 1, "test": 1} for site in ("north", "south")}
+    assert summary.patients == {"north": 6, "south": 6}
+
+
+def test_the_same_seed_writes_the_same_files(source, tmp_path):
+    for name, seed in (("first", 1), ("second", 1), ("other", 2)):
+        import_layout("folders", source, tmp_path / name, ImportOptions(seed=seed))
+    assert content_of(tmp_path / "first") == content_of(tmp_path / "second")
+    assert content_of(tmp_path / "first") != content_of(tmp_path / "other")
+
+
+def test_an_empty_target_is_used(source, tmp_path, study):
+    (tmp_path / "target").mkdir()
+    import_layout("folders", source, tmp_path / "target", ImportOptions(labels=("nucleus",)))
+    assert len(read_manifest(tmp_path / "target" / "south", study()).training) == 4
+
+
+@pytest.mark.parametrize("obstacle", ["file.txt", "folder"])
+def test_a_target_with_something_in_it_is_left_alone(source, tmp_path, obstacle):
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / obstacle).mkdir() if obstacle == "folder" else (target / obstacle).write_text("mine")
+    with pytest.raises(DataError, match="TARGET must be an empty folder or none, not target with something in it"):
+        import_layout("folders", source, target)
+    assert [path.name for path in target.iterdir()] == [obstacle]
+
+
+def test_a_target_that_is_a_file_is_left_alone(source, tmp_path):
+    (tmp_path / "target").write_text("mine")
+    for target in (tmp_path / "target", tmp_path / "target" / "deeper"):
+        with pytest.raises(DataError, match="TARGET must be"):
+            import_layout("folders", source, target)
+    assert (tmp_path / "target").read_text() == "mine"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DataError("broken"), OSError(28, "No space left on device")])
+def test_an_interrupted_import_leaves_nothing(source, tmp_path, monkeypatch, error):
+    write_site, calls = importers._write_site, []
+
+    def interrupted(plan, folder):
+        if calls:
+            raise error
+        calls.append(folder)
+        write_site(plan, folder)
+
+    monkeypatch.setattr(importers, "_write_site", interrupted)
+    expected = DataError if isinstance(error, OSError) else type(error)
+    with pytest.raises(expected):
+        import_layout("folders", source, tmp_path / "target")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "hint"), [("folder", "did you mean 'folders'"), ("spine_gm", "did you mean 'spine-gm'")]
+)
+def test_an_unknown_layout_is_refused_with_the_nearest(source, tmp_path, layout, hint):
+    with pytest.raises(ConfigError, match=f"the layout must be one of folders, .*, not '{layout}'.*{hint}"):
+        import_layout(layout, source, tmp_path / "target")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_missing_source_is_called_missing(tmp_path, layout):
+    with pytest.raises(DataError, match="SOURCE must exist; nowhere is not there"):
+        import_layout(layout, tmp_path / "nowhere", tmp_path / "target")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", ["empty folder", "text file"])
+def test_a_source_of_another_layout_is_refused(tmp_path, layout, kind):
+    wrong = tmp_path / "wrong"
+    wrong.mkdir() if kind == "empty folder" else wrong.write_text("x")
+    with pytest.raises(DataError, match="must"):
+        import_layout(layout, wrong, tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("name", ["our site", "..north", "süd"])
+def test_a_site_name_that_the_network_cannot_use_is_refused(source, tmp_path, name):
+    (source / "south").rename(source / name)
+    with pytest.raises(DataError, match="a site's name must be letters, digits"):
+        import_layout("folders", source, tmp_path / "target")
+
+
+@pytest.mark.parametrize("fraction", [-1, 1])
+def test_a_fraction_out_of_range_is_refused(source, tmp_path, fraction):
+    with pytest.raises(DataError, match="test must be a fraction"):
+        import_layout("folders", source, tmp_path / "target", ImportOptions(test=fraction))
+
+
+def test_an_imported_site_may_be_moved(source, tmp_path, study):
+    import_layout("folders", source, tmp_path / "target", ImportOptions(labels=("nucleus",)))
+    shutil.move(tmp_path / "target" / "north", tmp_path / "moved")
+    assert len(read_manifest(tmp_path / "moved", study()).test) == 1
+    assert str(tmp_path) not in json.dumps(json.loads((tmp_path / "moved" / "dataset.json").read_text()))

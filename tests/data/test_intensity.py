@@ -1,0 +1,122 @@
+import numpy as np
+import pytest
+from monai.transforms import NormalizeIntensity, ScaleIntensityRangePercentiles
+from silofl.data.intensity import scale_intensity, to_channels
+from silofl.errors import DataError
+
+RNG = np.random.default_rng(0)
+GREY = RNG.integers(0, 256, (1, 6, 7), dtype=np.uint8)
+RGB = RNG.integers(0, 256, (3, 6, 7), dtype=np.uint8)
+
+
+@pytest.mark.parametrize(("array", "channels"), [(GREY, 1), (RGB, 3)])
+def test_the_right_number_of_channels_changes_nothing(array, channels):
+    np.testing.assert_array_equal(to_channels(array, channels), array)
+
+
+def test_grey_is_repeated():
+    np.testing.assert_array_equal(to_channels(GREY, 3), np.concatenate([GREY, GREY, GREY]))
+
+
+def test_colour_becomes_luminance():
+    # 0.299 * 100 + 0.587 * 200 + 0.114 * 50 = 29.9 + 117.4 + 5.7
+    np.testing.assert_allclose(to_channels(np.uint8([[[100]], [[200]], [[50]]]), 1), [[[153.0]]], rtol=1e-6)
+
+
+def test_luminance_is_pillows_but_for_rounding():
+    from PIL import Image
+
+    expected = np.asarray(Image.fromarray(RGB.transpose(1, 2, 0)).convert("L"))
+    np.testing.assert_allclose(to_channels(RGB, 1)[0], expected, atol=0.51)
+
+
+@pytest.mark.parametrize(("channels", "expected"), [(3, RGB), (1, to_channels(RGB, 1))])
+def test_alpha_is_dropped(channels, expected):
+    np.testing.assert_array_equal(to_channels(np.concatenate([RGB, GREY]), channels), expected)
+
+
+def test_sixteen_bits_are_kept_in_luminance():
+    np.testing.assert_allclose(
+        to_channels(np.full((3, 2, 2), 65535, np.uint16), 1), np.full((1, 2, 2), 65535), rtol=1e-6
+    )
+
+
+def test_volumes_have_channels_too():
+    assert to_channels(np.zeros((1, 2, 3, 4)), 3).shape == (3, 2, 3, 4)
+    assert to_channels(np.zeros((3, 2, 3, 4)), 1).shape == (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_other_numbers_of_channels_are_refused(count):
+    with pytest.raises(DataError, match=f"the image must have 1, 3 or 4 channels, not {count}"):
+        to_channels(np.zeros((count, 4, 4)), 1)
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [(np.uint8, 255), (np.uint16, 65535), (np.int16, 32767)])
+def test_dtype_maps_the_integer_range_to_one(dtype, largest):
+    scaled = scale_intensity(np.array([0, largest], dtype), "dtype", largest)
+    assert (scaled.dtype, scaled.tolist()) == (np.float32, [0.0, 1.0])
+
+
+@pytest.mark.parametrize("lowest", [-1, -1024])
+def test_dtype_refuses_negative_values(lowest):
+    with pytest.raises(
+        DataError, match=f"must hold no negative values for intensity 'dtype', not {lowest}; set data.int"
+    ):
+        scale_intensity(np.array([lowest, 5], np.int16), "dtype", 32767)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dtype_refuses_fractions(dtype):
+    with pytest.raises(DataError, match="must store whole numbers for intensity 'dtype', not fractions"):
+        scale_intensity(np.array([0.1, 5], dtype), "dtype", None)
+
+
+def test_percentiles_are_monais():
+    array = RNG.normal(size=(1, 20, 30)).astype(np.float32)
+    expected = ScaleIntensityRangePercentiles(0.5, 99.5, 0, 1, clip=True)(array)
+    np.testing.assert_allclose(scale_intensity(array, "percentiles", None), expected, atol=1e-6)
+
+
+def test_percentiles_clip_outliers():
+    array = np.arange(1001, dtype=np.float32)
+    # The 0.5 and the 99.5 percentile of 0..1000 are 5 and 995.
+    scaled = scale_intensity(array, "percentiles", None)
+    np.testing.assert_allclose(scaled[[0, 5, 500, 995, 1000]], [0, 0, 0.5, 1, 1], atol=1e-6)
+
+
+def test_percentiles_keep_what_few_pixels_show():
+    array = np.zeros(1000, np.uint8)
+    array[7:9] = 50, 100
+    np.testing.assert_allclose(scale_intensity(array, "percentiles", 255)[6:9], [0, 0.5, 1])
+
+
+def test_zscore_is_monais():
+    array = RNG.normal(3, 5, size=(3, 20, 30)).astype(np.float32)
+    np.testing.assert_allclose(scale_intensity(array, "zscore", None), NormalizeIntensity()(array), atol=1e-6)
+
+
+def test_zscore_gives_mean_zero_and_deviation_one():
+    # (1, 2, 3): mean 2, deviation sqrt(2 / 3)
+    scaled = scale_intensity(np.array([1, 2, 3], np.int16), "zscore", 32767)
+    np.testing.assert_allclose(scaled, [-np.sqrt(1.5), 0, np.sqrt(1.5)], rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("method", ["percentiles", "zscore"])
+@pytest.mark.parametrize("value", [0, 7])
+def test_a_constant_image_becomes_zeros(method, value):
+    np.testing.assert_array_equal(
+        scale_intensity(np.full((1, 4, 4), value, np.uint8), method, 255), np.zeros((1, 4, 4))
+    )
+
+
+def test_raw_keeps_the_values():
+    assert scale_intensity(np.array([-1024, 300], np.int16), "raw", 32767).tolist() == [-1024.0, 300.0]
+
+
+@pytest.mark.parametrize("method", ["dtype", "percentiles", "zscore", "raw"])
+def test_the_given_array_is_not_changed(method):
+    array = GREY.copy()
+    scale_intensity(array, method, 255)
+    np.testing.assert_array_equal(array, GREY)

@@ -1,0 +1,186 @@
+import nibabel
+import numpy as np
+import pytest
+from silofl.data.manifest import read_manifest
+from silofl.data.preparation import preparation, prepare_case, prepare_image
+from silofl.errors import ConfigError, DataError
+
+VOLUME = np.random.default_rng(0).integers(0, 1000, (4, 5, 6), dtype=np.int16)
+LABEL = (VOLUME > 500).astype(np.uint8)
+
+
+@pytest.fixture
+def prepare(site):
+    """Prepare the first training case of the site under a study."""
+
+    def first(study):
+        manifest = read_manifest(site.write(split_unit=study.data.split_unit), study)
+        return prepare_case(manifest.training[0], manifest, preparation(study))
+
+    return first
+
+
+@pytest.fixture
+def volume(site):
+    """Give the site a volume as its first training case."""
+
+    def add(affine=None, label=LABEL, **changes):
+        affine = np.eye(4) if affine is None else affine
+        nibabel.save(nibabel.Nifti1Image(VOLUME, affine), site.folder / "v.nii.gz")
+        nibabel.save(nibabel.Nifti1Image(label, affine), site.folder / "l.nii.gz")
+        record = {"image": "v.nii.gz", "label": "l.nii.gz", "patient": "v", "case": "scan"} | changes
+        site.content["training"].insert(0, record)
+
+    return add
+
+
+def test_a_picture_becomes_one_example(site, study, prepare):
+    site.picture("a.png", np.uint8([[0, 51, 255], [102, 153, 204]]))
+    site.mask("a-mask.png", np.uint8([[0, 1, 1], [0, 0, 1]]))
+    case = prepare(study())
+    np.testing.assert_allclose(case.images, [[[[0, 0.2, 1], [0.4, 0.6, 0.8]]]], rtol=1e-6)
+    assert case.targets.tolist() == [[[0, 1, 1], [0, 0, 1]]]
+    assert (case.case, case.patient, case.slices) == ("a", "a", (None,))
+    assert (case.images.dtype, case.targets.dtype) == (np.float32, np.uint8)
+
+
+def test_a_volume_becomes_its_slices_along_the_last_axis(study, prepare, volume):
+    volume()
+    case = prepare(study(intensity="raw"))
+    np.testing.assert_array_equal(case.images[:, 0], VOLUME.transpose(2, 0, 1))
+    np.testing.assert_array_equal(case.targets, LABEL.transpose(2, 0, 1))
+    assert case.slices == (0, 1, 2, 3, 4, 5)
+
+
+def test_a_range_of_slices_includes_both_ends_and_keeps_their_numbers(study, prepare, volume):
+    volume(slices=[2, 4])
+    case = prepare(study(intensity="raw"))
+    np.testing.assert_array_equal(case.images[:, 0], VOLUME[..., 2:5].transpose(2, 0, 1))
+    assert case.slices == (2, 3, 4)
+
+
+def test_intensities_are_scaled_over_the_whole_volume(study, prepare, volume):
+    volume(slices=[0, 0])
+    low, high = np.percentile(VOLUME, (0.5, 99.5))
+    expected = np.clip((VOLUME[..., 0] - low) / (high - low), 0, 1)
+    np.testing.assert_allclose(prepare(study(intensity="percentiles")).images[0, 0], expected, atol=1e-6)
+
+
+def test_slices_are_cut_in_stored_order_before_the_volume_is_turned(study, prepare, volume):
+    volume(np.diag([1.0, 1, -1, 1]), slices=[0, 2])
+    case = prepare(study(intensity="raw", volume_transforms=[{"Orientation": {"axcodes": "RAS"}}]))
+    # The third axis runs to the feet; RAS turns the three slices round.
+    np.testing.assert_array_equal(case.images[:, 0], VOLUME[..., 2::-1].transpose(2, 0, 1))
+    np.testing.assert_array_equal(case.targets, LABEL[..., 2::-1].transpose(2, 0, 1))
+
+
+def test_a_volume_may_be_cut_along_another_axis_by_turning_it(study, prepare, volume):
+    volume()
+    case = prepare(study(intensity="raw", volume_transforms=[{"Orientation": {"axcodes": "ASR"}}]))
+    np.testing.assert_array_equal(case.images[:, 0], VOLUME)
+    np.testing.assert_array_equal(case.targets, LABEL)
+
+
+def test_volume_transforms_do_not_touch_pictures(site, study, prepare):
+    case = prepare(study(volume_transforms=[{"Resize": {"spatial_size": [2, 2, 2]}}]))
+    assert case.images.shape == (1, 1, 8, 8)
+
+
+def test_each_slice_is_transformed_on_its_own(study, prepare, volume):
+    volume()
+    case = prepare(study(intensity="raw", transforms=["ScaleIntensity", {"SpatialPad": {"spatial_size": [6, 6]}}]))
+    assert case.images.shape == (6, 1, 6, 6)
+    assert case.targets.shape == (6, 6, 6)
+    # ScaleIntensity gives every slice the minimum 0 and the maximum 1.
+    np.testing.assert_allclose(case.images.max(axis=(1, 2, 3)), 1)
+
+
+def test_every_slice_of_a_volume_has_its_class(site, study, prepare, volume):
+    volume(label=LABEL)
+    site.content |= {"task": "classification", "labels": {"0": "normal", "1": "tumour"}}
+    for part in ("training", "validation", "test"):
+        for record in site.content[part]:
+            record["label"] = 1
+    case = prepare(study("classification", intensity="percentiles", transforms=[{"Resize": {"spatial_size": [8, 8]}}]))
+    assert case.targets.tolist() == [1] * 6
+    assert (case.targets.dtype, case.images.shape) == (np.int64, (6, 1, 8, 8))
+
+
+def test_three_channels_can_be_asked_for(study, prepare):
+    images = prepare(study(channels=3)).images
+    assert images.shape == (1, 3, 8, 8)
+    np.testing.assert_array_equal(images[:, 0], images[:, 2])
+
+
+def test_prepare_image_gives_what_training_saw(site, study, prepare, volume):
+    volume()
+    settings = study(
+        intensity="zscore",
+        volume_transforms=[{"Orientation": {"axcodes": "LPS"}}],
+        transforms=[{"SpatialPad": {"spatial_size": [8, 8], "value": 3}}],
+    )
+    np.testing.assert_array_equal(prepare_image(site.folder / "v.nii.gz", settings), prepare(settings).images)
+
+
+@pytest.mark.parametrize("slices", [[0, 6], [9, 12]])
+def test_slices_beyond_the_volume_are_refused(study, prepare, volume, slices):
+    volume(slices=slices)
+    with pytest.raises(DataError, match=r"case 'scan': v.nii.gz must hold slices 0 to 5, not \["):
+        prepare(study(intensity="raw"))
+
+
+@pytest.mark.parametrize("slices", [[0, 0], [2, 3]])
+def test_slices_of_a_picture_are_refused(site, study, prepare, slices):
+    site.content["training"][0] |= {"slices": slices, "case": "a"}
+    with pytest.raises(DataError, match="case 'a': a.png must be a volume to have 'slices'"):
+        prepare(study())
+
+
+@pytest.mark.parametrize("size", [(8, 9), (4, 4)])
+def test_a_mask_of_another_size_than_its_image_names_the_case(site, study, prepare, size):
+    site.mask("a-mask.png", size=size)
+    with pytest.raises(DataError, match=r"case 'a': a-mask.png must have the size of its image, \(8, 8\), not \("):
+        prepare(study())
+
+
+@pytest.mark.parametrize("value", [2, 255])
+def test_an_undeclared_label_value_names_the_case(site, study, prepare, value):
+    site.mask("a-mask.png", np.full((8, 8), value, np.uint8))
+    with pytest.raises(DataError, match=f"case 'a': a-mask.png must hold the label values .*, not {value}"):
+        prepare(study())
+
+
+@pytest.mark.parametrize("name", ["a.png", "a-mask.png"])
+def test_a_truncated_file_names_the_case(site, study, prepare, name):
+    path = site.folder / name
+    path.write_bytes(path.read_bytes()[:60])
+    with pytest.raises(DataError, match=f"case 'a': {name} must be a whole file"):
+        prepare(study())
+
+
+@pytest.mark.parametrize("name", ["a.png", "a-mask.png"])
+def test_an_unreadable_file_names_the_case(site, study, prepare, deny, name):
+    deny(name)
+    with pytest.raises(DataError, match=f"case 'a': {name} must be readable; permission was denied"):
+        prepare(study())
+
+
+def test_an_intensity_that_does_not_fit_names_the_case_and_the_remedy(site, study, prepare, volume):
+    volume()
+    nibabel.save(nibabel.Nifti1Image(VOLUME.astype(np.float32) / 7, np.eye(4)), site.folder / "v.nii.gz")
+    with pytest.raises(DataError, match="case 'scan': .*set data.intensity to percentiles"):
+        prepare(study(intensity="dtype"))
+
+
+@pytest.mark.parametrize("options", [{"spatial_size": 8}, {"spatial_size": [9, 9], "mode": "cubist"}])
+def test_a_transform_that_fails_names_the_case(study, prepare, options):
+    with pytest.raises(
+        DataError, match=r"case 'a': an image of size \(8, 8\) must pass the study's transforms; MONAI says"
+    ):
+        prepare(study(transforms=[{"Resize": options}]))
+
+
+@pytest.mark.parametrize("kind", ["volume_transforms", "transforms"])
+def test_a_transform_that_is_not_allowed_is_refused_before_any_image(study, kind):
+    with pytest.raises(ConfigError, match=f"data.{kind}: LoadImage must be one of"):
+        preparation(study(**{kind: ["LoadImage"]}))

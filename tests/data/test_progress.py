@@ -1,0 +1,41 @@
+import io
+import sys
+
+import pytest
+from silofl.data.progress import follow
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("has_progress", [True, False])
+def test_without_a_terminal_there_is_a_line_at_the_start_and_the_end(capsys, has_progress):
+    assert list(follow("abc", 3, "reading north", has_progress)) == ["a", "b", "c"]
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "reading north: 3 cases\nreading north: done\n")
+
+
+def test_a_terminal_shows_a_bar(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert list(follow("abc", 3, "reading north")) == ["a", "b", "c"]
+    assert "reading north" in terminal.getvalue()
+    assert "100%" in terminal.getvalue()
+
+
+def test_a_terminal_that_wants_no_bar_gets_the_two_lines(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    list(follow("abc", 3, "reading north", has_progress=False))
+    assert terminal.getvalue() == "reading north: 3 cases\nreading north: done\n"
+
+
+def test_an_error_while_reading_is_not_hidden():
+    def broken():
+        yield 1
+        raise KeyError("b")
+
+    with pytest.raises(KeyError):
+        list(follow(broken(), 2, "reading north"))

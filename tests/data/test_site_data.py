@@ -1,0 +1,306 @@
+import json
+import multiprocessing
+import shutil
+import sys
+
+import nibabel
+import numpy as np
+import pytest
+from silofl.data import cache, formats, leakage, preparation
+from silofl.data.importers import import_layout
+from silofl.data.site_data import load_site_data
+from silofl.errors import ConfigError, DataError
+
+
+@pytest.fixture
+def load(site, study, tmp_path):
+    """Load the site under a study's data settings."""
+    return lambda **data: load_site_data(site.folder, study(**data), tmp_path / "cache")
+
+
+@pytest.fixture
+def no_decoding(monkeypatch):
+    """Let every attempt to decode an image fail."""
+
+    def fail(*args, **kwargs):
+        pytest.fail("an image was decoded")
+
+    def forbid():
+        monkeypatch.setattr(preparation, "read_image", fail)
+        monkeypatch.setattr(preparation, "read_label", fail)
+        monkeypatch.setattr(formats, "decode", fail)
+        monkeypatch.setattr(leakage, "content_digest", fail)
+
+    return forbid
+
+
+def test_the_parts_hold_what_the_files_hold(site, load):
+    site.write()
+    data = load()
+    from PIL import Image
+
+    assert (data.training.cases, data.validation.cases, data.test.cases) == (("a", "b", "c"), ("d",), ("e", "f"))
+    for part in (data.training, data.validation, data.test):
+        assert len(part) == len(part.images) == len(part.targets)
+        assert (part.images.dtype, part.targets.dtype) == (np.float32, np.uint8)
+        for number, case in enumerate(part.cases):
+            pixels, mask = (np.asarray(Image.open(site.folder / f"{case}{end}.png")) for end in ("", "-mask"))
+            np.testing.assert_allclose(part.images[number, 0], pixels / 255, rtol=1e-6)
+            np.testing.assert_array_equal(part.targets[number], mask)
+    assert data.training.patients == ("a", "b", "c")
+    assert data.training.slices == (None, None, None)
+    assert data.manifest.folder == site.folder
+
+
+def test_an_empty_validation_has_the_form_of_the_others(site, load):
+    site.write(validation=[])
+    validation = load().validation
+    assert (len(validation), validation.images.shape, validation.targets.shape) == (0, (0, 1, 8, 8), (0, 8, 8))
+
+
+def test_the_slices_of_volumes_follow_one_another(empty_site, study, tmp_path):
+    site = empty_site
+    volumes = {name: site.rng.integers(0, 99, (8, 8, n), dtype=np.int16) for name, n in (("v", 6), ("w", 3))}
+    for name, volume in volumes.items():
+        nibabel.save(nibabel.Nifti1Image(volume, np.eye(4)), site.folder / f"{name}.nii.gz")
+        nibabel.save(
+            nibabel.Nifti1Image((volume > 50).astype(np.uint8), np.eye(4)), site.folder / f"{name}-mask.nii.gz"
+        )
+        site.content["training"].append({"image": f"{name}.nii.gz", "label": f"{name}-mask.nii.gz", "patient": name})
+    site.add("test", "t")
+    training = load_site_data(site.write(), study(intensity="raw"), tmp_path / "cache").training
+    assert training.cases == ("v",) * 6 + ("w",) * 3
+    assert training.slices == (0, 1, 2, 3, 4, 5, 0, 1, 2)
+    expected = np.concatenate([volumes["v"], volumes["w"]], axis=2).transpose(2, 0, 1)
+    np.testing.assert_array_equal(training.images[:, 0], expected)
+    np.testing.assert_array_equal(training.targets, expected > 50)
+
+
+def test_a_second_load_decodes_nothing(site, load, no_decoding):
+    site.write()
+    first = load()
+    no_decoding()
+    second = load()
+    np.testing.assert_array_equal(first.training.images, second.training.images)
+    assert isinstance(second.training.images, np.memmap)
+    assert (first.test.cases, first.test.slices) == (second.test.cases, second.test.slices)
+
+
+def test_another_augmentation_decodes_nothing(site, load, no_decoding):
+    site.write()
+    load()
+    no_decoding()
+    assert len(load(augment=["RandFlip"]).training) == 3
+
+
+@pytest.mark.parametrize("data", [{"intensity": "zscore"}, {"channels": 3}, {"transforms": ["ScaleIntensity"]}])
+def test_other_settings_decode_anew(site, load, data):
+    site.write()
+    first = load().training.images
+    second = load(**data).training.images
+    assert first.shape != second.shape or not np.array_equal(first, second)
+
+
+def test_a_changed_image_is_decoded_anew(site, load):
+    site.write()
+    load()
+    site.picture("a.png", np.zeros((8, 8), np.uint8))
+    assert load().training.images[0].max() == 0
+
+
+def test_a_changed_mask_is_decoded_anew(site, load):
+    site.write()
+    load()
+    site.mask("a-mask.png", np.ones((8, 8), np.uint8))
+    assert load().training.targets[0].min() == 1
+
+
+def test_another_dataset_json_is_read_anew(site, load):
+    site.write()
+    load()
+    site.content["training"].pop()
+    site.write()
+    assert load().training.cases == ("a", "b")
+
+
+@pytest.mark.parametrize("file", ["index.json", "training_images.npy", "test_targets.npy"])
+@pytest.mark.parametrize("damage", ["removed", "cut", "emptied", "garbled"])
+def test_a_damaged_cache_is_made_anew(site, load, tmp_path, file, damage):
+    site.write()
+    expected = np.array(load().training.images)
+    (path,) = (tmp_path / "cache").glob(f"*/{file}")
+    content = path.read_bytes()
+    path.unlink()
+    if damage != "removed":
+        path.write_bytes({"cut": content[: len(content) // 2], "emptied": b"", "garbled": b"x" * len(content)}[damage])
+    np.testing.assert_array_equal(load().training.images, expected)
+    assert [p.name for p in (tmp_path / "cache").iterdir()] == [path.parent.name]
+
+
+def test_a_cache_whose_index_does_not_fit_is_made_anew(site, load, tmp_path):
+    site.write()
+    load()
+    (path,) = (tmp_path / "cache").glob("*/index.json")
+    index = json.loads(path.read_text())
+    index["training"]["cases"].append("somebody")
+    path.write_text(json.dumps(index))
+    assert load().training.cases == ("a", "b", "c")
+
+
+def test_failing_leaves_no_half_written_cache(site, load, tmp_path):
+    site.write()
+    (site.folder / "f.png").write_bytes(b"broken")
+    with pytest.raises(DataError, match="case 'f': f.png must be a whole file"):
+        load()
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_process_that_finishes_second_takes_the_first_ones_cache(site, load, tmp_path, monkeypatch):
+    site.write()
+    write = cache._write
+
+    def overtaken(folder, cases):
+        write(folder, cases)
+        monkeypatch.setattr(cache, "_write", write)
+        load()
+
+    monkeypatch.setattr(cache, "_write", overtaken)
+    assert load().training.cases == ("a", "b", "c")
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def _load_in_a_process(folder, study, cache_dir, results):
+    data = load_site_data(folder, study, cache_dir)
+    results.put(float(data.training.images.sum()))
+
+
+def test_processes_that_prepare_at_once_agree(site, study, tmp_path):
+    for number in range(30):
+        site.add("training", f"more-{number}")
+    site.write()
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    arguments = (site.folder, study(), tmp_path / "cache", results)
+    processes = [context.Process(target=_load_in_a_process, args=arguments) for _ in range(4)]
+    for process in processes:
+        process.start()
+    sums = [results.get(timeout=30) for _ in processes]
+    for process in processes:
+        process.join()
+    expected = float(load_site_data(site.folder, study(), tmp_path / "other").training.images.sum())
+    assert sums == [expected] * 4
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+@pytest.mark.parametrize("size", [(8, 10), (16, 16)])
+@pytest.mark.parametrize("part", ["training", "test"])
+def test_images_of_several_sizes_are_refused_with_the_remedy(site, load, size, part):
+    site.add(part, "odd", size=size)
+    site.write()
+    sentence = (
+        r"case 'odd' must come out in the size of case 'a', \(8, 8\), not {}; add Resize: .spatial_size: \[8, 8\]"
+    )
+    with pytest.raises(DataError, match=sentence.format(str(size).replace("(", r"\(").replace(")", r"\)"))):
+        load()
+
+
+def test_images_of_several_sizes_are_fine_with_resize(site, load):
+    site.add("training", "odd", size=(16, 10))
+    site.write()
+    assert load(transforms=[{"Resize": {"spatial_size": [8, 8]}}]).training.images.shape == (4, 1, 8, 8)
+
+
+@pytest.mark.parametrize("twin", ["b.png", "f.png"])
+def test_the_same_image_under_two_names_is_refused(site, load, twin):
+    shutil.copyfile(site.folder / "a.png", site.folder / twin)
+    site.write()
+    with pytest.raises(DataError, match=f"case '{twin[0]}' must be another image than case 'a'"):
+        load()
+
+
+def test_a_site_for_classification_has_one_class_an_image(empty_site, study, tmp_path):
+    site = empty_site
+    images = site.rng.integers(0, 255, (6, 8, 8), dtype=np.uint8)
+    np.savez(site.folder / "all.npz", images=images)
+    for number, part in enumerate(["training"] * 3 + ["validation"] + ["test"] * 2):
+        record = {"image": "all.npz", "index": number, "label": number % 2, "patient": f"p{number}"}
+        site.content[part].append(record)
+    site.write(task="classification", labels={"0": "normal", "1": "tumour"})
+    data = load_site_data(site.folder, study("classification"), tmp_path / "cache")
+    assert data.training.targets.tolist() == [0, 1, 0]
+    assert (data.test.targets.tolist(), data.test.targets.dtype) == ([0, 1], np.int64)
+    np.testing.assert_allclose(data.test.images[:, 0] * 255, images[4:], rtol=1e-5)
+
+
+def test_a_cache_that_cannot_be_written_is_told(site, study, tmp_path):
+    site.write()
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        with pytest.raises(
+            DataError, match="cache_dir must be a folder with room that can be written; the system said"
+        ):
+            load_site_data(site.folder, study(), place)
+
+
+def test_a_full_disk_is_told(site, load, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    site.write()
+    monkeypatch.setattr(cache.NpyStream, "append", full)
+    with pytest.raises(DataError, match="cache_dir must be .* the system said 'No space left on device': free space"):
+        load()
+
+
+def test_a_wrong_manifest_or_transform_is_refused(site, load):
+    site.write(test=[])
+    with pytest.raises(DataError, match="must have at least one case in test, not 0"):
+        load()
+    site.write()
+    with pytest.raises(ConfigError, match="SaveImage must be one of"):
+        load(transforms=["SaveImage"])
+
+
+def test_reading_says_so_on_stderr_at_the_start_and_the_end(site, load, capsys):
+    site.write()
+    load()
+    assert capsys.readouterr().err == "reading north: 6 cases\nreading north: done\n"
+    load()
+    assert capsys.readouterr().err == ""
+
+
+def test_nothing_heavy_is_imported_to_read_a_manifest():
+    import subprocess
+
+    code = "import sys, silofl.data.manifest, silofl.data.images; print(sorted({'monai', 'torch'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+
+
+def test_the_spinal_cords_of_six_hospitals_load(real_data, study, tmp_path):
+    summary = import_layout("spine-gm", real_data("spine_gm_mri"), tmp_path / "spine")
+    labels = {1: "white matter", 2: "grey matter"}
+    settings = study(labels=labels, intensity="percentiles", split_unit="slices")
+    for site, counts in summary.examples.items():
+        data = load_site_data(tmp_path / "spine" / site, settings, tmp_path / "cache")
+        parts = {"training": data.training, "validation": data.validation, "test": data.test}
+        assert {part: len(found) for part, found in parts.items()} == counts
+        assert data.training.images.shape[1:] == (1, 128, 128)
+        assert set(np.unique(data.test.targets)) == {0, 1, 2}
+
+
+def test_the_volumes_of_a_hospital_show_what_its_pictures_show(real_data, study, tmp_path):
+    import_layout("spine-gm", real_data("spine_gm_mri"), tmp_path / "spine")
+    settings = study(labels={1: "white matter", 2: "grey matter"}, intensity="percentiles", split_unit="slices")
+    data = load_site_data(tmp_path / "spine" / "ucl", settings, tmp_path / "cache")
+    from PIL import Image
+
+    paths = sorted((real_data("spine_gm_mri") / "ucl" / "images").iterdir())
+    masks = sorted((real_data("spine_gm_mri") / "ucl" / "masks").iterdir())
+    # The set's pictures are the same slices, by the same percentiles, turned or not.
+    pictures, labels = (np.stack([np.asarray(Image.open(path)) for path in found]) for found in (paths, masks))
+    parts = (data.training, data.validation, data.test)
+    images = np.concatenate([part.images[:, 0] for part in parts])
+    targets = np.concatenate([part.targets for part in parts])
+    assert [np.bincount(t.ravel()).tolist() for t in targets] == [np.bincount(t.ravel()).tolist() for t in labels]
+    np.testing.assert_allclose(images.mean(axis=(1, 2)), pictures.mean(axis=(1, 2)) / 255, atol=0.01)

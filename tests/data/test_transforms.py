@@ -1,0 +1,212 @@
+import nibabel
+import numpy as np
+import pytest
+from monai.data import MetaTensor, get_track_meta
+from silofl.data.transforms import ALLOWED, augmentation, check_transforms, compose, metadata_tracking
+from silofl.errors import ConfigError
+
+OPTIONS = {
+    "Orientation": {"axcodes": "LPS"},
+    "Spacing": {"pixdim": [2.0, 2.0, -1.0]},
+    "Resize": {"spatial_size": [16, 20], "mode": "bilinear"},
+    "ResizeWithPadOrCrop": {"spatial_size": [16, 80]},
+    "CenterSpatialCrop": {"roi_size": [16, 20]},
+    "SpatialPad": {"spatial_size": [70, 80], "value": -1},
+    "ScaleIntensityRange": {"a_min": 0, "a_max": 2, "b_min": 0, "b_max": 1},
+    "ScaleIntensityRangePercentiles": {"lower": 1, "upper": 99, "b_min": 0, "b_max": 1},
+    "AdjustContrast": {"gamma": 2},
+    "RandRotate": {"range_x": 0.3},
+    "RandAffine": {"rotate_range": [0.3], "translate_range": [4, 4], "prob": 0.5},
+    "RandScaleIntensity": {"factors": 0.3},
+    "RandShiftIntensity": {"offsets": [-0.2, 0.2]},
+}
+SQUARES = np.zeros((1, 64, 64), np.float32)
+SQUARES[:, 8:30, 20:50] = 1
+SQUARES[:, 40:60, 5:25] = 2
+
+
+def of_volumes(name):
+    """Return options for three axes."""
+    options = dict(OPTIONS.get(name, {}))
+    return {key: [*value, 4] if key in ("spatial_size", "roi_size") else value for key, value in options.items()} | (
+        {"mode": "trilinear"} if name == "Resize" else {}
+    )
+
+
+@pytest.mark.parametrize("name", ALLOWED["volume_transforms"])
+def test_every_volume_transform_runs(study, name):
+    assert check_transforms(study(volume_transforms=[{name: of_volumes(name)}])) is None
+
+
+@pytest.mark.parametrize("kind", ["transforms", "augment"])
+@pytest.mark.parametrize("task", ["segmentation", "classification"])
+def test_every_transform_of_an_image_runs(study, kind, task):
+    named = [{name: OPTIONS.get(name)} for name in ALLOWED[kind]]
+    assert check_transforms(study(task, **{kind: named})) is None
+
+
+def test_a_study_without_transforms_has_none(study):
+    assert check_transforms(study()) is None
+    assert compose(study().data, "transforms", True) is None
+    assert augmentation(study()) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "hint"),
+    [
+        ("transforms", "Risize", "did you mean 'Resize'"),
+        ("augment", "RandFlipp", "did you mean 'RandFlip'"),
+        ("volume_transforms", "orientation", "did you mean 'Orientation'"),
+        ("transforms", "LoadImage", ""),
+        ("transforms", "SaveImage", ""),
+        ("augment", "Lambda", ""),
+        ("augment", "RandLambda", ""),
+        ("volume_transforms", "Resized", "did you mean 'Resize'"),
+        ("transforms", "RandFlip", ""),
+        ("augment", "Resize", ""),
+        ("transforms", "Orientation", ""),
+        ("transforms", "__class__", ""),
+    ],
+)
+def test_a_transform_that_is_not_listed_is_refused(study, kind, name, hint):
+    settings = study(**{kind: [name]})
+    for refuse in (lambda: check_transforms(settings), lambda: compose(settings.data, kind, True)):
+        with pytest.raises(ConfigError, match=f"data.{kind}: {name} must be one of .*{hint}.*; it is not"):
+            refuse()
+
+
+@pytest.mark.parametrize(
+    ("kind", "named", "sentence"),
+    [
+        (
+            "transforms",
+            {"Resize": {"size": [8, 8]}},
+            "must have options among spatial_size, .*, not 'size' .did you mean",
+        ),
+        ("transforms", {"Resize": {"keys": "image", "spatial_size": 8}}, "must have options among .*, not 'keys'"),
+        ("transforms", {"Resize": None}, "Resize must have options that MONAI accepts; it says: .*spatial_size"),
+        ("transforms", {"Resize": {"spatial_size": "big"}}, "Resize must have options that run on a 2D image"),
+        ("transforms", {"Resize": {"spatial_size": [8, 8, 8]}}, "Resize must give a 2D image, not one of size"),
+        ("transforms", {"Resize": {"spatial_size": 8, "mode": "cubist"}}, "Resize must have options that"),
+        ("transforms", {"Resize": {"spatial_size": 8, "mode": ["area", "area"]}}, "must have a mode that is one word"),
+        ("transforms", {"CenterSpatialCrop": {"value": 1, "roi_size": 8}}, "must have options among .*, not 'value'"),
+        (
+            "volume_transforms",
+            {"Orientation": {"axcodes": "XYZ"}},
+            "Orientation must have options that run on a 3D image",
+        ),
+        ("volume_transforms", {"Orientation": {"axcode": "RAS"}}, "not 'axcode' .did you mean 'axcodes'"),
+        (
+            "volume_transforms",
+            {"Orientation": {"labels": [], "axcodes": "RAS"}},
+            "must have options among .*not 'labels'",
+        ),
+        ("volume_transforms", {"Spacing": {"pixdim": "fine"}}, "Spacing must have options that"),
+        ("augment", {"RandFlip": {"probability": 1}}, "not 'probability' .did you mean 'prob'"),
+        ("augment", {"RandFlip": {"prob": 1.5}}, "RandFlip must have prob from 0 to 1, not 1.5"),
+        ("augment", {"RandFlip": {"prob": "often"}}, "RandFlip must have prob from 0 to 1, not 'often'"),
+        ("augment", {"RandFlip": {"spatial_axis": 5}}, "RandFlip must have options that run on a 2D image"),
+        ("augment", {"RandZoom": {"min_zoom": 2, "max_zoom": 2, "keep_size": False}}, "must keep an image's size"),
+        (
+            "augment",
+            {"RandAffine": {"spatial_size": [32, 32]}},
+            r"must keep an image's size, .64, 64., not make it .32",
+        ),
+        ("augment", {"RandShiftIntensity": {"offsets": 1, "factor_key": "x"}}, "not 'factor_key'"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_wrong_options_are_refused_in_one_sentence(study, kind, named, sentence):
+    with pytest.raises(ConfigError, match=f"data.{kind}: .*{sentence}") as error:
+        check_transforms(study(**{kind: [named]}))
+    assert "\n" not in str(error.value)
+
+
+def test_the_wrong_one_of_several_transforms_is_named(study):
+    named = [{"Resize": {"spatial_size": [8, 8]}}, {"SpatialPad": {"spatial_size": "x"}}]
+    with pytest.raises(ConfigError, match="data.transforms: SpatialPad"):
+        check_transforms(study(transforms=named))
+
+
+def run(settings, kind, image, label, affine=None):
+    case = {"image": MetaTensor(image, affine=affine), "label": MetaTensor(label, affine=affine)}
+    moved = compose(settings.data, kind, True)(case)
+    return np.asarray(moved["image"]), np.asarray(moved["label"])
+
+
+@pytest.mark.parametrize("size", [[32, 48], [100, 90]])
+@pytest.mark.parametrize("mode", ["area", "bilinear"])
+def test_resize_gives_the_label_no_new_values(study, size, mode):
+    settings = study(transforms=[{"Resize": {"spatial_size": size, "mode": mode}}])
+    image, label = run(settings, "transforms", SQUARES, SQUARES)
+    assert image.shape == label.shape == (1, *size)
+    assert set(np.unique(label)) == {0, 1, 2}
+    assert len(np.unique(image)) > 3
+
+
+def test_resize_keeps_the_label_on_its_image(study):
+    settings = study(transforms=[{"Resize": {"spatial_size": [128, 128], "mode": "bilinear"}}])
+    image, label = run(settings, "transforms", SQUARES, SQUARES)
+    # Twice the size: every pixel of the label becomes four, centred where the image's are.
+    np.testing.assert_array_equal(label, SQUARES.repeat(2, axis=1).repeat(2, axis=2))
+    assert np.abs(image - label).mean() < 0.05
+
+
+@pytest.mark.parametrize("name", ["SpatialPad", "ResizeWithPadOrCrop"])
+def test_padding_with_a_value_pads_the_label_with_background(study, name):
+    settings = study(transforms=[{name: {"spatial_size": [70, 64], "value": -1}}])
+    image, label = run(settings, "transforms", SQUARES, SQUARES)
+    np.testing.assert_array_equal(image[0, :3], np.full((3, 64), -1))
+    np.testing.assert_array_equal(label[0, :3], np.zeros((3, 64)))
+    np.testing.assert_array_equal(label[0, 3:67], SQUARES[0])
+
+
+def test_intensity_transforms_leave_the_label_alone(study):
+    settings = study(transforms=["ScaleIntensity", "NormalizeIntensity"])
+    image, label = run(settings, "transforms", SQUARES, SQUARES)
+    np.testing.assert_array_equal(label, SQUARES)
+    assert image.mean() == pytest.approx(0, abs=1e-6)
+
+
+def test_orientation_is_nibabels(study):
+    volume = np.random.default_rng(0).normal(size=(4, 5, 6)).astype(np.float32)
+    affine = np.array([[0, -2, 0, 5], [1, 0, 0, 6], [0, 0, 3, 7], [0, 0, 0, 1]], float)
+    oracle = nibabel.as_closest_canonical(nibabel.Nifti1Image(volume, affine)).get_fdata(dtype=np.float32)
+    settings = study(volume_transforms=[{"Orientation": {"axcodes": "RAS"}}])
+    image, label = run(settings, "volume_transforms", volume[None], volume[None], affine)
+    np.testing.assert_array_equal(image[0], oracle)
+    np.testing.assert_array_equal(label[0], oracle)
+
+
+def test_spacing_resamples_to_millimetres(study):
+    # 21 voxels of 2 mm span 40 mm between centres: 41 of 1 mm. A third axis of -1 keeps its spacing.
+    ramp = np.tile(np.arange(21, dtype=np.float32)[:, None, None], (1, 6, 3))
+    settings = study(volume_transforms=[{"Spacing": {"pixdim": [1.0, 1.0, -1.0]}}])
+    label = (ramp > 10).astype(np.float32)
+    image, moved = run(settings, "volume_transforms", ramp[None], label[None], np.diag([2.0, 1, 5, 1]))
+    np.testing.assert_allclose(image[0, :, 2, 1], np.arange(41) / 2, atol=1e-5)
+    assert set(np.unique(moved)) == {0, 1}
+
+
+@pytest.mark.parametrize("name", ALLOWED["augment"])
+def test_an_augmentation_moves_the_label_with_its_image_and_invents_no_values(study, name):
+    settings = study(augment=[{name: dict(OPTIONS.get(name, {})) | {"prob": 1.0}}])
+    step = augmentation(settings).set_random_state(3)
+    moved = step({"image": MetaTensor(SQUARES), "label": MetaTensor(SQUARES)})
+    image, label = np.asarray(moved["image"]), np.asarray(moved["label"])
+    assert set(np.unique(label)) <= {0, 1, 2}
+    if name in ("RandRotate90", "RandFlip"):
+        np.testing.assert_array_equal(image, label)
+    elif name in ("RandRotate", "RandZoom", "RandAffine"):
+        assert np.abs(image - label).mean() < 0.1
+    else:
+        np.testing.assert_array_equal(label, SQUARES)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_metadata_tracking_is_switched_back(is_on):
+    before = get_track_meta()
+    with pytest.raises(KeyError), metadata_tracking(is_on):
+        assert get_track_meta() == is_on
+        raise KeyError
+    assert get_track_meta() == before
