@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="silofl", description=__doc__.split(":")[0] and "Federated learning of medical-image models.")
+    parser = Parser(prog="silofl", description="Federated learning of medical-image models on NVFlare.")
     parser.add_argument("--version", action="version", version=f"silofl {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     _add_demo(commands)
@@ -48,8 +48,9 @@ def _parser() -> Parser:
 def _add_demo(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser("demo", help="train on simulated hospitals and write one report")
     command.add_argument("--out", type=Path, default=Path("demo"), help="folder of phantoms, runs and report")
-    command.add_argument("--rounds", type=_count, help="rounds instead of the jobs' own")
-    command.add_argument("--seed", type=_natural, default=0, help="seed of phantoms and training")
+    command.add_argument("--jobs", type=Path, default=Path("jobs"), help="folder of the job folders")
+    command.add_argument("--rounds", type=_count, help="instead of the studies'")
+    command.add_argument("--seed", type=_natural, default=0, help="of phantoms and training")
     command.set_defaults(command=_demo)
 
 
@@ -97,7 +98,7 @@ def _add_report(commands: argparse._SubParsersAction) -> None:
 def _demo(options: argparse.Namespace) -> int:
     from silofl.flare.demo import run_demo
 
-    return run_demo(options.out, options.rounds, options.seed)
+    return run_demo(options.out, options.jobs, _changes(options), options.seed)
 
 
 def _import(options: argparse.Namespace) -> int:
@@ -119,8 +120,8 @@ def _simulate(options: argparse.Namespace) -> int:
     missing = [name for name in ("job", "data", "out") if getattr(options, name) is None]
     if missing:
         Parser(prog="silofl simulate").error(f"JOB, --data and --out must be given; missing: {', '.join(missing)}")
-    changes = {key: getattr(options, key) for key in ("rounds", "seed") if getattr(options, key) is not None}
-    return simulate.start(options.job, options.data, options.out, changes, options.sites, options.threads)
+    settings = _changes(options), options.sites, options.threads
+    return simulate.start(options.job, options.data, options.out, *settings)
 
 
 def _resume(options: argparse.Namespace) -> int:
@@ -137,6 +138,11 @@ def _report(options: argparse.Namespace) -> int:
     else:
         print(write_comparison(options.runs, options.out or Path("comparison.html")))
     return COMPLETE
+
+
+def _changes(options: argparse.Namespace) -> dict[str, object]:
+    """Return what the command line changes in the study."""
+    return {key: getattr(options, key) for key in ("rounds", "seed") if getattr(options, key) is not None}
 
 
 def _count(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -31,6 +32,7 @@ NotNegative = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
+QUOTED = r"'([^']+)'"
 SEGMENTATION_ONLY = {
     "metric": ("dice", "dice_with_background"),
     "model.name": ("unet",),
@@ -176,7 +178,10 @@ class Study(Section):
     @cached_property
     def recipe(self) -> Recipe:
         """The algorithm's four answers, from its preset and the study's own choices."""
-        return find_recipe(self.algorithm.name, self.algorithm.preset, self.algorithm.model_extra or {})
+        try:
+            return find_recipe(self.algorithm.name, self.algorithm.preset, self.algorithm.model_extra or {})
+        except ValidationError as error:
+            raise ConfigError(f"algorithm.{_sentence(error, Study)}") from None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Study:
@@ -292,18 +297,27 @@ def _sentence(error: ValidationError, section: type[Section]) -> str:
     inner = first.get("ctx", {}).get("error")
     if isinstance(inner, ConfigError):
         return str(inner)
-    # Tags such as "int" or "literal[...]" that pydantic adds for the members of a union are no keys of the file.
-    where = [str(part) for part in first["loc"]]
-    key = ".".join(where)
+    key = _key(first)
     if first["type"] == "extra_forbidden":
         known = _dotted_names(section)
-        hint = nearest(key, known) or nearest(key, [k for k in known if k.endswith(f".{where[-1]}")])
+        last = key.rsplit(".", 1)[-1]
+        hint = nearest(key, known) or nearest(key, [name for name in known if name.endswith(f".{last}")])
         return f"{key} must be a known key; it is not{hint}"
     if first["type"] == "missing":
         return f"{key} must be given; it is missing"
-    condition = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    options = re.findall(r"'([^']+)'", condition)
-    return f"{key} must be {condition}, not {first['input']!r}{nearest(first['input'], options)}"
+    # A value that may be one thing or another has one error for each.
+    condition = ", or ".join(_condition(one) for one in error.errors() if _key(one) == key)
+    return f"{key} must be {condition}, not {first['input']!r}{nearest(first['input'], re.findall(QUOTED, condition))}"
+
+
+def _key(error: Mapping[str, Any]) -> str:
+    """Return the dotted key of an error, without the tags that pydantic adds for the members of a union."""
+    return ".".join(str(part) for part in error["loc"] if not str(part).startswith(("literal[", "constrained-")))
+
+
+def _condition(error: Mapping[str, Any]) -> str:
+    text = error["msg"].removeprefix("Value error, ")
+    return re.sub(r"^(Input|\w+) should (be|have) ", lambda m: "" if m[2] == "be" else "with ", text)
 
 
 def _dotted_names(section: type[Section], prefix: str = "") -> list[str]:

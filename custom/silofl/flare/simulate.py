@@ -18,7 +18,9 @@ from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, nearest
 from silofl.flare.processes import ProcessTree
 from silofl.flare.workspace import prepare_workspace
+from silofl.report.pages import write_report
 from silofl.report.progress import RoundLines
+from silofl.report.tables import print_results
 from silofl.rounds.files import write_json, write_text
 from silofl.training.device import choose_device
 
@@ -185,8 +187,12 @@ def _keep_tensorboard(workspace: Path, run: Path) -> None:
 
 
 def _outcome(run: Path, console: Console) -> int:
+    """Print and draw what the run came to; return its exit code."""
     path = run / "results.json"
     if not path.is_file():
         console.print(f"the run ended without a result; {run / 'log.txt'} says why; to go on: silofl resume {run}")
         return FAILED
-    return EXIT_CODES[json.loads(path.read_text())["status"]]
+    results = json.loads(path.read_text())
+    print_results(results, console)
+    console.print(f"report: {write_report(run)}")
+    return EXIT_CODES[results["status"]]

@@ -39,16 +39,20 @@ class Image:
         return "data:image/png;base64," + base64.b64encode(self.png).decode()
 
 
-def panels(rows: int, columns: int, size: tuple[float, float], **options: bool) -> tuple[Figure, NDArray]:
+def panels(
+    rows: int, columns: int, size: tuple[float, float], layout: str = "constrained", shares_y: bool = False
+) -> tuple[Figure, NDArray]:
     """Return a new figure of ``size`` inches and its axes, shape (rows, columns)."""
-    figure = Figure(figsize=size, layout="constrained", facecolor="white")
-    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+    figure = Figure(figsize=size, layout=layout, facecolor="white")
+    return figure, figure.subplots(rows, columns, squeeze=False, sharey=shares_y)
 
 
-def png(figure: Figure, dpi: int = DPI) -> bytes:
-    """Return a figure as the bytes of a PNG file."""
+def png(figure: Figure, dpi: int = DPI, is_trimmed: bool = False) -> bytes:
+    """Return a figure as the bytes of a PNG file, without its empty margin where it is trimmed."""
     stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=dpi, metadata={"Software": None})
+    figure.savefig(
+        stream, format="png", dpi=dpi, metadata={"Software": None}, bbox_inches="tight" if is_trimmed else None
+    )
     return stream.getvalue()
 
 
@@ -71,16 +75,18 @@ def line_style(place: int) -> dict[str, str]:
     return {"color": LINE_COLOURS[place % len(LINE_COLOURS)], "linestyle": dash}
 
 
-def legend(figure: Figure, handles: Sequence[object], names: Sequence[str], columns: int = 8) -> None:
-    """Put one legend below all panels of a figure."""
+def legend(figure: Figure, handles: Sequence[object], names: Sequence[str], size: int = 9) -> None:
+    """Put one legend below all panels of a figure, in as many columns as its width has room for."""
     if handles:
+        letters = figure.get_figwidth() * 72 / (0.6 * size)
+        columns = max(1, int(letters / (max(map(len, names)) + 7)))
         figure.legend(
             handles,
             [literal(name) for name in names],
             loc="outside lower center",
             ncols=min(columns, len(handles)),
             frameon=False,
-            fontsize=9,
+            fontsize=size,
             labelcolor=INK,
         )
 

@@ -39,11 +39,8 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
         notes.append(f"No mean is marked as the best: the runs differ in {' and '.join(differences)}.")
     elif len(best_runs(results)) > 1:
         notes.append("The marked runs tie in the three decimals shown.")
-    for key, value, sentence in (
-        ("normalization", "batch_stateless", BATCH_DEPENDENT),
-        ("split_unit", "slices", SHARED_PATIENTS),
-    ):
-        notes += [f"Run {i}: {sentence}." for i, run in enumerate(results, start=1) if run.get(key) == value]
+    notes += _caveat(results, "normalization", "batch_stateless", BATCH_DEPENDENT)
+    notes += _caveat(results, "split_unit", "slices", SHARED_PATIENTS)
     return [*notes, "Each row is one run with one seed; a small difference can be chance: repeat it with other seeds."]
 
 
@@ -57,8 +54,15 @@ def _without_value(results: Results, sites: Sequence[str]) -> list[str]:
 
 
 def _left_out(place: int, results: Results, sites: Sequence[str]) -> str:
-    missing = ", ".join(_without_value(results, sites)) or "any site"
-    return f"Run {place + 1} is left out of the choice of the best: it has no value at {missing}."
+    without = _without_value(results, sites)
+    where = ", ".join(without) if len(without) <= 4 else f"{len(without)} of {len(sites)} sites"
+    return f"Run {place + 1} is left out of the choice of the best: it has no value at {where or 'any site'}."
+
+
+def _caveat(results: Sequence[Results], key: str, value: str, sentence: str) -> list[str]:
+    """Return a sentence for the runs in which a key has a value."""
+    rows = [str(i) for i, run in enumerate(results, start=1) if run.get(key) == value]
+    return [f"Run{'s' * (len(rows) > 1)} {', '.join(rows)}: {sentence}."] if rows else []
 
 
 def _differences(results: Sequence[Results]) -> list[str]:

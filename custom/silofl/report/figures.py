@@ -9,7 +9,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from silofl.report.canvas import INK, LINE_COLOURS, MUTED, as_values, legend, line_style, literal, panels, png, style_axes
+from silofl.report.canvas import (
+    INK,
+    LINE_COLOURS,
+    MUTED,
+    as_values,
+    legend,
+    line_style,
+    panels,
+    png,
+    style_axes,
+)
 from silofl.rounds.ledger import Round
 
 Value = Callable[[Round, str], float | None]
@@ -61,7 +71,7 @@ def run_curves(ledgers: Mapping[str, Sequence[Round]], sites: Sequence[str], met
     """
     columns = min(4, len(sites) + 1)
     rows = -(-(len(sites) + 1) // columns)
-    figure, grid = panels(rows, columns, (10.4, 2.7 * rows + 0.5), sharey=True)
+    figure, grid = panels(rows, columns, (10.4, 2.7 * rows + 0.5), shares_y=True)
     rounds = [record.round for ledger in ledgers.values() for record in ledger]
     handles = []
     for axes, site in zip(grid.flat, [None, *sites], strict=False):
@@ -69,7 +79,7 @@ def run_curves(ledgers: Mapping[str, Sequence[Round]], sites: Sequence[str], met
         style_axes(axes, site or f"Mean over sites: {metric}", rounds)
     for axes in grid.flat[len(sites) + 1 :]:
         axes.set_visible(False)
-    legend(figure, handles, list(ledgers), columns=2)
+    legend(figure, handles, list(ledgers))
     return png(figure)
 
 
@@ -108,16 +118,18 @@ def _line(axes: Axes, ledger: Sequence[Round], values: Sequence[float | None], *
 
 
 def _finish(axes: Axes, ledger: Sequence[Round], title: str, best_round: int | None) -> None:
-    style_axes(axes, title, [record.round for record in ledger])
+    rounds = [record.round for record in ledger]
+    style_axes(axes, title, rounds)
     if best_round is not None:
         axes.axvline(best_round, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        is_left = 2 * best_round < rounds[0] + rounds[-1]
         axes.annotate(
-            literal(f"round {best_round}"),
+            f"round {best_round}",
             (best_round, 1),
             xycoords=("data", "axes fraction"),
-            xytext=(-3, -2),
+            xytext=(3 if is_left else -3, -2),
             textcoords="offset points",
-            ha="right",
+            ha="left" if is_left else "right",
             va="top",
             fontsize=8.5,
             color=MUTED,

@@ -6,7 +6,7 @@ import json
 import zipfile
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from silofl.config import Study, load_study
 from silofl.errors import ConfigError
 from silofl.rounds.ledger import Round
 
+J = TypeVar("J", dict, list)
 UNFINISHED = "UNFINISHED"
 
 
@@ -86,34 +87,37 @@ def read_run(path: Path) -> RunRecords:
     Raises:
         ConfigError: The folder is no run, or one of its files is broken.
     """
-    found, rounds = _read_json(path / "results.json"), _read_json(path / "ledger.json")
+    found, rounds = _read_json(path / "results.json", dict), _read_json(path / "ledger.json", list)
     if found is None and rounds is None and not (path / "run.json").is_file():
         raise ConfigError(f"{path} must be the folder of a run; it holds no results.json, ledger.json or run.json")
     study = _study(path)
     results = found or (_describe(study) if study else {"study": path.name}) | {"status": UNFINISHED}
-    results = {"sites": {}, "reasons": []} | results
+    results = {"status": "UNKNOWN", "sites": {}, "reasons": []} | results
     pictures = _pictures(path, results["sites"], results.get("run"))
     labels = study.labels if study else _numbered_labels(pictures)
-    return RunRecords(path, results, _ledger(path, rounds), labels, pictures)
+    return RunRecords(path, results, _ledger(path, rounds or []), labels, pictures)
 
 
-def _read_json(path: Path) -> Any:
+def _read_json(path: Path, kind: type[J]) -> J | None:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError:
         raise ConfigError(f"{path} must be readable by this account; permission was denied: grant it") from None
     except ValueError:
-        raise ConfigError(f"{path} must be JSON; it is broken: restore it, or resume the run to write it anew") from None
+        raise ConfigError(f"{path} must be JSON; it is broken: restore it, or resume the run") from None
+    if not isinstance(value, kind):
+        raise ConfigError(f"{path} must hold a JSON {kind.__name__}, not {type(value).__name__}; restore it")
+    return value
 
 
-def _ledger(path: Path, rounds: Any) -> list[Round]:
+def _ledger(path: Path, rounds: list[dict[str, Any]]) -> list[Round]:
     try:
-        return [Round.from_dict(record) for record in rounds or []]
+        return [Round.from_dict(record) for record in rounds]
     except (KeyError, TypeError):
         raise ConfigError(
-            f"{path / 'ledger.json'} must hold a list of rounds with all their keys; it does not: "
+            f"{path / 'ledger.json'} must hold rounds with all their keys; it does not: "
             "read it with the version of silofl that wrote it"
         ) from None
 

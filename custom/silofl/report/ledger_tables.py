@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from silofl.report.tables import MISSING, TextTable
 from silofl.rounds.ledger import Round
@@ -11,11 +12,30 @@ KINDS = ("late", "failed", "refused")
 LATE_REASON = "no answer in time"
 
 
+@dataclass(frozen=True)
+class WeightTable:
+    """Aggregation weights of one round.
+
+    Attributes:
+        round: Number of the round.
+        columns: The sites that are listened to.
+        rows: Listener -> {site: weight}.
+    """
+
+    round: int
+    columns: list[str]
+    rows: dict[str, dict[str, float]]
+
+
 def participation_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
     """Return in how many rounds each site was asked, answered, was late, failed or was refused."""
     columns = ("site", "asked", "answered", *KINDS, "training examples")
     rows = tuple(
-        (site, *(str(_rounds_in(ledger, kind, site)) for kind in ("asked", "answered", *KINDS)), _examples(ledger, site))
+        (
+            site,
+            *(str(_rounds_in(ledger, kind, site)) for kind in ("asked", "answered", *KINDS)),
+            _examples(ledger, site),
+        )
         for site in sites
     )
     return TextTable(columns, rows)
@@ -32,18 +52,24 @@ def incidents(ledger: Sequence[Round]) -> list[str]:
 
 def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
     """Return the bytes of the arrays to and from each site over all rounds, and those of one round."""
-    rows = [_traffic_row(site, [r.bytes_to.get(site) for r in ledger], [r.bytes_from.get(site) for r in ledger]) for site in sites]
+    rows = [
+        _traffic_row(site, [r.bytes_to.get(site) for r in ledger], [r.bytes_from.get(site) for r in ledger])
+        for site in sites
+    ]
     to = [sum(record.bytes_to.values()) for record in ledger]
     back = [sum(record.bytes_from.values()) for record in ledger]
     columns = ("site", "to the site", "from the site", "both in one round")
     return TextTable(columns, (*rows, _traffic_row("all sites", to, back)), num_summary=1)
 
 
-def last_weights(ledger: Sequence[Round]) -> dict[str, dict[str, float]]:
-    """Return the last round's weights, listener -> {site: weight}; equal rows are one row, ``every site``."""
-    rows = ledger[-1].weights if ledger else {}
-    first = next(iter(rows.values()), {})
-    return {"every site": first} if rows and all(row == first for row in rows.values()) else rows
+def last_weights(ledger: Sequence[Round]) -> WeightTable | None:
+    """Return the weights of the last round; equal rows become one, ``every site``; None before the first round."""
+    if not ledger or not ledger[-1].weights:
+        return None
+    rows = ledger[-1].weights
+    first = next(iter(rows.values()))
+    is_shared = all(row == first for row in rows.values())
+    return WeightTable(ledger[-1].round, list(first), {"every site": first} if is_shared else rows)
 
 
 def byte_size(size: float) -> str:
@@ -76,7 +102,11 @@ def _incidents(record: Round) -> Iterator[tuple[str, str, str]]:
     yield from ((site, "failed", reason) for site, reason in record.failed.items())
     yield from ((site, "refused", reason) for site, reason in record.refused.items())
     for site, names in record.withheld.items():
-        yield site, "withheld by its policy", f"{len(names)} arrays ({', '.join(names[:3])}{', ...' * (len(names) > 3)})"
+        yield (
+            site,
+            "withheld by its policy",
+            f"{len(names)} arrays ({', '.join(names[:3])}{', ...' * (len(names) > 3)})",
+        )
 
 
 def _spans(numbers: Sequence[int]) -> str:

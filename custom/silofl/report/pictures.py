@@ -17,7 +17,8 @@ from silofl.report.folder import Pictures
 # Bright on grey tissue and on stained slides alike; each outline has a black rim.
 LABEL_COLOURS = ("#22d3ee", "#ffb000", "#f472b6", "#a3e635", "#ff5c33", "#c4b5fd", "#ffffff", "#2dd4bf")
 PANEL_INCH = 2.1
-PICTURE_DPI = 120
+PANELS_IN_A_ROW = 4
+PICTURE_DPI = 110
 Window = tuple[float, float]
 
 
@@ -30,7 +31,7 @@ def case_grid(pictures: Pictures, labels: Mapping[int, str], metric: str) -> byt
         metric: Name of the values.
     """
     ranks = case_ranks(pictures)
-    figure, grid = panels(3, len(ranks), (PANEL_INCH * len(ranks) + 0.4, PANEL_INCH * 3 + 0.9))
+    figure, grid = panels(3, len(ranks), _inches(3, len(ranks)), "compressed")
     window = grey_window([pictures.images])
     for column, (place, rank) in enumerate(ranks.items()):
         _show(grid[0, column], pictures.images[place], window)
@@ -38,22 +39,27 @@ def case_grid(pictures: Pictures, labels: Mapping[int, str], metric: str) -> byt
         for axes, mask in zip(grid[1:, column], outlined, strict=True):
             _show(axes, pictures.images[place], window)
             _outline(axes, mask, labels)
-        _head(grid[0, column], f"{rank}: {metric} {pictures.values[place]:.3f}", str(pictures.cases[place]))
+        value = f"{short_metric(metric)} {pictures.values[place]:.3f}"
+        _head(grid[0, column], f"{rank}: {value}", str(pictures.cases[place]))
     _name_rows(grid[:, 0], ("image", "truth", "prediction"))
     return _finished(figure, labels)
 
 
-def before_and_after(pictures: Mapping[str, Pictures]) -> bytes:
-    """Draw one case of each site before and after amplitude normalisation, all with the same grey scale."""
-    figure, grid = panels(2, len(pictures), (PANEL_INCH * len(pictures) + 0.4, PANEL_INCH * 2 + 0.5))
-    window = shared_window(pictures)
+def before_and_after(pictures: Mapping[str, Pictures], window: Window) -> bytes:
+    """Draw one case of each site before and after amplitude normalisation, all with the same grey scale.
+
+    Args:
+        pictures: Site -> its pictures.
+        window: The values shown as black and white.
+    """
+    figure, grid = panels(2, len(pictures), _inches(2, len(pictures)), "compressed")
     for column, (site, shown) in enumerate(pictures.items()):
         place = len(shown.cases) // 2
         _show(grid[0, column], shown.images[place], window)
         _show(grid[1, column], shown.normalized[place], window)
         _head(grid[0, column], site, str(shown.cases[place]))
     _name_rows(grid[:, 0], ("before", "after"))
-    return png(figure, PICTURE_DPI)
+    return png(figure, PICTURE_DPI, is_trimmed=True)
 
 
 def same_case(runs: Mapping[str, Pictures], case: str, labels: Mapping[int, str], metric: str) -> bytes:
@@ -65,22 +71,29 @@ def same_case(runs: Mapping[str, Pictures], case: str, labels: Mapping[int, str]
         labels: Number -> name of all labels.
         metric: Name of the values.
     """
-    figure, (row,) = panels(1, len(runs) + 1, (PANEL_INCH * (len(runs) + 1), PANEL_INCH + 0.8))
-    first = next(iter(runs.values()))
-    window = grey_window([first.images])
-    for axes, (name, shown) in zip(row, [("truth", first), *runs.items()], strict=True):
+    panes = []
+    for name, shown in runs.items():
         place = list(shown.cases).index(case)
-        mask = shown.truths[place] if axes is row[0] else shown.predictions[place]
-        _show(axes, shown.images[place], window)
+        if not panes:
+            panes.append(("truth", case, shown.images[place], shown.truths[place]))
+        value = f"{short_metric(metric)} {shown.values[place]:.3f}"
+        panes.append((name, value, shown.images[place], shown.predictions[place]))
+    columns = min(len(panes), PANELS_IN_A_ROW)
+    rows = -(-len(panes) // columns)
+    figure, grid = panels(rows, columns, _inches(rows, columns), "compressed")
+    for axes, (title, name, image, mask) in zip(grid.flat, panes, strict=False):
+        _show(axes, image, grey_window([image]))
         _outline(axes, mask, labels)
-        _head(axes, name, case if axes is row[0] else f"{metric} {shown.values[place]:.3f}")
+        _head(axes, title, name)
+    for axes in grid.flat[len(panes) :]:
+        axes.set_visible(False)
     return _finished(figure, labels)
 
 
 def case_ranks(pictures: Pictures) -> dict[int, str]:
     """Return place -> worst, median or best of the pictures of different cases."""
     places = [i for i, case in enumerate(pictures.cases) if case not in pictures.cases[:i]]
-    ranks = {1: ["only case"], 2: ["worst", "best"], 3: ["worst", "median", "best"]}[len(places)]
+    ranks = ["worst", *["median"] * (len(places) - 2), "best"] if len(places) > 1 else ["only case"]
     return dict(zip(places, ranks, strict=True))
 
 
@@ -90,9 +103,13 @@ def shared_window(pictures: Mapping[str, Pictures]) -> Window:
 
 
 def grey_window(images: Sequence[NDArray]) -> Window:
-    """Return the values shown as black and white: 0 and 1 for colour within them, else the 0.5 and 99.5 percentile."""
+    """Return the values shown as black and white: 0 and 1 for colour within them, else the 0.5 and 99.5 percentile.
+
+    Args:
+        images: Arrays of shape (..., C, H, W).
+    """
     values = np.concatenate([array.ravel() for array in images])
-    if images[0].shape[1] == 3 and values.min() >= 0 and values.max() <= 1:
+    if any(map(_is_coloured, images)) and values.min() >= 0 and values.max() <= 1:
         return 0.0, 1.0
     low, high = np.percentile(values, (0.5, 99.5))
     return float(low), float(high) if high > low else float(low) + 1
@@ -101,6 +118,19 @@ def grey_window(images: Sequence[NDArray]) -> Window:
 def label_colours(labels: Mapping[int, str]) -> dict[int, str]:
     """Return number -> colour of all labels."""
     return {number: LABEL_COLOURS[i % len(LABEL_COLOURS)] for i, number in enumerate(sorted(labels))}
+
+
+def short_metric(metric: str) -> str:
+    """Return the first word of a metric's name, for titles."""
+    return metric.partition("_")[0]
+
+
+def _is_coloured(images: NDArray) -> bool:
+    return not np.array_equal(images, np.broadcast_to(images[..., :1, :, :], images.shape))
+
+
+def _inches(rows: int, columns: int) -> tuple[float, float]:
+    return PANEL_INCH * columns + 0.4, (PANEL_INCH + 0.1) * rows + 0.8
 
 
 def _show(axes: Axes, image: NDArray, window: Window) -> None:
@@ -125,7 +155,8 @@ def _outline(axes: Axes, mask: NDArray, labels: Mapping[int, str]) -> None:
 
 def _head(axes: Axes, title: str, name: str) -> None:
     short = name if len(name) <= 26 else "..." + name[-23:]
-    axes.set_title(literal(title), fontsize=9.5, color=INK, fontweight="bold", pad=16)
+    title = title if len(title) <= 24 else title[:21] + "..."
+    axes.set_title(literal(title), fontsize=10.5, color=INK, fontweight="bold", pad=17)
     axes.annotate(
         literal(short),
         (0.5, 1),
@@ -133,18 +164,18 @@ def _head(axes: Axes, title: str, name: str) -> None:
         xytext=(0, 4),
         textcoords="offset points",
         ha="center",
-        fontsize=7.5,
+        fontsize=9,
         color=MUTED,
     )
 
 
 def _name_rows(column: Sequence[Axes], names: Sequence[str]) -> None:
     for axes, name in zip(column, names, strict=True):
-        axes.set_ylabel(name, fontsize=9.5, color=INK)
+        axes.set_ylabel(name, fontsize=11, color=INK)
 
 
 def _finished(figure: Figure, labels: Mapping[int, str]) -> bytes:
     colours = label_colours(labels)
     handles = [Line2D([], [], color=colour, linewidth=3) for colour in colours.values()]
-    legend(figure, handles, [labels[number] for number in colours], columns=4)
-    return png(figure, PICTURE_DPI)
+    legend(figure, handles, [labels[number] for number in colours], size=11)
+    return png(figure, PICTURE_DPI, is_trimmed=True)

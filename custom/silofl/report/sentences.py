@@ -25,7 +25,7 @@ METRICS = {
 
 _STATUS = {
     "COMPLETE": "No site missed more rounds than the study allows, and every site tested the model.",
-    "INCOMPLETE": "The numbers below lack something:",
+    "INCOMPLETE": "The numbers stand for less than the study asked for:",
     "FAILED": "The run ended without a result:",
 }
 
@@ -42,8 +42,8 @@ _HOME = {
 }
 
 _WEIGHTS = {
-    "examples": "weighted by its number of training examples",
-    "uniform": "with the same weight",
+    "examples": "its number of training examples",
+    "uniform": "1",
 }
 
 
@@ -59,6 +59,13 @@ def unfinished_sentence(run: Path, can_resume_here: bool, finished: int, rounds:
     if can_resume_here:
         return f"{state}; resume with: python -m silofl resume {run}"
     return f"{state}; to go on with it, set continue_run: {run.name} in study.yaml and submit the job again"
+
+
+def remedy_sentence(run: Path, status: str, can_resume_here: bool) -> str:
+    """Return how to go on with a run that failed in a simulation; nothing for all others."""
+    if status != "FAILED" or not can_resume_here:
+        return ""
+    return f"Once the cause is removed, go on with it: python -m silofl resume {run}"
 
 
 def metric_sentence(metric: str | None) -> str:
@@ -77,9 +84,9 @@ def caveats(results: Mapping[str, Any]) -> list[str]:
     """Return what a reader of the numbers must know beforehand."""
     found = []
     if results.get("split_unit") == "slices":
-        found.append(f"{SHARED_PATIENTS}: the data are split by slice, so the values are higher than for new patients")
+        found.append(f"{SHARED_PATIENTS}: the data are split by slice, so the values are higher than for new patients.")
     if results.get("normalization") == "batch_stateless":
-        found.append(f"{BATCH_DEPENDENT}: the network keeps no BatchNorm statistics")
+        found.append(f"{BATCH_DEPENDENT}: the network keeps no BatchNorm statistics.")
     return found
 
 
@@ -112,7 +119,7 @@ def _mixing(recipe: Mapping[str, Any]) -> str:
         return "Nobody: no weights travel."
     weights = _WEIGHTS.get(str(recipe.get("weights")), str(recipe.get("weights")))
     if recipe.get("mixing") != "shared":
-        return f"{recipe.get('mixing')}; each site counts {weights}."
+        return f"{recipe.get('mixing')}; a site's weight is {weights}."
     rate = recipe.get("server_lr")
     step = "" if rate == 1 else f" The server moves towards it with learning rate {rate}."
-    return f"Every site gets the same mean, in which each site counts {weights}.{step}"
+    return f"Every site gets the same weighted mean; a site's weight is {weights}.{step}"

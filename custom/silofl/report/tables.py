@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from silofl.report.comparison import best_runs, comparison_notes, compared_sites
-from silofl.report.sentences import caveats, metric_sentence, normalization_label
+from silofl.report.comparison import best_runs, compared_sites, comparison_notes
+from silofl.report.sentences import SHARED_PATIENTS, normalization_label
 
 MISSING = "-"
 
@@ -76,9 +77,10 @@ def print_results(results: Mapping[str, Any], console: Console) -> None:
     lines += [f"  - {reason}" for reason in results.get("reasons", [])]
     if results.get("model"):
         lines.append(f"model: {results['model']}")
-    lines.append(f"metric: {results.get('metric') or MISSING}. {metric_sentence(results.get('metric'))}")
+    lines.append(f"metric: {results.get('metric') or MISSING}")
     lines.append(f"normalization: {normalization_label(results.get('normalization'))}")
-    lines += [f"caution: {caveat}" for caveat in caveats(results)]
+    if results.get("split_unit") == "slices":
+        lines.append(f"split by slices: {SHARED_PATIENTS}")
     _print_lines(lines, console)
     if results.get("sites"):
         _print_table(site_table(results), console)
@@ -130,13 +132,16 @@ def _print_lines(lines: Sequence[str], console: Console) -> None:
 
 def _print_table(table: TextTable, console: Console) -> None:
     """Print a table at its full width, because a cropped number reads as another number."""
-    rich = Table(box=None, pad_edge=False, header_style="bold")
+    rich = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for i, name in enumerate(table.columns):
         rich.add_column(Text(name), justify="left" if i < table.num_text else "right", no_wrap=True)
     for i, row in enumerate(table.rows):
         if table.num_summary and i == len(table.rows) - table.num_summary:
             rich.add_section()
-        marked = [f"{cell} *" if i in table.best and name == "mean" else cell for name, cell in zip(table.columns, row, strict=True)]
+        marked = [
+            f"{cell} *" if i in table.best and name == "mean" else cell
+            for name, cell in zip(table.columns, row, strict=True)
+        ]
         rich.add_row(*map(Text, marked), style="bold" if i in table.best else None)
     rich.width = Measurement.get(console, console.options.update(width=10_000), rich).maximum
     console.print(rich, soft_wrap=True)

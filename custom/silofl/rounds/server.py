@@ -37,7 +37,7 @@ class ServerRounds:
         best_round: The finished round with the best validation so far; None before any validation.
         best_models: The models of that round.
         amplitude: The sites' mean amplitude, once it is known.
-        informed: Sites that hold the amplitude.
+        informed: Site -> the round from which on it holds the amplitude.
     """
 
     study: Study
@@ -48,7 +48,7 @@ class ServerRounds:
     best_round: int | None = None
     best_models: Models = field(default_factory=dict)
     amplitude: NDArray | None = None
-    informed: set[str] = field(default_factory=set)
+    informed: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def start(cls, study: Study, run: str, sites: list[str]) -> ServerRounds:
@@ -66,12 +66,13 @@ class ServerRounds:
         """Return the training task of the next round for a site."""
         wants = self.study.recipe.has_amplitude and self.study.recipe.stays_home != "everything"
         meta = {"wants_amplitude": wants and self.amplitude is None, "best_round": self.best_round}
-        return self._task(site, self.models[site], self.finished_rounds + 1, meta)
+        state = self.finished_rounds
+        return self._task(site, self.models[site], state, {"round": state + 1, **meta})
 
     def evaluation_task(self, site: str, number: int) -> Message:
         """Return the task to validate or test the model of a finished round: the last or the best."""
         models = self.best_models if number == self.best_round else self.models
-        return self._task(site, models[site], number, {})
+        return self._task(site, models[site], number, {"round": number})
 
     def accept(self, site: str, sent: Message, answer: Message) -> None:
         """Check a site's answer to a training task against what it was sent.
@@ -89,7 +90,7 @@ class ServerRounds:
         if not isinstance(count, int) or count < 1:
             raise AggregationError(f"site {site!r} must have at least 1 training example, not {count!r}")
         if AMPLITUDE in sent.arrays:
-            self.informed.add(site)
+            self.informed[site] = sent.meta["round"]
 
     def finish_round(self, record: Round, sent: Mapping[str, Message], answers: Mapping[str, Message]) -> None:
         """Mix the accepted answers into the next models and close the round's record.
@@ -142,7 +143,7 @@ class ServerRounds:
         def pack(models: Models) -> dict[str, dict[str, torch.Tensor]]:
             return {site: {name: tensor(a) for name, a in arrays.items()} for site, arrays in models.items()}
 
-        plain = {"run": self.run, "best_round": self.best_round, "informed": sorted(self.informed)}
+        plain = {"run": self.run, "best_round": self.best_round, "informed": self.informed}
         return {
             "json": json.dumps(plain | {"ledger": [record.as_dict() for record in self.ledger]}),
             "models": pack(self.models),
@@ -171,14 +172,16 @@ class ServerRounds:
             plain["best_round"],
             unpack(state["best_models"]),
             None if state["amplitude"] is None else state["amplitude"].numpy(),
-            set(plain["informed"]),
+            plain["informed"],
         )
 
-    def _task(self, site: str, arrays: Arrays, number: int, meta: dict[str, Any]) -> Message:
+    def _task(self, site: str, arrays: Arrays, state: int, meta: dict[str, Any]) -> Message:
+        """Return a message for a site that begins from what it kept after round ``state``."""
         arrays = dict(arrays)
-        if self.amplitude is not None and site not in self.informed:
+        holds_amplitude = site in self.informed and self.informed[site] <= state
+        if self.amplitude is not None and not holds_amplitude:
             arrays[AMPLITUDE] = self.amplitude
-        return Message(arrays, {"run": self.run, "round": number, **meta})
+        return Message(arrays, {"run": self.run, **meta})
 
     def _weights(self, examples: list[int]) -> NDArray:
         if self.study.recipe.weights == "uniform":

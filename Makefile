@@ -1,0 +1,39 @@
+# Two commands do everything on a machine with Python 3.11: make demo, make test.
+PYTHON ?= python3.11
+RUN := .venv/bin/python
+
+.PHONY: demo test test-all lint format bench bench-nuclei clean
+
+demo: .venv/installed
+	$(RUN) -m silofl demo --out demo
+
+test: .venv/installed
+	$(RUN) -m pytest -m "not slow"
+
+test-all: .venv/installed
+	$(RUN) -m pytest
+
+lint: .venv/installed
+	$(RUN) -m ruff check custom tests bench
+	$(RUN) -m ruff format --check custom tests bench
+
+format: .venv/installed
+	$(RUN) -m ruff check --fix custom tests bench
+	$(RUN) -m ruff format custom tests bench
+
+bench: .venv/installed
+	$(RUN) bench/speed.py
+
+# make bench-nuclei SOURCE=<the nuclei set> OUT=runs/nuclei
+OUT ?= runs/nuclei
+bench-nuclei: .venv/installed
+	$(RUN) bench/nuclei.py $(SOURCE) $(OUT)
+
+.venv/installed: requirements.txt custom/pyproject.toml
+	test -x $(RUN) || $(PYTHON) -m venv .venv || python3 -m venv .venv
+	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps -e custom
+	touch $@
+
+clean:
+	rm -rf .venv demo

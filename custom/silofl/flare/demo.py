@@ -1,0 +1,61 @@
+"""The demonstration: simulated hospitals, several algorithms on the same split, one table and one report."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from silofl.data.phantoms import SITES, UNSEEN_SITE, make_phantoms
+from silofl.flare import simulate
+from silofl.report.pages import write_comparison
+from silofl.report.tables import print_comparison
+
+JOBS = ("fedavg_phantoms", "harmofl_phantoms")
+
+
+def run_demo(out: Path, jobs: Path, changes: dict[str, object], seed: int) -> int:
+    """Make the phantoms, run each job on them, print one table and write one report; finished runs are reused.
+
+    Args:
+        out: Folder of the phantoms, the runs and ``report.html``.
+        jobs: Folder of the job folders.
+        changes: Keys of the studies to change: rounds, seed.
+        seed: Seed of the phantoms.
+
+    Returns:
+        The first exit code that is not 0, or 0.
+    """
+    console, started = Console(highlight=False, soft_wrap=True), time.monotonic()
+    data = out / "phantoms"
+    console.print(
+        f"SiloFL demonstration: {len(SITES)} simulated hospitals ({', '.join(SITES)}) train one another's models; "
+        f"{UNSEEN_SITE} is made too, and never trains.\n"
+    )
+    console.print(f"1. Making phantom scans in {data}: each hospital has its own scanner, {SITES[2]} a reversed contrast")
+    make_phantoms(data, seed)
+    runs = []
+    for number, name in enumerate(JOBS, start=2):
+        run = out / name
+        console.print(f"\n{number}. Training {name}: the images stay in their hospital's folder, only updates travel")
+        code = _run(jobs / name, data, run, changes, console)
+        if code:
+            return code
+        runs.append(run)
+    report = write_comparison(runs, out / "report.html")
+    console.print()
+    print_comparison([json.loads((run / "results.json").read_text()) for run in runs], console)
+    console.print(f"\nReport with pictures: {report}")
+    console.print(f"The demonstration took {(time.monotonic() - started) / 60:.1f} minutes.")
+    return simulate.COMPLETE
+
+
+def _run(job: Path, data: Path, run: Path, changes: dict[str, object], console: Console) -> int:
+    if (run / "results.json").is_file():
+        console.print(f"   already finished: {run}; delete it to train again")
+        return simulate.COMPLETE
+    if (run / "run.json").is_file():
+        return simulate.resume(run)
+    return simulate.start(job, data, run, changes, list(SITES), None)

@@ -1,0 +1,108 @@
+"""A federation small enough to be run many times: two phantom hospitals, tiny images, a tiny network."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from silofl.data.phantoms import make_phantoms
+
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
+LIMIT_S = 240
+
+
+def silofl(*arguments, check=True, **options):
+    """Run the command line as a person would; returns the finished process."""
+    command = [sys.executable, "-m", "silofl", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, **options)
+    if check:
+        assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="session")
+def phantoms(tmp_path_factory):
+    return make_phantoms(tmp_path_factory.mktemp("phantoms") / "data", seed=7, patients={"north": 6, "south": 6})
+
+
+@pytest.fixture
+def small_job(tmp_path):
+    """Return a function that writes a tiny variant of a job of the repository."""
+
+    def write(name="harmofl_phantoms", **changes):
+        job = tmp_path / "job"
+        shutil.rmtree(job, ignore_errors=True)
+        shutil.copytree(JOBS / name, job)
+        path = job / "app" / "config" / "study.yaml"
+        study = yaml.safe_load(path.read_text())
+        study["data"]["transforms"] = [{"Resize": {"spatial_size": [32, 32]}}]
+        study["model"]["features"] = [8, 8, 8, 8, 8, 8]
+        path.write_text(yaml.safe_dump(study | {"rounds": 4} | changes))
+        return job
+
+    return write
+
+
+class Federation:
+    """A simulation in the background, to be interrupted."""
+
+    def __init__(self, *arguments):
+        command = [sys.executable, "-m", "silofl", *map(str, arguments)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.seen = {}
+
+    def descendants(self):
+        try:
+            self.seen |= {p.pid: p for p in psutil.Process(self.process.pid).children(recursive=True)}
+        except psutil.NoSuchProcess:
+            pass
+        return list(self.seen.values())
+
+    def wait_for_rounds(self, run, number):
+        deadline = time.monotonic() + LIMIT_S
+        while finished_rounds(run) < number:
+            self.descendants()
+            assert self.process.poll() is None and time.monotonic() < deadline, "the run ended too early"
+            time.sleep(0.05)
+
+    def kill_all(self):
+        """What a power cut does."""
+        for process in [psutil.Process(self.process.pid), *self.descendants()]:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                pass
+        self.process.wait(timeout=30)
+
+    def interrupt(self):
+        os.kill(self.process.pid, signal.SIGINT)
+
+    def alive(self):
+        return [p for p in self.seen.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def finished_rounds(run):
+    path = run / "ledger.json"
+    return len(json.loads(path.read_text())) if path.is_file() else 0
+
+
+@pytest.fixture
+def federation():
+    started = []
+
+    def start(*arguments):
+        started.append(Federation(*arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.kill_all()

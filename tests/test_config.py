@@ -1,0 +1,119 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from silofl.config import Server, Site, Study, load_settings, load_study, parse
+from silofl.errors import ConfigError
+
+JOBS = sorted((Path(__file__).resolve().parents[1] / "jobs").iterdir())
+MINIMAL = {"name": "x", "task": "segmentation", "labels": {1: "a"}, "rounds": 3, "algorithm": {"name": "fedavg"}}
+
+
+def study(**changes):
+    return parse(Study, MINIMAL | changes, "study.yaml")
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_every_jobs_study_is_valid_and_carries_its_name(job):
+    assert load_study(job / "app" / "config" / "study.yaml").name == job.name
+
+
+def test_numbers_written_like_one_e_minus_three_are_numbers():
+    assert parse(Study, MINIMAL | yaml.safe_load("training: {learning_rate: 1e-3}"), "").training.learning_rate == 0.001
+
+
+def test_a_transform_is_its_name_and_its_options():
+    transform = study(data={"transforms": [{"Resize": {"spatial_size": [8, 8]}}]}).data.transforms[0]
+    assert (transform.name, transform.options) == ("Resize", {"spatial_size": [8, 8]})
+
+
+@pytest.mark.parametrize(("labels", "channels"), [({1: "a"}, 1), ({1: "a", 2: "b"}, 3)])
+def test_one_label_needs_one_output_and_more_need_background_too(labels, channels):
+    assert study(labels=labels).out_channels == channels
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        # unknown keys
+        ({"round": 3}, r"round must be a known key; it is not \(did you mean 'rounds'\?\)"),
+        ({"model": {"normalisation": "batch"}}, "model.normalisation must be .* 'model.normalization'"),
+        ({"training": {"optimiser": "adam"}}, "did you mean 'training.optimizer'"),
+        ({"learning_rate": 0.1}, "learning_rate must be a known key.*'training.learning_rate'"),
+        ({"algorithm": {"name": "fedavg", "alpha": 1}}, "a key of algorithm must be one of .*perturbation"),
+        # wrong types
+        ({"rounds": "forty"}, "rounds must be a valid integer.*'forty'"),
+        ({"rounds": True}, "rounds must be a number, not True"),
+        ({"rounds": 2.5}, "rounds must be a valid integer"),
+        ({"data": ["images"]}, "data must be a valid dictionary"),
+        ({"data": {"transforms": "Resize"}}, "data.transforms must be a valid tuple"),
+        ({"labels": "nucleus"}, "labels must be a valid dictionary"),
+        # out of range
+        ({"rounds": 0}, "rounds must be greater than 0, not 0"),
+        ({"seed": -1}, "seed must be greater than or equal to 0"),
+        ({"training": {"learning_rate": 0}}, "training.learning_rate must be greater than 0"),
+        ({"training": {"learning_rate": float("nan")}}, "training.learning_rate must be"),
+        ({"training": {"batch_size": 0}}, "training.batch_size must be greater than 0"),
+        ({"model": {"dropout": 1.0}}, "model.dropout must be less than 1"),
+        ({"model": {"features": [8, 8]}}, "model.features must .*6"),
+        ({"algorithm": {"name": "harmofl", "perturbation": -1.0}}, "algorithm.perturbation must be greater than 0"),
+        ({"algorithm": {"name": "harmofl", "amplitude_band": -1}}, "algorithm.amplitude_band must be"),
+        ({"federation": {"task_timeout_s": 0}}, "federation.task_timeout_s must be greater than 0"),
+        # no such choice
+        ({"algorithm": {"name": "harmfl"}}, r"algorithm.name must be one of .*did you mean 'harmofl'"),
+        ({"algorithm": {"name": "harmofl", "preset": "papers"}}, "did you mean 'paper'"),
+        ({"algorithm": {"name": "harmofl", "amplitude_band": "ful"}}, "algorithm.amplitude_band must be .*'full'"),
+        ({"algorithm": {"name": "harmofl", "step": "perturb"}}, "algorithm.step must be .*did you mean 'perturbed'"),
+        ({"model": {"normalization": "bach"}}, "model.normalization must be .*did you mean 'batch'"),
+        ({"data": {"channels": 2}}, "data.channels must be 1 or 3"),
+        ({"name": "a/b"}, "name must"),
+        # what does not fit together
+        ({"labels": {2: "a"}}, r"labels must be numbered \[1\] for segmentation, not \[2\]"),
+        ({"labels": {}}, "labels must"),
+        ({"metric": "accuracy"}, "metric must be one of dice, dice_with_background for segmentation"),
+        ({"task": "classification", "labels": {0: "a", 1: "b"}}, "must be one of accuracy for classification"),
+    ],
+)
+def test_a_wrong_study_is_refused_with_one_sentence(changes, message):
+    with pytest.raises(ConfigError, match=message) as refusal:
+        study(**changes)
+    assert "\n" not in str(refusal.value) and str(refusal.value).startswith("study.yaml")
+
+
+@pytest.mark.parametrize("missing", ["name", "rounds", "algorithm"])
+def test_a_key_that_must_be_given_is_named(missing):
+    with pytest.raises(ConfigError, match=f"{missing} must be given; it is missing"):
+        parse(Study, {key: value for key, value in MINIMAL.items() if key != missing}, "study.yaml")
+
+
+def test_files_that_cannot_be_read_are_told_apart(tmp_path, monkeypatch):
+    path = tmp_path / "study.yaml"
+    with pytest.raises(ConfigError, match="must exist; it is not there"):
+        load_study(path)
+    path.write_text("a: [1")
+    with pytest.raises(ConfigError, match="must be a YAML file"):
+        load_study(path)
+    path.write_text("just words")
+    with pytest.raises(ConfigError, match="must hold keys and values, not str"):
+        load_study(path)
+    monkeypatch.setattr(Path, "read_text", lambda *a, **k: (_ for _ in ()).throw(PermissionError()))
+    with pytest.raises(ConfigError, match="permission was denied"):
+        load_study(path)
+
+
+def test_a_sites_folders_are_filled_in(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROOT", "/data")
+    path = tmp_path / "site.yaml"
+    path.write_text("data: $ROOT/{study}/{site}\nstate_dir: /state/{site}\n")
+    site = load_settings(Site, path)
+    assert site.data_folder("s", "north") == Path("/data/s/north")
+    assert site.cache_folder("s", "north") == Path("/state/north/cache")
+    assert Server(run_dir="/runs/{study}/{run}").run_folder("s", "r1") == Path("/runs/s/r1")
+
+
+def test_a_wrong_site_file_is_refused(tmp_path):
+    path = tmp_path / "site.yaml"
+    path.write_text("data: /d\nstate: /s\n")
+    with pytest.raises(ConfigError, match=r"site.yaml: .*state"):
+        load_settings(Site, path)
