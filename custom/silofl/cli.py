@@ -77,7 +77,7 @@ def _add_simulate(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--rounds", type=_count, help="instead of the study's")
     command.add_argument("--seed", type=_natural, help="instead of the study's")
     command.add_argument("--sites", type=_names, default=[], help="sites that take part, as a,b; all by default")
-    command.add_argument("--threads", type=int, help="sites at a time; all by default")
+    command.add_argument("--threads", type=_count, help="sites at a time; all by default")
     command.add_argument("--prepare", type=Path, metavar="WORKSPACE", help="only write local/ for nvflare simulator")
     command.set_defaults(command=_simulate)
 
@@ -153,7 +153,7 @@ def _count(text: str) -> int:
 
 
 def _natural(text: str) -> int:
-    if not text.isdigit():
+    if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, not {text!r}")
     return int(text)
 

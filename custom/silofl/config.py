@@ -107,9 +107,22 @@ class ModelSettings(Section):
 
 
 class TrainingSettings(Section):
-    """How a site trains within one round."""
+    """How a site trains within one round.
+
+    Attributes:
+        loss: ``dice_ce`` (Dice plus cross entropy), ``dice`` or ``cross_entropy``.
+        has_batch_dice: Dice of all images of a batch together, for labels that many images lack; else of each image.
+        optimizer: The base optimiser of every step; its state stays at the site from round to round.
+        learning_rate: Of the base optimiser.
+        momentum: Of ``sgd``.
+        betas: Of ``adam`` and ``adamw``.
+        weight_decay: Of the base optimiser.
+        batch_size: Images in a batch; a last batch of one image joins the one before it.
+        local_epochs: Passes over the site's training data in a round, the papers' E.
+    """
 
     loss: Literal["dice_ce", "dice", "cross_entropy"] = "dice_ce"
+    has_batch_dice: bool = False
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     learning_rate: Positive = 1e-3
     momentum: Fraction = 0.9

@@ -206,10 +206,10 @@ def _paint_lesions(tissue: TissueMap, rng: np.random.Generator, grid: Grid) -> N
     """Paint 0 to 3 irregular lesions, each at least a voxel inside the organ's outline."""
     organ = _eroded(np.isin(tissue, (Tissue.LIVER, Tissue.LIVER_VESSEL)))
     seats = np.argwhere(_eroded(_eroded(organ)))
-    count = rng.choice(4, p=(0.1, 0.35, 0.35, 0.2))
+    count = rng.choice(4, p=(0.05, 0.3, 0.4, 0.25))
     points = grid.points_mm()
     for seat in rng.permutation(seats)[:count]:
-        radius = rng.uniform(10, 23)
+        radius = rng.uniform(15, 28)
         blob = _ellipsoid(
             points, tuple(points[:, *seat]), tuple(radius * rng.uniform(0.75, 1.25, 3)), tilt=rng.uniform(0, 180)
         )

@@ -18,7 +18,7 @@ from silofl.errors import ConfigError, DataError
 
 SITES = ("north", "east", "south", "west")
 UNSEEN_SITE = "coast"
-VERSION = 1
+VERSION = 2
 PATIENTS = {"north": 14, "east": 12, "south": 10, "west": 9, UNSEEN_SITE: 11}
 FEWEST_PATIENTS = 6
 SLICES = (6, 10)

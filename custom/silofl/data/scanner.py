@@ -30,7 +30,7 @@ SIGNAL = {
     Tissue.MEDULLA: 0.70,
     Tissue.LIVER: 0.42,
     Tissue.LIVER_VESSEL: 0.54,
-    Tissue.LESION: 0.64,
+    Tissue.LESION: 0.78,
 }
 
 

@@ -77,7 +77,7 @@ def _unet(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Mo
         norm=_norm(settings.normalization),
         dropout=settings.dropout,
     )
-    return _with_group_counts(network)
+    return _with_own_norms(network, settings.normalization)
 
 
 def _densenet121(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:
@@ -90,7 +90,7 @@ def _densenet121(settings: ModelSettings, in_channels: int, out_channels: int) -
         norm=_norm(settings.normalization),
         dropout_prob=settings.dropout,
     )
-    return _with_group_counts(network)
+    return _with_own_norms(network, settings.normalization)
 
 
 NETWORKS: dict[str, Callable[[ModelSettings, int, int], nn.Module]] = {"unet": _unet, "densenet121": _densenet121}
@@ -100,15 +100,18 @@ def _norm(normalization: str) -> tuple[str, dict[str, object]]:
     """Return MONAI's description of a normalisation layer."""
     return {
         "batch": ("batch", {}),
-        "batch_stateless": ("batch", {"affine": False, "track_running_stats": False}),
+        "batch_stateless": ("batch", {}),
         "instance": ("instance", {"affine": True}),
         "group": ("group", {"num_groups": 1}),
     }[normalization]
 
 
-def _with_group_counts(network: nn.Module) -> nn.Module:
-    """Give each GroupNorm eight groups where its channels allow it: MONAI takes one number for all layers."""
-    for module in network.modules():
+def _with_own_norms(network: nn.Module, normalization: str) -> nn.Module:
+    """Finish the layers that MONAI cannot make: GroupNorm by its channels, BatchNorm without state in a DenseNet."""
+    for name, module in list(network.named_modules()):
         if isinstance(module, nn.GroupNorm) and module.num_channels % GROUPS == 0:
             module.num_groups = GROUPS
+        elif isinstance(module, nn.BatchNorm2d) and normalization == "batch_stateless":
+            stateless = nn.BatchNorm2d(module.num_features, affine=False, track_running_stats=False)
+            network.set_submodule(name, stateless)
     return network

@@ -62,9 +62,10 @@ def write_arrays(model: nn.Module, arrays: dict[str, NDArray]) -> None:
                 f"the received {name!r} of shape {np.shape(array)} must fit the model; it has {here}"
             )
         with torch.no_grad():
-            state[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))
+            state[name].copy_(torch.from_numpy(np.asarray(array, order="C")))
 
 
 def _names_below(model: nn.Module, kind: type[nn.Module]) -> set[str]:
-    prefixes = tuple(name + "." for name, module in model.named_modules() if isinstance(module, kind))
+    modules = model.named_modules(remove_duplicate=False)
+    prefixes = tuple(name + "." for name, module in modules if isinstance(module, kind))
     return {name for name in model.state_dict() if name.startswith(prefixes)} if prefixes else set()

@@ -130,7 +130,8 @@ def _best_sentence(run: RunRecords) -> str:
     """Return which round is reported, and why."""
     if run.best_round is None:
         return "No site has validated a model yet."
-    value = mean_validation(next(record for record in run.ledger if record.round == run.best_round))
+    values = [mean_validation(record) for record in run.ledger if record.round == run.best_round]
+    value = values[0] if values else None
     if value is None:
         return f"The reported round is {run.best_round}, the last: there are no validation data."
     return f"The best round on validation is {run.best_round}: {_metric(run)} {number(value)}, mean over sites."

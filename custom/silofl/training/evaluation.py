@@ -14,7 +14,7 @@ from silofl.training.metrics import Score, accuracy_by_case, dice_by_case
 
 
 def predict(model: nn.Module, part: Part, batch_size: int, device: torch.device) -> NDArray:
-    """Return label maps (N, H, W) uint8, or classes (N,), in the part's order."""
+    """Return label maps (N, H, W) uint8, or classes (N,) int64, in the part's order."""
     model.eval()
     with torch.inference_mode():
         answers = [decide(model(inputs)).cpu().numpy() for inputs, _ in evaluation_batches(part, batch_size, device)]
@@ -24,7 +24,7 @@ def predict(model: nn.Module, part: Part, batch_size: int, device: torch.device)
 def decide(logits: Tensor) -> Tensor:
     """Return the label of each pixel or image: the largest logit, or logit > 0 where there is one output."""
     labels = logits[:, 0] > 0 if logits.shape[1] == 1 else logits.argmax(dim=1)
-    return labels.to(torch.uint8)
+    return labels.to(torch.uint8 if logits.ndim > 2 else torch.int64)
 
 
 def score(predictions: NDArray, part: Part, study: Study) -> Score:

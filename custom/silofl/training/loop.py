@@ -34,7 +34,7 @@ def train(
         parameters at the start.
 
     Raises:
-        TrainingError: The loss of a batch is not finite; names epoch and batch.
+        TrainingError: The loss of a batch, or the parameters at the end, are not finite; names epoch and batch.
     """
     model.train()
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -47,7 +47,10 @@ def train(
                 raise TrainingError(f"the loss must be finite, not {value}, in epoch {epoch}, batch {number}")
             losses.append(value)
             distances.append(squared_distance(parameters, start))
-    return TrainingResult(sum(losses) / len(losses), float(torch.stack(distances).mean()), len(losses))
+    drift = float(torch.stack(distances).mean())
+    if not math.isfinite(drift):
+        raise TrainingError(f"the parameters must stay finite; they are not after epoch {epoch}, batch {number}")
+    return TrainingResult(sum(losses) / len(losses), drift, len(losses))
 
 
 def make_optimizer(settings: TrainingSettings, model: nn.Module) -> torch.optim.Optimizer:

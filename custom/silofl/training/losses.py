@@ -25,7 +25,7 @@ def _segmentation_loss(study: Study) -> Loss:
 
     is_binary = study.out_channels == 1
     options = {"sigmoid": is_binary, "softmax": not is_binary, "to_onehot_y": not is_binary}
-    options["include_background"] = is_binary
+    options |= {"include_background": is_binary, "batch": study.training.has_batch_dice}
     losses = {
         "dice_ce": lambda: DiceCELoss(**options),
         "dice": lambda: DiceLoss(**options),

@@ -60,8 +60,11 @@ def dice_by_case(
 
 
 def accuracy_by_case(predictions: NDArray, targets: NDArray, cases: Sequence[str]) -> Score:
-    """Return the share of right classes; predictions and targets have shape (N,), every example is a case."""
-    return _score({case: float(p == t) for case, p, t in zip(cases, predictions, targets, strict=True)}, 0)
+    """Return the mean over cases of the share of right classes; predictions and targets have shape (N,)."""
+    hits: dict[str, list[bool]] = {}
+    for case, prediction, target in zip(cases, predictions, targets, strict=True):
+        hits.setdefault(case, []).append(bool(prediction == target))
+    return _score({case: float(np.mean(values)) for case, values in hits.items()}, 0)
 
 
 def pooled(scores: Sequence[tuple[float, int]]) -> float | None:

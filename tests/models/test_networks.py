@@ -1,0 +1,202 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from silofl.algorithms.harmofl import AmplitudeNorm
+from silofl.models import build_model, build_plain_model
+
+NETWORKS = ("unet", "densenet121")
+# Two convolutions a block, nine blocks; four dense blocks of 6, 12, 24 and 16 layers of two, one a transition and two.
+NUM_LAYERS = {"unet": 18, "densenet121": 2 * (6 + 12 + 24 + 16) + 3 + 2}
+SHAPE = (1, 32, 32)
+
+
+def normalization_layers(model):
+    return [m for m in model.network.modules() if isinstance(m, (_NormBase, nn.GroupNorm, nn.LayerNorm))]
+
+
+def images(count=2, shape=SHAPE, seed=0):
+    return torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("batch", nn.BatchNorm2d),
+        ("batch_stateless", nn.BatchNorm2d),
+        ("instance", nn.InstanceNorm2d),
+        ("group", nn.GroupNorm),
+    ],
+)
+def test_a_normalisation_name_gives_that_layer_everywhere(make_study, network, name, kind):
+    layers = normalization_layers(build_plain_model(make_study(network, name), 0))
+    assert len(layers) == NUM_LAYERS[network]
+    assert {type(layer) for layer in layers} == {kind}
+    has_parameters = name != "batch_stateless"
+    has_statistics = name == "batch"
+    for layer in layers:
+        assert {key for key, _ in layer.named_parameters()} == ({"weight", "bias"} if has_parameters else set())
+        wanted = {"running_mean", "running_var", "num_batches_tracked"} if has_statistics else set()
+        assert {key for key, _ in layer.named_buffers()} == wanted
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_groups_are_eight_where_the_channels_allow_it_and_one_elsewhere(make_study, network):
+    layers = normalization_layers(build_plain_model(make_study(network, "group"), 0))
+    assert all(layer.num_groups == (8 if layer.num_channels % 8 == 0 else 1) for layer in layers)
+    # level five of the U-Net has 12 channels
+    assert {layer.num_groups for layer in layers} == ({8, 1} if network == "unet" else {8})
+
+
+def test_a_group_norm_normalises_within_its_eight_groups(make_study):
+    layer = normalization_layers(build_plain_model(make_study("unet", "group"), 0))[0]
+    inputs = images(2, (16, 4, 4))
+    groups = inputs.reshape(2, 8, -1)
+    centred = groups - groups.mean(2, keepdim=True)
+    wanted = centred / (centred.square().mean(2, keepdim=True) + layer.eps).sqrt()
+    torch.testing.assert_close(layer(inputs), wanted.reshape(inputs.shape), rtol=1e-4, atol=1e-5)
+
+
+def test_stateless_batchnorm_predicts_by_its_batch_and_batchnorm_does_not(make_study):
+    pictures = images(4)
+    for name, is_stateless in (("batch", False), ("batch_stateless", True)):
+        model = build_plain_model(make_study("unet", name), 0).eval()
+        with torch.no_grad():
+            together, alone = model(pictures), torch.cat([model(picture[None]) for picture in pictures])
+        assert torch.allclose(together, alone, atol=1e-4) is not is_stateless
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(make_study, network):
+    study = make_study(network)
+    first, again, other = (build_model(study, SHAPE, seed).state_dict() for seed in (3, 3, 4))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not any(torch.equal(first[name], other[name]) for name in first if first[name].ndim == 4)
+
+
+@pytest.mark.parametrize("build", [lambda s, seed: build_model(s, SHAPE, seed), build_plain_model])
+def test_building_leaves_torchs_random_numbers_alone(make_study, build):
+    study = make_study(algorithm={"name": "harmofl"})
+    torch.manual_seed(11)
+    wanted = torch.rand(4)
+    torch.manual_seed(11)
+    build(study, 3)
+    assert torch.equal(torch.rand(4), wanted)
+
+
+def test_the_weights_do_not_depend_on_torchs_random_numbers(make_study):
+    states = []
+    for outer in (1, 2):
+        torch.manual_seed(outer)
+        states.append(build_plain_model(make_study(), 5).state_dict())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_servers_model_is_the_sites_without_its_input_normalisation(make_study, network):
+    study = make_study(network, algorithm={"name": "harmofl", "preset": "paper"})
+    at_site, at_server = build_model(study, SHAPE, 7).state_dict(), build_plain_model(study, 7).state_dict()
+    amplitude = {"input_norm.running_amplitude", "input_norm.is_fixed"}
+    assert at_site.keys() - at_server.keys() == amplitude
+    assert all(torch.equal(at_server[name], at_site[name]) for name in at_server)
+
+
+@pytest.mark.parametrize("name", ["batch", "batch_stateless", "instance", "group"])
+@pytest.mark.parametrize(
+    ("channels", "labels", "outputs"), [(1, {1: "a"}, 1), (3, {1: "a"}, 1), (1, {1: "a", 2: "b"}, 3)]
+)
+def test_a_unet_gives_a_logit_for_each_pixel_and_output(make_study, name, channels, labels, outputs):
+    model = build_plain_model(make_study("unet", name, labels=labels, channels=channels), 0)
+    logits = model(images(2, (channels, 32, 48)))
+    assert logits.shape == (2, outputs, 32, 48) and logits.dtype == torch.float32
+
+
+def test_a_unet_takes_sizes_that_are_no_multiples_of_its_steps(make_study):
+    assert build_plain_model(make_study(), 0)(images(2, (1, 37, 51))).shape == (2, 3, 37, 51)
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "num_classes"),
+    [("batch", 1, 2), ("batch_stateless", 3, 5), ("instance", 3, 2), ("group", 1, 5)],
+)
+def test_a_densenet_gives_a_logit_for_each_class(make_study, name, channels, num_classes):
+    labels = {number: f"class {number}" for number in range(num_classes)}
+    model = build_plain_model(make_study("densenet121", name, labels=labels, channels=channels), 0)
+    logits = model(images(2, (channels, 64, 64)))
+    assert logits.shape == (2, num_classes) and logits.dtype == torch.float32
+
+
+@pytest.mark.parametrize(("network", "probability"), [("unet", 0.0), ("unet", 0.25), ("densenet121", 0.25)])
+def test_a_studys_dropout_is_the_networks(make_study, network, probability):
+    model = build_plain_model(make_study(network, dropout=probability), 0)
+    found = {m.p for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)}
+    assert found - {0.0} == {probability} - {0.0}
+
+
+def test_a_unet_has_the_studys_features(make_study):
+    model = build_plain_model(make_study(features=[4, 5, 6, 7, 8, 9]), 0)
+    channels = [m.num_features for m in normalization_layers(model)]
+    # down the levels, then up: three decoders give the level above, the last gives the sixth number
+    assert channels[::2] == [4, 5, 6, 7, 8, 7, 6, 5, 9]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "band", "momentum"),
+    [
+        ({"name": "harmofl", "preset": "paper"}, "full", 0.1),
+        ({"name": "harmofl", "preset": "reference"}, 0, 0.0),
+        ({"name": "harmofl", "amplitude_band": 3, "amplitude_momentum": 0.5}, 3, 0.5),
+        ({"name": "fedavg", "amplitude_band": "full"}, "full", 0.1),
+    ],
+)
+def test_amplitude_normalisation_stands_in_front_as_the_recipe_asks(make_study, algorithm, band, momentum):
+    norm = build_model(make_study(algorithm=algorithm), (1, 20, 24), 0).input_norm
+    assert type(norm) is AmplitudeNorm
+    assert (norm.shape, norm.band, norm.momentum) == ((1, 20, 24), band, momentum)
+
+
+@pytest.mark.parametrize("algorithm", [{"name": "fedavg"}, {"name": "harmofl", "amplitude_band": "none"}])
+def test_images_enter_as_they_are_where_the_recipe_does_not_ask(make_study, algorithm):
+    model = build_model(make_study(algorithm=algorithm), SHAPE, 0)
+    assert type(model.input_norm) is nn.Identity
+    assert not any(isinstance(module, AmplitudeNorm) for module in model.modules())
+
+
+def test_the_network_sees_the_normalised_images(make_study):
+    model = build_model(make_study(algorithm={"name": "harmofl"}), SHAPE, 0)
+    model.input_norm.fix(torch.full((1, 32, 17), 4.0))
+    model.eval()
+    with torch.no_grad():
+        wanted = model.network(model.input_norm(images()))
+        torch.testing.assert_close(model(images()), wanted, rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(model.network(images()), wanted, atol=1e-3)
+
+
+def test_channels_last_in_memory_give_the_same_numbers(make_study):
+    model = build_plain_model(make_study(), 0).eval()
+    assert model.network.conv_0.conv_1.conv.weight.is_contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        here = model(images())
+        there = model.network.to(memory_format=torch.contiguous_format)(images())
+    torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_parameter_learns(make_study, network):
+    model = build_plain_model(make_study(network), 0)
+    model(images(2, (1, 64, 64))).square().sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_gpu_gives_the_cpus_logits_within_bfloat16(make_study, network):
+    model = build_plain_model(make_study(network), 0).eval()
+    pictures = images(2, (1, 64, 64))
+    with torch.no_grad():
+        here = model(pictures)
+        there = model.cuda()(pictures.cuda())
+    assert there.dtype == torch.float32
+    torch.testing.assert_close(there.cpu(), here, rtol=0.05, atol=0.05 * float(here.abs().max()))

@@ -1,0 +1,143 @@
+import json
+
+import numpy as np
+import pytest
+import yaml
+from silofl.report.folder import Pictures
+from silofl.rounds.ledger import Round
+
+RUN_ID = "small-1"
+RECIPE = {
+    "amplitude_band": 0,
+    "amplitude_momentum": 0.1,
+    "step": "perturbed",
+    "perturbation": 0.05,
+    "proximal": 0.01,
+    "stays_home": "batchnorm",
+    "mixing": "shared",
+    "weights": "examples",
+    "server_lr": 1.0,
+}
+
+
+@pytest.fixture
+def results():
+    """Build a finished run's result of two sites."""
+
+    def build(**changes):
+        values = {
+            "study": "small",
+            "algorithm": "harmofl",
+            "preset": "recommended",
+            "recipe": RECIPE,
+            "seed": 0,
+            "rounds": 2,
+            "metric": "dice",
+            "normalization": "batch",
+            "split_unit": "patient",
+            "version": "0.1.0",
+            "status": "COMPLETE",
+            "reasons": [],
+            "run": RUN_ID,
+            "best_round": 2,
+            "model": "best validation, round 2",
+            "sites": {"east": 0.5, "west": 0.75},
+            "mean": 0.625,
+            "spread": 0.125,
+            "pooled": 0.7,
+            "cases": {"east": 1, "west": 4},
+            "excluded_cases": {"east": 0, "west": 2},
+            "validation": {"east": {"value": 0.4}, "west": {"value": 0.6}},
+        }
+        return values | changes
+
+    return build
+
+
+@pytest.fixture
+def record():
+    """Build one record of the ledger in which two sites answered."""
+
+    def build(number=1, validation=(0.4, 0.6), **changes):
+        scores = dict(zip(("east", "west"), validation, strict=True))
+        values = {
+            "started_at": "2030-01-02T03:04:05+00:00",
+            "asked": ["east", "west"],
+            "answered": ["east", "west"],
+            "weights": {site: {"east": 0.25, "west": 0.75} for site in scores},
+            "examples": {"east": 10, "west": 30},
+            "metrics": {site: {"loss": 1 / number, "drift": 0.1} for site in scores},
+            "validation": {s: {"value": v, "num_cases": 1, "num_excluded": 0} for s, v in scores.items()},
+            "drift": 0.1,
+            "bytes_to": dict.fromkeys(scores, 1_000_000),
+            "bytes_from": dict.fromkeys(scores, 500_000),
+            "seconds": 2.0,
+        }
+        return Round(number, **(values | changes))
+
+    return build
+
+
+@pytest.fixture
+def pictures():
+    """Build a site's pictures: squares as truth, the same squares one pixel lower as prediction."""
+
+    def build(cases=("a", "b", "c"), channels=1, labels=(1,), shift=0.0, size=24):
+        rng = np.random.default_rng(0)
+        images = rng.random((len(cases), channels, size, size)).astype(np.float32)
+        truths = np.zeros((len(cases), size, size), np.uint8)
+        for place, label in enumerate(labels):
+            truths[:, 4 + 8 * place : 10 + 8 * place, 4:12] = label
+        values = np.linspace(0.2, 0.8, len(cases))
+        return Pictures(images, images + shift, truths, np.roll(truths, 1, axis=1), values, np.array(cases))
+
+    return build
+
+
+class RunFiles:
+    """A run's folder that a test fills."""
+
+    def __init__(self, path):
+        self.path = path
+        path.mkdir(parents=True)
+
+    def json(self, name, value):
+        (self.path / name).write_text(json.dumps(value), encoding="utf-8")
+        return self
+
+    def ledger(self, *records):
+        return self.json("ledger.json", [record.as_dict() for record in records])
+
+    def study(self, **changes):
+        values = {"name": "small", "task": "segmentation", "labels": {1: "organ"}, "rounds": 2}
+        values["algorithm"] = {"name": "fedavg"}
+        path = self.path / "job" / "app" / "config" / "study.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(yaml.safe_dump(values | changes), encoding="utf-8")
+        return self
+
+    def pictures(self, site, shown):
+        path = self.path / "sites" / site / RUN_ID / "pictures.npz"
+        path.parent.mkdir(parents=True)
+        np.savez_compressed(path, **vars(shown))
+        return self
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Make a run's folder by its name."""
+    return lambda name="run": RunFiles(tmp_path / name)
+
+
+@pytest.fixture
+def finished(run, results, record, pictures):
+    """Make the folder of a finished simulation with two rounds and pictures of two cases a site."""
+
+    def make(name="run", shown=None, **changes):
+        files = run(name).json("results.json", results(**changes)).json("run.json", {}).study()
+        files.ledger(record(1, (0.1, 0.2)), record(2))
+        for site in ("east", "west"):
+            files.pictures(site, shown or pictures(("a", "b")))
+        return files.path
+
+    return make

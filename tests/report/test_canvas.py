@@ -1,0 +1,49 @@
+import base64
+import io
+
+import matplotlib
+import numpy as np
+from matplotlib.lines import Line2D
+from PIL import Image as Picture
+from silofl.report.canvas import Image, as_values, legend, line_style, literal, panels, png
+
+
+def test_a_figure_becomes_a_png_of_its_size():
+    figure, axes = panels(1, 2, (4, 2))
+    assert axes.shape == (1, 2)
+    assert Picture.open(io.BytesIO(png(figure, dpi=50))).size == (200, 100)
+
+
+def test_a_trimmed_figure_loses_its_empty_margin():
+    figure, ((axes,),) = panels(1, 1, (4, 2))
+    axes.set_visible(False)
+    figure.text(0.5, 0.5, "small")
+    assert Picture.open(io.BytesIO(png(figure, dpi=50, is_trimmed=True))).size[0] < 100
+
+
+def test_figures_leave_the_global_state_of_matplotlib_alone():
+    before = dict(matplotlib.rcParams)
+    png(panels(1, 1, (1, 1))[0])
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_an_image_carries_its_bytes_in_its_address():
+    scheme, data = Image(b"png", "alt", "caption").uri.split(",")
+    assert scheme == "data:image/png;base64" and base64.b64decode(data) == b"png"
+
+
+def test_lines_beyond_the_colours_differ_by_their_dash():
+    styles = {tuple(line_style(i).values()) for i in range(20)}
+    assert len(styles) == 20
+
+
+def test_dollar_signs_and_underscores_in_names_are_drawn_and_not_read():
+    figure, ((axes,),) = panels(1, 1, (2, 2))
+    axes.set_title(literal("$broken_{ $"))
+    legend(figure, [Line2D([], [])], ["_hidden $x^$"])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [r"_hidden \$x^\$"]
+    assert png(figure).startswith(b"\x89PNG")
+
+
+def test_missing_values_are_gaps():
+    np.testing.assert_array_equal(as_values([1.0, None]), [1.0, np.nan])

@@ -1,0 +1,87 @@
+import os
+
+import pytest
+from silofl.errors import ConfigError
+from silofl.report.folder import UNFINISHED, read_run
+
+
+def test_a_finished_run_is_read_whole(finished):
+    run = read_run(finished())
+    assert (run.results["mean"], len(run.ledger), run.labels) == (0.625, 2, {1: "organ"})
+    assert sorted(run.pictures) == run.sites == ["east", "west"]
+
+
+def test_a_run_without_result_is_unfinished_and_described_by_its_study(run, record):
+    found = read_run(run().study(seed=7).ledger(record(1)).path).results
+    assert (found["status"], found["algorithm"], found["seed"]) == (UNFINISHED, "fedavg", 7)
+    assert found["recipe"]["stays_home"] == "nothing"
+
+
+def test_a_run_at_a_server_has_no_study_and_still_can_be_read(run, record):
+    records = read_run(run("nuclei-1").ledger(record(1)).path)
+    assert (records.results["study"], records.labels, records.pictures) == ("nuclei-1", {}, {})
+
+
+@pytest.mark.parametrize(("files", "is_simulation"), [({"run.json": {}}, True), ({"ledger.json": []}, False)])
+def test_only_a_simulation_can_be_resumed_by_the_command_line(run, files, is_simulation):
+    folder = run()
+    for name, value in files.items():
+        folder.json(name, value)
+    assert read_run(folder.path).can_resume_here is is_simulation
+
+
+def test_without_a_result_the_best_round_is_the_first_with_the_best_mean_over_most_sites(run, record):
+    rounds = [record(1, (0.9, None)), record(2, (0.4, 0.6)), record(3, (0.5, 0.5)), record(4, (0.1, 0.2))]
+    assert read_run(run().ledger(*rounds).path).best_round == 2
+
+
+def test_without_validation_there_is_no_best_round_yet(run, record):
+    assert read_run(run().ledger(record(1, validation=(None, None))).path).best_round is None
+
+
+def test_sites_that_were_asked_count_even_when_they_never_answered(run, results, record):
+    files = run().json("results.json", results()).ledger(record(1, asked=["east", "south", "west"]))
+    assert read_run(files.path).sites == ["east", "south", "west"]
+
+
+def test_labels_without_a_study_are_the_numbers_of_the_pictures(run, results, pictures):
+    files = run().json("results.json", results()).pictures("east", pictures(labels=(1, 2)))
+    assert read_run(files.path).labels == {1: "label 1", 2: "label 2"}
+
+
+@pytest.mark.parametrize("name", ["missing", "empty", "file"])
+def test_a_folder_that_is_no_run_is_refused(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=f"{name} must be the folder of a run; it holds no results.json"):
+        read_run(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("results.json", '{"status": ', "results.json must be JSON; it is broken"),
+        ("results.json", "[]", "results.json must hold a JSON dict, not list"),
+        ("ledger.json", '[{"round": 1}]', "ledger.json must hold rounds with all their keys"),
+    ],
+)
+def test_a_broken_file_is_named(run, name, text, sentence):
+    folder = run().path
+    (folder / name).write_text(text)
+    with pytest.raises(ConfigError, match=sentence):
+        read_run(folder)
+
+
+def test_broken_pictures_name_their_site(finished):
+    folder = finished()
+    next((folder / "sites" / "west").glob("*/pictures.npz")).write_bytes(b"PK\x03\x04 not a zip")
+    with pytest.raises(ConfigError, match="pictures of site 'west' must be a readable pictures.npz"):
+        read_run(folder)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file_is_a_permission_error(finished):
+    folder = finished()
+    (folder / "results.json").chmod(0)
+    with pytest.raises(ConfigError, match="must be readable by this account"):
+        read_run(folder)

@@ -1,0 +1,191 @@
+import re
+from html.parser import HTMLParser
+
+import pytest
+from silofl.errors import ConfigError
+from silofl.report.pages import write_comparison, write_report
+
+VOID = {"meta", "img", "wbr", "br", "link"}
+
+
+class Page(HTMLParser):
+    """Reads a page: its words, its images, and whether every tag is closed."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.open, self.words, self.images, self.addresses = [], [], [], []
+        self.source = path.read_text(encoding="utf-8")
+        self.feed(self.source)
+        self.close()
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "img":
+            self.images.append(attributes)
+        self.addresses += [attributes[name] for name in ("src", "href") if name in attributes]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+
+@pytest.fixture
+def tested(run, results):
+    """Make a run's folder that holds a result and nothing else."""
+    return lambda **changes: run().json("results.json", results(**changes)).path
+
+
+def report(folder):
+    return Page(write_report(folder))
+
+
+def test_a_report_is_one_file_that_loads_nothing(finished):
+    page = report(finished())
+    assert page.open == [] and "<script" not in page.source
+    assert page.source.startswith("<!DOCTYPE html>")
+    assert all(address.startswith(("#", "data:image/png;base64,")) for address in page.addresses)
+    assert not re.search(r"url\(|@import", page.source)
+
+
+def test_every_image_has_an_alternative_text(finished, pictures):
+    page = report(finished(shown=pictures(shift=0.5)))
+    # curves, drift, two sites, normalisation, traffic
+    assert len(page.images) == 6 and all(image["alt"] for image in page.images)
+
+
+def test_a_report_holds_status_sites_recipe_and_how_to_load_the_model(finished):
+    folder = finished()
+    (folder / "model").mkdir()
+    (folder / "model" / "best.pt").write_bytes(b"")
+    page = report(folder)
+    for words in (
+        "COMPLETE",
+        "0.625",
+        "mean over sites",
+        "alpha = 0.05",
+        "best validation, round 2",
+        "Seed 0",
+        "0.750",
+    ):
+        assert words in page.text
+    assert 'load_study(Path("job/app/config/study.yaml"))' in page.text
+    assert "image_shape=(1, 24, 24)" in page.text and "model/best.pt" in page.text
+    assert "BatchNorm arrays never left the sites" in page.text
+    assert 'class="banner good"' in page.source
+
+
+def test_names_and_reasons_are_escaped(run, results, record, pictures):
+    name = '<script>alert("x")</script>'
+    broken = record(1, asked=[name], answered=[], failed={name: "<b>no</b>"}, validation=(0.1, 0.2))
+    values = results(status="INCOMPLETE", reasons=[f"site {name} did not test"], sites={name: 0.5}, study=name)
+    folder = run().json("results.json", values).study(labels={1: "<i>organ</i>"}).ledger(broken).path
+    page = report(folder)
+    assert "<script" not in page.source and "<b>" not in page.source
+    assert f"site {name} did not test" in page.text
+
+
+def test_an_incomplete_run_says_why(tested):
+    page = report(tested(status="INCOMPLETE", reasons=["site west missed rounds [2]"]))
+    assert 'class="banner warning"' in page.source and "site west missed rounds [2]" in page.text
+
+
+def test_a_failed_run_has_a_report_with_its_reason(run):
+    values = {"status": "FAILED", "study": "small", "reasons": ["no site joined"], "sites": {}, "metric": "dice"}
+    page = report(run().json("results.json", values).json("run.json", {}).path)
+    assert 'class="banner bad"' in page.source and "no site joined" in page.text
+    assert "go on with it: python -m silofl resume" in page.text and "No round has finished." in page.text
+
+
+def test_an_unfinished_run_has_a_report_with_its_curves_so_far(run, record):
+    folder = run().study().json("run.json", {}).ledger(record(1)).path
+    page = report(folder)
+    assert "1 of 2 rounds are finished and there is no result yet" in page.text
+    assert f"running or interrupted; resume with: python -m silofl resume {folder}" in page.text
+    assert len(page.images) == 3 and "best round so far 1" in page.text
+
+
+def test_a_run_that_has_not_finished_a_round_has_a_report(run):
+    assert "0 of 2 rounds are finished" in report(run().study().json("run.json", {}).path).text
+
+
+def test_a_run_of_a_real_federation_says_that_pictures_stay_at_the_sites(tested):
+    page = report(tested())
+    assert "The pictures stay at the sites" in page.text and "image_shape" not in page.text
+
+
+def test_a_site_without_a_counted_case_is_named_beside_the_pictures_of_the_others(run, results, pictures):
+    values = results(sites={"east": 0.5, "west": None})
+    page = report(run().json("results.json", values).pictures("east", pictures()).path)
+    assert "No picture is here of west" in page.text and "mean over 1 of 2 sites" in page.text
+
+
+def test_classification_has_no_outlines_and_says_so(tested):
+    assert "a class has no outline" in report(tested(metric="accuracy")).text
+
+
+def test_colour_images_of_several_labels_have_a_report(run, results, record, pictures):
+    files = run().json("results.json", results()).study(labels={1: "organ", 2: "lesion"}).ledger(record(1))
+    page = report(files.pictures("east", pictures(channels=3, labels=(1, 2))).path)
+    assert any("Site east" in image["alt"] for image in page.images)
+
+
+def test_local_training_has_no_aggregation_weights(tested, results):
+    recipe = results()["recipe"] | {"stays_home": "everything"}
+    assert "No weights travel: each site trains alone." in report(tested(recipe=recipe)).text
+
+
+def test_caveats_stand_in_banners(tested):
+    text = report(tested(split_unit="slices", normalization="batch_stateless")).text
+    assert "CAUTION same person in training and test" in text
+    assert "CAUTION a prediction depends on the batch it stands in" in text
+
+
+def test_a_report_is_written_anew_and_leaves_no_other_file(run, results, record):
+    folder = run().json("results.json", results()).ledger(record(1)).path
+    before = write_report(folder).read_bytes()
+    assert write_report(folder).read_bytes() == before
+    assert [path.name for path in folder.glob("*report*")] == ["report.html"]
+
+
+def test_a_folder_that_is_no_run_has_no_report(tmp_path):
+    with pytest.raises(ConfigError, match="must be the folder of a run"):
+        write_report(tmp_path)
+
+
+def test_a_comparison_shows_table_curves_and_the_same_case(finished, tmp_path):
+    runs = [finished("a", mean=0.6), finished("b", algorithm="fedavg", mean=0.7)]
+    page = Page(write_comparison(runs, tmp_path / "deep" / "comparison.html"))
+    # curves, one case a site
+    assert page.open == [] and len(page.images) == 3
+    assert "0.700 best" in page.text and "0.600 best" not in page.text
+    assert all(str(run) in page.text for run in runs)
+
+
+def test_a_comparison_takes_unfinished_and_failed_runs(finished, run, record, tmp_path):
+    unfinished = run("u").study().ledger(record(1)).path
+    failed = run("f").json("results.json", {"status": "FAILED", "reasons": ["no"], "sites": {}}).path
+    page = Page(write_comparison([finished("a"), unfinished, failed], tmp_path / "c.html"))
+    assert "UNFINISHED" in page.text and "FAILED" in page.text
+    assert "No two runs hold a picture of the same test case" in page.text
+
+
+def test_a_comparison_of_nothing_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="must have at least one run"):
+        write_comparison([], tmp_path / "c.html")
+
+
+def test_a_comparison_needs_a_file_and_not_a_folder(finished, tmp_path):
+    with pytest.raises(ConfigError, match="must be a file to write, not a folder"):
+        write_comparison([finished()], tmp_path)
+
+
+def test_a_place_that_cannot_be_written_to_is_named(finished, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="c.html must be writable; it is not"):
+        write_comparison([finished()], tmp_path / "file" / "c.html")

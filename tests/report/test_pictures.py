@@ -1,0 +1,105 @@
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+from silofl.report.pictures import (
+    LABEL_COLOURS,
+    before_and_after,
+    case_grid,
+    case_ranks,
+    grey_window,
+    label_colours,
+    same_case,
+    shared_window,
+    short_metric,
+)
+
+LABELS = {1: "organ", 2: "lesion"}
+
+
+def pixels(png):
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(int)
+
+
+def num_pixels_of(png, colour):
+    """Count pixels close to a colour, given as #rrggbb."""
+    distance = np.abs(pixels(png) - np.array(list(bytes.fromhex(colour[1:])))).max(axis=-1)
+    return int((distance < 40).sum())
+
+
+def test_outlines_have_the_colours_of_their_labels(pictures):
+    one, two = (case_grid(pictures(labels=labels), LABELS, "dice") for labels in ((1,), (1, 2)))
+    assert num_pixels_of(one, LABEL_COLOURS[0]) > 500
+    # the legend names both labels; outlines add much more
+    assert num_pixels_of(two, LABEL_COLOURS[1]) > num_pixels_of(one, LABEL_COLOURS[1]) + 500
+
+
+def test_an_empty_mask_has_no_outline(pictures):
+    assert num_pixels_of(case_grid(pictures(labels=()), {1: "organ"}, "dice"), LABEL_COLOURS[0]) < 500
+
+
+def test_a_mask_that_fills_the_image_is_outlined_at_its_edge(pictures):
+    shown = pictures(labels=())
+    shown.truths[:] = 1
+    assert num_pixels_of(case_grid(shown, {1: "organ"}, "dice"), LABEL_COLOURS[0]) > 500
+
+
+def test_colour_images_keep_their_colours(pictures):
+    shown = pictures(channels=3, labels=())
+    shown.images[:] = np.array([1.0, 0.0, 0.0])[:, None, None]
+    assert num_pixels_of(case_grid(shown, {1: "organ"}, "dice"), "#ff0000") > 10_000
+
+
+def test_a_case_that_stands_twice_is_drawn_once(pictures):
+    widths = [
+        pixels(case_grid(pictures(cases), LABELS, "dice")).shape[1] for cases in (("a", "a", "a"), ("a", "b", "c"))
+    ]
+    assert widths[0] < widths[1] / 2
+
+
+@pytest.mark.parametrize(
+    ("cases", "ranks"),
+    [
+        (("a", "b", "c"), {0: "worst", 1: "median", 2: "best"}),
+        (("a", "b", "b"), {0: "worst", 1: "best"}),
+        (("a", "a", "a"), {0: "only case"}),
+    ],
+)
+def test_ranks_follow_the_number_of_different_cases(pictures, cases, ranks):
+    assert case_ranks(pictures(cases)) == ranks
+
+
+def test_before_and_after_share_one_grey_scale(pictures):
+    shown = pictures(cases=("a",))
+    shown.images[:] = 0.25
+    shown.normalized[:] = 0.75
+    assert shared_window({"east": shown}) == (0.25, 0.75)
+    greys = pixels(before_and_after({"east": shown}, (0.0, 1.0)))[:, :, 0]
+    # 0.25 and 0.75 of 255, to one of matplotlib's 256 greys
+    assert all((np.abs(greys - grey) <= 1).sum() > 10_000 for grey in (64, 191))
+
+
+def test_the_same_case_is_drawn_with_each_runs_prediction(pictures):
+    runs = {f"{i}: run": pictures(("b", "a"), labels=(1, 2)) for i in range(1, 6)}
+    few, many = (same_case(dict(list(runs.items())[:n]), "a", LABELS, "dice") for n in (2, 5))
+    assert pixels(many).shape[0] > 1.5 * pixels(few).shape[0]
+
+
+def test_the_window_of_colour_is_fixed_and_of_grey_follows_the_values(pictures):
+    grey = np.linspace(0, 0.1, 1000, dtype=np.float64).reshape(1, 1, 10, 100)
+    assert grey_window([pictures(channels=3).images]) == (0.0, 1.0)
+    assert grey_window([np.repeat(grey, 3, axis=1)]) == pytest.approx((0.0005, 0.0995))
+    assert grey_window([pictures(channels=3).images - 5])[0] < -4
+
+
+def test_the_window_of_a_flat_image_is_not_empty():
+    assert grey_window([np.full((1, 1, 4, 4), 3.0)]) == (3.0, 4.0)
+
+
+def test_colours_follow_the_labels_numbers():
+    assert label_colours({2: "b", 1: "a"}) == {1: LABEL_COLOURS[0], 2: LABEL_COLOURS[1]}
+
+
+def test_titles_name_the_metric_in_one_word():
+    assert [short_metric(name) for name in ("dice", "dice_with_background")] == ["dice", "dice"]

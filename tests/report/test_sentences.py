@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import pytest
+from silofl.algorithms.recipe import Recipe
+from silofl.report.sentences import (
+    caveats,
+    metric_sentence,
+    normalization_label,
+    recipe_answers,
+    remedy_sentence,
+    unfinished_sentence,
+)
+
+
+def answers(**changes):
+    recipe = Recipe(**changes)
+    return [answer for _, answer in recipe_answers(vars(recipe))]
+
+
+def test_the_plain_recipe_says_that_nothing_special_is_done():
+    amplitude, step, home, mixing = answers()
+    assert amplitude.startswith("Not:") and step.startswith("Plain:") and home.startswith("Nothing:")
+    assert mixing == "Every site gets the same weighted mean; a site's weight is its number of training examples."
+
+
+@pytest.mark.parametrize(
+    ("band", "words"), [("full", "of all frequencies"), (0, "of the mean intensity alone"), (3, "up to radius 3")]
+)
+def test_the_band_of_amplitude_normalisation_is_told(band, words):
+    assert words in answers(amplitude_band=band)[0]
+
+
+def test_a_step_is_told_with_its_constant():
+    assert "alpha = 0.2" in answers(step="perturbed", perturbation=0.2)[1]
+    assert "mu = 0.3" in answers(step="proximal", proximal=0.3)[1]
+
+
+def test_a_server_learning_rate_is_told_when_it_changes_something():
+    assert "learning rate 0.5" in answers(server_lr=0.5)[3]
+
+
+def test_local_training_listens_to_nobody():
+    assert answers(stays_home="everything")[2:] == [
+        "Everything: each site trains alone and sends only its scores.",
+        "Nobody: no weights travel.",
+    ]
+
+
+def test_an_answer_of_another_version_is_shown_as_it_is():
+    assert recipe_answers({"step": "sideways", "mixing": "ring", "weights": "uniform"})[1][1] == "sideways"
+
+
+def test_an_unfinished_simulation_names_the_command_that_goes_on():
+    sentence = unfinished_sentence(Path("runs/a"), True, 3, 10)
+    assert sentence.startswith("3 of 10 rounds are finished")
+    assert "running or interrupted; resume with: python -m silofl resume runs/a" in sentence
+
+
+def test_an_unfinished_run_at_a_server_names_the_setting_that_goes_on():
+    assert "set continue_run: small-1 in study.yaml" in unfinished_sentence(Path("runs/small-1"), False, 3, None)
+
+
+@pytest.mark.parametrize(("status", "is_simulation"), [("COMPLETE", True), ("FAILED", False)])
+def test_only_a_failed_simulation_has_a_remedy(status, is_simulation):
+    assert remedy_sentence(Path("a"), status, is_simulation) == ""
+    assert "resume a" in remedy_sentence(Path("a"), "FAILED", True)
+
+
+def test_each_metric_is_defined_and_an_unknown_one_named():
+    assert "excluded" in metric_sentence("dice")
+    assert "background" in metric_sentence("dice_with_background")
+    assert "right" in metric_sentence("accuracy")
+    assert metric_sentence("hausdorff") == "The study's metric is hausdorff."
+
+
+def test_stateless_batchnorm_carries_its_catch():
+    assert normalization_label("batch_stateless").endswith("(a prediction depends on the batch it stands in)")
+    assert normalization_label("group") == "group"
+    assert normalization_label(None) == "-"
+
+
+def test_caveats_are_said_only_where_they_hold():
+    assert caveats({"split_unit": "patient", "normalization": "batch"}) == []
+    found = caveats({"split_unit": "slices", "normalization": "batch_stateless"})
+    assert found[0].startswith("same person in training and test")
+    assert found[1].startswith("a prediction depends on the batch it stands in")

@@ -1,0 +1,81 @@
+import ctypes
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from silofl.errors import ConfigError
+from silofl.training import device
+from silofl.training.device import choose_device, keep_freed_memory, seed_of
+
+PARTS = (0, "north", 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "has_gpu", "wanted"),
+    [("cpu", True, "cpu"), ("cpu", False, "cpu"), ("auto", True, "cuda"), ("auto", False, "cpu"), ("cuda", True, "cuda")],
+)
+def test_auto_takes_a_gpu_where_there_is_one(monkeypatch, name, has_gpu, wanted):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    assert choose_device(name).type == wanted
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="device must be 'cpu' or 'auto' .*, not 'cuda'"):
+        choose_device("cuda")
+
+
+@pytest.mark.parametrize("changed", [(1, "north", 3, 1), (0, "south", 3, 1), (0, "north", 4, 1), (0, "north", 3, 2)])
+def test_a_seed_depends_on_every_part(changed):
+    assert seed_of(*changed) != seed_of(*PARTS)
+
+
+def test_a_seed_depends_on_the_order_of_its_parts_and_on_where_they_end():
+    assert len({seed_of(1, 2, 3), seed_of(3, 2, 1), seed_of(12, 3), seed_of(1, 23)}) == 4
+
+
+def test_a_seed_is_the_same_in_every_process():
+    code = f"from silofl.training.device import seed_of; print(seed_of(*{PARTS!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert int(done.stdout) == seed_of(*PARTS)
+
+
+def test_seeds_spread_over_what_every_generator_takes():
+    seeds = {seed_of(0, "north", number, 1) for number in range(1000)}
+    assert len(seeds) == 1000
+    assert min(seeds) >= 0 and 2**31 < max(seeds) < 2**32
+
+
+class Library:
+    """A C library that notes what it is asked."""
+
+    def __init__(self):
+        self.calls = []
+
+    def mallopt(self, number, value):
+        self.calls.append((number, value))
+
+
+def test_on_linux_glibc_keeps_freed_memory(monkeypatch):
+    library = Library()
+    monkeypatch.setattr(device.sys, "platform", "linux")
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    keep_freed_memory()
+    # M_MMAP_THRESHOLD is -3 and M_TRIM_THRESHOLD -1; both values must fit a C int
+    assert [number for number, _ in library.calls] == [-3, -1]
+    assert all(2**30 <= value < 2**31 for _, value in library.calls)
+
+
+def test_other_systems_and_other_c_libraries_are_left_alone(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    monkeypatch.setattr(device.sys, "platform", "linux")
+    keep_freed_memory()
+
+    def refuse(name):
+        pytest.fail("no library may be opened")
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    monkeypatch.setattr(device.sys, "platform", "darwin")
+    keep_freed_memory()

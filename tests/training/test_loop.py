@@ -1,0 +1,201 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from silofl.algorithms.harmofl import drift
+from silofl.algorithms.steps import plain_step
+from silofl.config import TrainingSettings
+from silofl.errors import TrainingError
+from silofl.training.loop import make_optimizer, train
+
+
+def one_weight(value=0.0):
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, value)
+    return model
+
+
+def network(seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2))
+
+
+def batches(count, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        (torch.rand(4, 3, generator=generator), torch.randint(2, (4,), generator=generator)) for _ in range(count)
+    ]
+
+
+def sgd(model, lr=0.1):
+    return torch.optim.SGD(model.parameters(), lr)
+
+
+def step_of(values):
+    """Return a step that changes nothing and reports one value after the other."""
+    remaining = iter(values)
+    return lambda model, optimizer, loss, batch: torch.tensor(next(remaining))
+
+
+def test_the_result_is_the_mean_loss_before_each_step_and_the_mean_squared_distance_after_it():
+    model, batch = one_weight(), (torch.ones(1, 1), torch.full((1, 1), 2.0))
+    result = train(model, [[batch, batch]], sgd(model, 0.25), nn.functional.mse_loss, plain_step)
+    # w = 0: loss (0 - 2)^2 = 4, gradient -4, so w = 1; then loss 1, gradient -2, so w = 1.5
+    assert model.weight.item() == 1.5
+    assert result.loss == (4 + 1) / 2
+    assert result.drift == (1**2 + 1.5**2) / 2
+    assert result.steps == 2
+
+
+def test_training_is_the_same_as_a_loop_written_out_in_torch():
+    ours, theirs = network(), network()
+    epochs = [batches(3, seed=1), batches(3, seed=2)]
+    train(ours, epochs, torch.optim.Adam(ours.parameters(), 0.01), nn.functional.cross_entropy, plain_step)
+    optimizer = torch.optim.Adam(theirs.parameters(), 0.01)
+    for epoch in epochs:
+        for inputs, targets in epoch:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(theirs(inputs), targets).backward()
+            optimizer.step()
+    for left, right in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_drift_is_that_of_the_recorded_trajectory():
+    results, trajectory = [], []
+    for seed in (1, 2):
+        model, steps = network(), []
+
+        def recording(model, optimizer, loss, batch, steps=steps):
+            value = plain_step(model, optimizer, loss, batch)
+            steps.append(nn.utils.parameters_to_vector(model.parameters()).detach().numpy().copy())
+            return value
+
+        start = nn.utils.parameters_to_vector(model.parameters()).detach().numpy().copy()
+        results.append(train(model, [batches(4, seed)], sgd(model), nn.functional.cross_entropy, recording))
+        np.testing.assert_allclose(results[-1].drift, drift([steps], start), rtol=1e-5)
+        trajectory.append(steps)
+    # sites that take the same number of steps count the same in Eq. 9
+    np.testing.assert_allclose(np.mean([result.drift for result in results]), drift(trajectory, start), rtol=1e-5)
+
+
+def test_learning_rate_zero_drifts_nowhere():
+    model = network()
+    before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    result = train(model, [batches(3)], sgd(model, 0.0), nn.functional.cross_entropy, plain_step)
+    assert result.drift == 0
+    assert torch.equal(nn.utils.parameters_to_vector(model.parameters()), before)
+
+
+def test_frozen_parameters_stay_and_do_not_drift():
+    model, batch = nn.Linear(1, 1), (torch.ones(1, 1), torch.full((1, 1), 2.0))
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    model.bias.requires_grad_(False)
+    result = train(model, [[batch]], sgd(model, 0.25), nn.functional.mse_loss, plain_step)
+    # the weight alone moves, by 0.25 * 4 = 1
+    assert result.drift == 1 and model.bias.item() == 0
+
+
+def test_the_model_is_trained_in_training_mode():
+    model, modes = network().eval(), []
+
+    def step(model, optimizer, loss, batch):
+        modes.append(model.training)
+        return torch.tensor(1.0)
+
+    train(model, [batches(2)], sgd(model), nn.functional.cross_entropy, step)
+    assert modes == [True, True]
+
+
+def test_an_epoch_is_drawn_only_after_the_one_before_is_done():
+    events = []
+
+    def epochs():
+        for number in (1, 2):
+            events.append(f"epoch {number}")
+            yield batches(2)
+
+    def step(model, optimizer, loss, batch):
+        events.append("step")
+        return torch.tensor(1.0)
+
+    model = network()
+    train(model, epochs(), sgd(model), nn.functional.cross_entropy, step)
+    assert events == ["epoch 1", "step", "step", "epoch 2", "step", "step"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize(("before", "place"), [(0, "epoch 1, batch 1"), (4, "epoch 2, batch 2")])
+def test_a_loss_that_is_not_finite_stops_training_and_names_epoch_and_batch(value, before, place):
+    model = network()
+    epochs = [batches(3), batches(3)]
+    with pytest.raises(TrainingError, match=f"the loss must be finite, not {value}, in {place}"):
+        train(model, epochs, sgd(model), nn.functional.cross_entropy, step_of([0.5] * before + [value]))
+
+
+def test_parameters_that_the_last_step_broke_are_refused_though_every_loss_was_finite():
+    model, seen = one_weight(), []
+
+    def step(model, optimizer, loss, batch):
+        seen.append(batch)
+        if len(seen) == 4:
+            nn.init.constant_(model.weight, float("nan"))
+        return torch.tensor(0.5)
+
+    with pytest.raises(TrainingError, match="parameters must stay finite.* epoch 2, batch 2"):
+        train(model, [[0, 1], [2, 3]], sgd(model), nn.functional.mse_loss, step)
+
+
+# --- the optimiser
+
+
+def settings(**changes):
+    return TrainingSettings(learning_rate=0.25, **changes)
+
+
+def two_steps(optimizer, weight, gradient):
+    values = []
+    for _ in range(2):
+        weight.grad = torch.full_like(weight, gradient)
+        optimizer.step()
+        values.append(weight.item())
+    return values
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "wanted"),
+    [
+        ("adam", torch.optim.Adam, {"lr": 0.25, "betas": (0.8, 0.9), "weight_decay": 0.125}),
+        ("adamw", torch.optim.AdamW, {"lr": 0.25, "betas": (0.8, 0.9), "weight_decay": 0.125}),
+        ("sgd", torch.optim.SGD, {"lr": 0.25, "momentum": 0.5, "weight_decay": 0.125, "nesterov": False}),
+    ],
+)
+def test_an_optimiser_has_its_kind_and_the_studys_settings(name, kind, wanted):
+    model = network()
+    chosen = settings(optimizer=name, momentum=0.5, betas=(0.8, 0.9), weight_decay=0.125)
+    optimizer = make_optimizer(chosen, model)
+    assert type(optimizer) is kind
+    (group,) = optimizer.param_groups
+    assert {key: group[key] for key in wanted} == wanted
+    assert {id(p) for p in group["params"]} == {id(p) for p in model.parameters()}
+
+
+def test_sgd_remembers_its_direction():
+    model = one_weight(1.0)
+    optimizer = make_optimizer(settings(optimizer="sgd", momentum=0.5), model)
+    # 1 - 0.25 * 1; then the direction is 0.5 * 1 + 1 = 1.5: 0.75 - 0.25 * 1.5
+    assert two_steps(optimizer, model.weight, 1.0) == [0.75, 0.375]
+
+
+def test_adam_decays_through_the_gradient_and_adamw_beside_it():
+    weights = {}
+    for name in ("adam", "adamw"):
+        model = one_weight(1.0)
+        optimizer = make_optimizer(settings(optimizer=name, weight_decay=0.5), model)
+        weights[name] = two_steps(optimizer, model.weight, 0.0)[0]
+    # Adam's first step has the length of the learning rate whatever the gradient, here the decay alone: 1 - 0.25;
+    # AdamW scales by 1 - 0.25 * 0.5 and its gradient is zero
+    assert weights == pytest.approx({"adam": 0.75, "adamw": 0.875}, rel=1e-6)

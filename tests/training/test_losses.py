@@ -1,0 +1,123 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from silofl.training.losses import make_loss
+
+ORGANS = {1: "organ", 2: "lesion"}
+
+
+def soft_dice(probabilities, truth, is_pooled=False):
+    """Return 1 - Dice of probabilities against one-hot truth, both (B, C, H, W), as the mean of (B, C) or (C,)."""
+    axes = (0, 2, 3) if is_pooled else (2, 3)
+    both = (probabilities * truth).sum(axes)
+    return (1 - 2 * both / (probabilities.sum(axes) + truth.sum(axes))).mean()
+
+
+def random_batch(classes, outputs, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(3, outputs, 6, 6, generator=generator)
+    return logits, torch.randint(classes, (3, 6, 6), generator=generator)
+
+
+def binary_terms(logits, targets, is_pooled=False):
+    truth = targets[:, None].float()
+    probabilities = torch.sigmoid(logits)
+    entropy = -(truth * probabilities.log() + (1 - truth) * (1 - probabilities).log()).mean()
+    return soft_dice(probabilities, truth, is_pooled), entropy
+
+
+def several_terms(logits, targets, is_pooled=False):
+    truth = nn.functional.one_hot(targets, logits.shape[1]).movedim(-1, 1).float()
+    probabilities = torch.softmax(logits, 1)
+    entropy = -(truth * probabilities.log()).sum(1).mean()
+    # the first channel is the background, which does not count
+    return soft_dice(probabilities[:, 1:], truth[:, 1:], is_pooled), entropy
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "outputs", "terms"),
+    [({1: "organ"}, 2, 1, binary_terms), (ORGANS, 3, 3, several_terms)],
+    ids=["one label", "two labels"],
+)
+@pytest.mark.parametrize(
+    ("name", "combine"),
+    [
+        ("dice", lambda dice, entropy: dice),
+        ("cross_entropy", lambda dice, entropy: entropy),
+        ("dice_ce", lambda dice, entropy: dice + entropy),
+    ],
+)
+@pytest.mark.parametrize("is_pooled", [False, True])
+def test_a_segmentation_loss_is_its_formula(make_study, labels, classes, outputs, terms, name, combine, is_pooled):
+    study = make_study(labels=labels, training={"loss": name, "has_batch_dice": is_pooled})
+    logits, targets = random_batch(classes, outputs)
+    wanted = combine(*terms(logits, targets, is_pooled))
+    torch.testing.assert_close(make_loss(study)(logits, targets), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_segmentation_losses_are_monais(make_study):
+    from monai.losses import DiceCELoss, DiceLoss
+
+    logits, targets = random_batch(2, 1)
+    one_channel = targets[:, None].float()
+    for name, kind in (("dice", DiceLoss), ("dice_ce", DiceCELoss)):
+        loss = make_loss(make_study(training={"loss": name}))
+        assert torch.equal(loss(logits, targets), kind(sigmoid=True)(logits, one_channel))
+    logits, targets = random_batch(3, 3)
+    for name, kind in (("dice", DiceLoss), ("dice_ce", DiceCELoss)):
+        loss = make_loss(make_study(labels=ORGANS, training={"loss": name}))
+        wanted = kind(softmax=True, to_onehot_y=True, include_background=False)(logits, targets[:, None])
+        assert torch.equal(loss(logits, targets), wanted)
+
+
+def test_undecided_logits_give_dice_one_half_and_entropy_log_two(make_study):
+    logits, targets = torch.zeros(1, 1, 2, 2), torch.tensor([[[1, 1], [0, 0]]])
+    # every probability is 1/2: Dice = 2 * (2 * 1/2) / (4 * 1/2 + 2) = 1/2
+    losses = {name: make_loss(make_study(training={"loss": name})) for name in ("dice", "cross_entropy", "dice_ce")}
+    values = {name: loss(logits, targets).item() for name, loss in losses.items()}
+    wanted = {"dice": 0.5, "cross_entropy": math.log(2), "dice_ce": 0.5 + math.log(2)}
+    assert values == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("labels", [{1: "organ"}, ORGANS], ids=["one label", "two labels"])
+@pytest.mark.parametrize("name", ["dice", "cross_entropy", "dice_ce"])
+def test_a_perfect_answer_costs_nothing_and_a_wrong_one_much(make_study, labels, name):
+    study = make_study(labels=labels, training={"loss": name})
+    targets = torch.arange(len(labels) + 1).repeat(6)[: 4 * len(labels)].reshape(1, 2, -1)
+    right = 60.0 * nn.functional.one_hot(targets, len(labels) + 1).movedim(-1, 1) - 30
+    right = right[:, 1:] if study.out_channels == 1 else right
+    loss = make_loss(study)
+    assert loss(right, targets).item() == pytest.approx(0, abs=1e-4)
+    assert loss(-right, targets) > 0.5
+
+
+def test_a_batchs_pooled_dice_forgives_an_image_without_the_label(make_study):
+    truth = torch.zeros(2, 2, 2, dtype=torch.long)
+    truth[0] = 1
+    logits = torch.full((2, 1, 2, 2), -30.0)
+    logits[0], logits[1, 0, 0, 0] = 30.0, 30.0
+    # each image: 0 for the first, 1 for the second, which has a false pixel; pooled: Dice = 2 * 4 / (5 + 4)
+    alone, pooled = (
+        make_loss(make_study(training={"loss": "dice", "has_batch_dice": chosen}))(logits, truth).item()
+        for chosen in (False, True)
+    )
+    assert (alone, pooled) == pytest.approx((1 / 2, 1 - 8 / 9), abs=1e-4)
+
+
+def test_classification_is_cross_entropy(make_study):
+    logits = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
+    targets = torch.tensor([0, 2, 1, 1, 0])
+    wanted = -torch.log_softmax(logits, 1)[torch.arange(5), targets].mean()
+    torch.testing.assert_close(make_loss(make_study("classification"))(logits, targets), wanted)
+
+
+@pytest.mark.parametrize("name", ["dice", "cross_entropy", "dice_ce"])
+@pytest.mark.parametrize("labels", [{1: "organ"}, ORGANS], ids=["one label", "two labels"])
+def test_an_image_without_any_label_has_a_finite_gradient(make_study, name, labels):
+    study = make_study(labels=labels, training={"loss": name})
+    logits = random_batch(2, study.out_channels)[0].requires_grad_()
+    make_loss(study)(logits, torch.zeros(3, 6, 6, dtype=torch.long)).backward()
+    assert torch.isfinite(logits.grad).all() and logits.grad.any()

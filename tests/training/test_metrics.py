@@ -1,0 +1,166 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from silofl.training.metrics import accuracy_by_case, dice_by_case, pooled
+
+CASES = ("a", "a", "a", "b", "b", "c", "d", "d")
+
+
+def label_maps(seed, count=len(CASES), labels=3, size=(5, 4)):
+    """Return random truth and prediction in which some slices lack some labels."""
+    rng = np.random.default_rng(seed)
+    truth, prediction = rng.integers(0, labels, (2, count, *size), dtype=np.uint8)
+    for i in range(count):
+        truth[i][truth[i] == rng.integers(0, labels + 2)] = 0
+        prediction[i][prediction[i] == rng.integers(0, labels + 2)] = 0
+    return prediction, truth
+
+
+def monai_dice(prediction, truth, cases, labels, has_background):
+    """Return case -> Dice by MONAI on whole volumes, NaN for a label that is in neither."""
+    from monai.metrics import compute_dice
+
+    by_case = {}
+    for case in dict.fromkeys(cases):
+        member = [name == case for name in cases]
+        volumes = [torch.from_numpy(maps[member]) for maps in (prediction, truth)]
+        one_hot = [torch.stack([volume == i for i in range(labels + 1)])[None].float() for volume in volumes]
+        values = compute_dice(*one_hot, include_background=has_background, ignore_empty=False)[0]
+        if not has_background:
+            in_neither = ~torch.cat(one_hot)[:, 1:].flatten(2).any(2).any(0)
+            values[in_neither] = float("nan")
+        by_case[case] = float(values.nanmean())
+    return by_case
+
+
+@pytest.mark.parametrize("has_background", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_dice_is_monais_on_whole_volumes(seed, has_background):
+    prediction, truth = label_maps(seed)
+    wanted = monai_dice(prediction, truth, CASES, 2, has_background)
+    score = dice_by_case(prediction, truth, CASES, [1, 2], has_background)
+    assert score.by_case == pytest.approx(wanted, rel=1e-6)
+    assert score.value == pytest.approx(np.mean(list(wanted.values())))
+    assert (score.num_cases, score.num_excluded) == (4, 0)
+
+
+def test_a_perfect_prediction_scores_one():
+    _, truth = label_maps(3)
+    assert dice_by_case(truth, truth, CASES, [1, 2]).value == 1
+
+
+def test_the_slices_of_a_case_count_as_one_volume():
+    truth = np.array([[[1, 1, 1, 1]], [[1, 0, 0, 0]]], np.uint8)
+    prediction = np.array([[[1, 1, 1, 1]], [[0, 1, 0, 0]]], np.uint8)
+    # the volume: 2 * 4 / (5 + 5); as two pictures: 1 and 0
+    assert dice_by_case(prediction, truth, ("v", "v"), [1]).by_case == {"v": 8 / 10}
+    assert dice_by_case(prediction, truth, ("p", "q"), [1]).by_case == {"p": 1, "q": 0}
+
+
+def test_the_slices_of_a_case_need_not_stand_together():
+    prediction, truth = label_maps(4)
+    order = [7, 0, 3, 5, 1, 6, 4, 2]
+    shuffled = dice_by_case(prediction[order], truth[order], [CASES[i] for i in order], [1, 2])
+    assert shuffled.by_case == dice_by_case(prediction, truth, CASES, [1, 2]).by_case
+
+
+def test_a_case_empty_in_truth_and_prediction_is_excluded_and_counted():
+    truth, prediction = np.zeros((2, 3, 1, 4), np.uint8)
+    truth[0], prediction[0, 0, :2] = 1, 1
+    score = dice_by_case(prediction, truth, ("full", "empty", "void"), [1])
+    # 2 * 2 / (2 + 4)
+    assert score.by_case == {"full": 2 / 3} and score.value == 2 / 3
+    assert (score.num_cases, score.num_excluded) == (1, 2)
+
+
+def test_a_false_alarm_in_a_case_with_empty_truth_counts_zero():
+    truth, prediction = np.zeros((2, 2, 1, 4), np.uint8)
+    truth[0], prediction[0], prediction[1, 0, 0] = 1, 1, 1
+    score = dice_by_case(prediction, truth, ("full", "empty"), [1])
+    assert score.by_case == {"full": 1, "empty": 0}
+    assert (score.value, score.num_cases, score.num_excluded) == (1 / 2, 2, 0)
+
+
+def test_a_missed_case_counts_zero():
+    truth = np.ones((1, 1, 4), np.uint8)
+    assert dice_by_case(np.zeros_like(truth), truth, ("missed",), [1]).by_case == {"missed": 0}
+
+
+def test_several_labels_are_averaged_within_the_case_before_the_cases():
+    truth = np.array([[[1, 1, 2, 2]], [[1, 1, 1, 0]]], np.uint8)
+    prediction = np.array([[[1, 0, 2, 2]], [[1, 0, 0, 0]]], np.uint8)
+    # a: label 1 has 2 * 1 / (1 + 2), label 2 has 1; b has no label 2: 2 * 1 / (1 + 3) alone
+    score = dice_by_case(prediction, truth, ("a", "b"), [1, 2])
+    assert score.by_case == pytest.approx({"a": (2 / 3 + 1) / 2, "b": 1 / 2})
+    assert score.value == pytest.approx((5 / 6 + 1 / 2) / 2)
+
+
+def test_labels_that_are_not_asked_for_do_not_count():
+    truth, prediction = np.array([[[1, 3]]], np.uint8), np.array([[[1, 0]]], np.uint8)
+    assert dice_by_case(prediction, truth, ("a",), [1, 2]).value == 1
+
+
+def test_the_references_dice_counts_the_background_and_one_where_both_are_empty():
+    truth = np.array([[[1, 0, 0, 0]], [[0, 0, 0, 0]]], np.uint8)
+    prediction = np.array([[[1, 1, 0, 0]], [[0, 0, 0, 0]]], np.uint8)
+    # a: background 2 * 2 / (2 + 3), label 2 * 1 / (2 + 1); b: background 1, and 1 for the label that is in neither
+    score = dice_by_case(prediction, truth, ("a", "b"), [1], has_background=True)
+    assert score.by_case == pytest.approx({"a": (4 / 5 + 2 / 3) / 2, "b": 1})
+    assert (score.num_cases, score.num_excluded) == (2, 0)
+
+
+def test_nothing_that_counts_gives_nan_and_no_case():
+    empty = np.zeros((2, 2, 2), np.uint8)
+    score = dice_by_case(empty, empty, ("a", "b"), [1])
+    assert math.isnan(score.value)
+    assert (score.num_cases, score.num_excluded, score.by_case) == (0, 2, {})
+
+
+def test_large_volumes_do_not_overflow_the_labels_type():
+    truth = np.full((4, 64, 64), 200, np.uint8)
+    prediction = truth.copy()
+    prediction[0] = 0
+    # 2 * 3 / (3 + 4)
+    assert dice_by_case(prediction, truth, ("a",) * 4, [200]).value == 6 / 7
+
+
+def test_accuracy_is_the_share_of_right_classes():
+    score = accuracy_by_case(np.array([0, 2, 1, 1], np.uint8), np.array([0, 1, 1, 0]), ("a", "b", "c", "d"))
+    assert score.by_case == {"a": 1, "b": 0, "c": 1, "d": 0}
+    assert (score.value, score.num_cases, score.num_excluded) == (1 / 2, 4, 0)
+
+
+def test_accuracy_averages_a_cases_slices_before_the_cases():
+    # v has 2 of 3 slices right, p is a picture
+    score = accuracy_by_case(np.array([1, 1, 0, 2]), np.array([1, 1, 1, 2]), ("v", "v", "v", "p"))
+    assert score.by_case == {"v": 2 / 3, "p": 1}
+    assert score.value == (2 / 3 + 1) / 2 and score.num_cases == 2
+
+
+def test_accuracy_refuses_predictions_of_another_number():
+    with pytest.raises(ValueError, match="shorter"):
+        accuracy_by_case(np.array([1]), np.array([1, 0]), ("a", "b"))
+
+
+def test_pooling_weighs_every_case_the_same():
+    # 2 cases of 0.5 and 3 of 0.8
+    assert pooled([(0.5, 2), (0.8, 3)]) == pytest.approx((0.5 * 2 + 0.8 * 3) / 5)
+    assert pooled([(0.25, 7)]) == 0.25
+
+
+def test_pooling_equals_one_score_over_all_sites():
+    prediction, truth = label_maps(6)
+    sites = [slice(0, 3), slice(3, 8)]
+    scores = [dice_by_case(prediction[s], truth[s], CASES[s], [1, 2]) for s in sites]
+    together = dice_by_case(prediction, truth, CASES, [1, 2])
+    assert pooled([(score.value, score.num_cases) for score in scores]) == pytest.approx(together.value)
+
+
+@pytest.mark.parametrize("value", [None, float("nan")])
+def test_a_site_without_a_counted_case_does_not_pool(value):
+    assert pooled([(0.5, 2), (value, 0)]) == 0.5
+    assert pooled([(value, 0)]) is None
+    assert pooled([]) is None
