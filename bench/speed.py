@@ -17,8 +17,8 @@ from silofl.algorithms.harmofl import AmplitudeNorm, perturbed_step
 from silofl.config import Study, parse
 from silofl.models import build_model
 from silofl.training.device import keep_freed_memory
-from silofl.training.losses import make_loss
 from silofl.training.loop import make_optimizer
+from silofl.training.losses import make_loss
 
 REPEATS = 20
 

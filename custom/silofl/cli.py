@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from rich.console import Console
 
 from silofl import __version__
 from silofl.errors import SiloFLError
@@ -50,7 +53,7 @@ def _add_demo(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--out", type=Path, default=Path("demo"), help="folder of phantoms, runs and report")
     command.add_argument("--jobs", type=Path, default=Path("jobs"), help="folder of the job folders")
     command.add_argument("--rounds", type=_count, help="instead of the studies'")
-    command.add_argument("--seed", type=_natural, default=0, help="of phantoms and training")
+    command.add_argument("--seed", type=_natural, help="of phantoms and training, instead of 0")
     command.set_defaults(command=_demo)
 
 
@@ -66,6 +69,7 @@ def _add_import(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--validation", type=float, default=0.2, help="share of the others for validation")
     command.add_argument("--sites", type=_count, default=4, help="medmnist: number of sites")
     command.add_argument("--alpha", type=float, default=0.5, help="medmnist: Dirichlet concentration")
+    command.add_argument("--json", action="store_true", help="the counts as JSON")
     command.set_defaults(command=_import)
 
 
@@ -79,12 +83,14 @@ def _add_simulate(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--sites", type=_names, default=[], help="sites that take part, as a,b; all by default")
     command.add_argument("--threads", type=_count, help="sites at a time; all by default")
     command.add_argument("--prepare", type=Path, metavar="WORKSPACE", help="only write local/ for nvflare simulator")
+    command.add_argument("--json", action="store_true", help="results.json on standard output, all else on the other")
     command.set_defaults(command=_simulate)
 
 
 def _add_resume(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser("resume", help="go on with an interrupted run")
     command.add_argument("run", type=Path)
+    command.add_argument("--json", action="store_true", help="results.json on standard output, all else on the other")
     command.set_defaults(command=_resume)
 
 
@@ -98,7 +104,7 @@ def _add_report(commands: argparse._SubParsersAction) -> None:
 def _demo(options: argparse.Namespace) -> int:
     from silofl.flare.demo import run_demo
 
-    return run_demo(options.out, options.jobs, _changes(options), options.seed)
+    return run_demo(options.out, options.jobs, _changes(options), _console())
 
 
 def _import(options: argparse.Namespace) -> int:
@@ -106,6 +112,9 @@ def _import(options: argparse.Namespace) -> int:
 
     settings = ImportOptions(options.seed, options.test, options.validation, options.sites, options.alpha)
     summary = import_layout(options.layout, options.source, options.target, settings)
+    if options.json:
+        print(json.dumps({"examples": summary.examples, "patients": summary.patients}))
+        return COMPLETE
     for site, examples in summary.examples.items():
         counts = ", ".join(f"{number} {part}" for part, number in examples.items())
         print(f"{site}: {counts}, {summary.patients[site]} patients")
@@ -120,14 +129,17 @@ def _simulate(options: argparse.Namespace) -> int:
     missing = [name for name in ("job", "data", "out") if getattr(options, name) is None]
     if missing:
         Parser(prog="silofl simulate").error(f"JOB, --data and --out must be given; missing: {', '.join(missing)}")
-    settings = _changes(options), options.sites, options.threads
-    return simulate.start(options.job, options.data, options.out, *settings)
+    wanted = simulate.Simulation(str(options.data), tuple(options.sites), options.threads)
+    console = _console(options.json)
+    return _with_json(
+        options, options.out, simulate.start(options.job, options.out, wanted, _changes(options), console)
+    )
 
 
 def _resume(options: argparse.Namespace) -> int:
     from silofl.flare import simulate
 
-    return simulate.resume(options.run)
+    return _with_json(options, options.run, simulate.resume(options.run, _console(options.json)))
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -138,6 +150,16 @@ def _report(options: argparse.Namespace) -> int:
     else:
         print(write_comparison(options.runs, options.out or Path("comparison.html")))
     return COMPLETE
+
+
+def _console(is_json: bool = False) -> Console:
+    return Console(stderr=is_json, highlight=False, soft_wrap=True)
+
+
+def _with_json(options: argparse.Namespace, run: Path, code: int) -> int:
+    if options.json and (run / "results.json").is_file():
+        print((run / "results.json").read_text(), end="")
+    return code
 
 
 def _changes(options: argparse.Namespace) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -209,6 +210,21 @@ class Study(Section):
                 raise ConfigError(f"{key} must be one of {', '.join(fits[key])} for {self.task}, not {value!r}")
         _ = self.recipe
         return self
+
+    def description(self) -> dict[str, Any]:
+        """Return what a result says of its study, as plain values."""
+        return {
+            "study": self.name,
+            "algorithm": self.algorithm.name,
+            "preset": self.algorithm.preset,
+            "recipe": asdict(self.recipe),
+            "seed": self.seed,
+            "rounds": self.rounds,
+            "metric": self.metric,
+            "labels": {str(number): name for number, name in sorted(self.labels.items())},
+            "normalization": self.model.normalization,
+            "split_unit": self.data.split_unit,
+        }
 
     @property
     def out_channels(self) -> int:

@@ -65,10 +65,11 @@ def test_example_weights_follow_the_reference(vectors):
     np.testing.assert_allclose(mix(params, uniform_weights(4))["s3"]["w"], v["uniform"], rtol=1e-12)
 
 
-def test_memory_stays_near_inputs_and_outputs():
-    params = {name: {f"w{i}": np.ones(100_000, np.float32) for i in range(20)} for name in "abcd"}
+@pytest.mark.parametrize(("count", "size"), [(20, 100_000), (1, 2_000_000)])
+def test_memory_stays_near_inputs_and_outputs(count, size):
+    params = {name: {f"w{i}": np.ones(size, np.float32) for i in range(count)} for name in "abcd"}
     weights = np.full((4, 4), 0.2) + 0.2 * np.eye(4)
-    outputs = 4 * 20 * 400_000
+    outputs = 4 * count * size * 4
     tracemalloc.start()
     mixed = mix(params, weights)
     _, peak = tracemalloc.get_traced_memory()

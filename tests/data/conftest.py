@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+
 from silofl.config import Study, parse
 
 LABELS = {"segmentation": {1: "nucleus"}, "classification": {0: "normal", 1: "tumour"}}

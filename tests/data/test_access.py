@@ -1,6 +1,7 @@
 import hashlib
 
 import pytest
+
 from silofl.data.access import content_digest, files_of, open_error, read_bytes
 from silofl.errors import DataError
 

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from silofl.data.anatomy import Tissue, draw_anatomy, labels_of
 from silofl.data.grid import Grid
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from monai.data import MetaTensor
+
 from silofl.data.batches import evaluation_batches, training_batches
 from silofl.data.parts import Part
 from silofl.data.transforms import augmentation

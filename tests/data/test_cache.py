@@ -2,6 +2,7 @@ import os
 
 import numpy as np
 import pytest
+
 from silofl.data.cache import fingerprint, load_or_prepare, open_parts
 from silofl.data.manifest import read_manifest
 from silofl.data.parts import PreparedCase

@@ -5,6 +5,7 @@ import pytest
 import SimpleITK
 from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
+
 from silofl.data.images import read_image, read_label
 from silofl.errors import DataError
 

@@ -2,6 +2,7 @@ import nibabel
 import numpy as np
 import pytest
 from PIL import Image as Picture
+
 from silofl.data.images import Image, check_label, read_image, read_label
 from silofl.errors import DataError
 

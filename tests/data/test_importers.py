@@ -4,6 +4,7 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
+
 from silofl.data import importers
 from silofl.data.importers import LAYOUTS, ImportOptions, import_layout
 from silofl.data.manifest import read_manifest

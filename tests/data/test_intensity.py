@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from monai.transforms import NormalizeIntensity, ScaleIntensityRangePercentiles
+
 from silofl.data.intensity import scale_intensity, to_channels
 from silofl.errors import DataError
 

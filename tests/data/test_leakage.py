@@ -1,6 +1,7 @@
 import shutil
 
 import pytest
+
 from silofl.data.leakage import check_contents
 from silofl.data.manifest import read_manifest
 from silofl.errors import DataError

@@ -2,6 +2,7 @@ import json
 import shutil
 
 import pytest
+
 from silofl.data.manifest import read_manifest
 from silofl.errors import DataError
 

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from silofl.data.npy_stream import NpyStream
 
 

@@ -2,6 +2,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+
 from silofl.data.partition import assign_sites, dirichlet_sites, draw_shares, split_by_patient
 from silofl.errors import DataError
 

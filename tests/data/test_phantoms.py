@@ -3,6 +3,7 @@ import json
 import nibabel as nib
 import numpy as np
 import pytest
+
 from silofl.data.phantoms import PATIENTS, SITES, UNSEEN_SITE, make_phantoms, split_patients
 from silofl.errors import ConfigError, DataError
 

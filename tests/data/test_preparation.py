@@ -1,6 +1,7 @@
 import nibabel
 import numpy as np
 import pytest
+
 from silofl.data.manifest import read_manifest
 from silofl.data.preparation import preparation, prepare_case, prepare_image
 from silofl.errors import ConfigError, DataError

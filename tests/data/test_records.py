@@ -1,4 +1,5 @@
 import pytest
+
 from silofl.data.records import Record, locate, parse_record
 from silofl.errors import DataError
 

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from silofl.data.anatomy import Tissue
 from silofl.data.scanner import Scanner, scan
 

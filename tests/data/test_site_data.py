@@ -6,6 +6,7 @@ import sys
 import nibabel
 import numpy as np
 import pytest
+
 from silofl.data import cache, formats, leakage, preparation
 from silofl.data.importers import import_layout
 from silofl.data.site_data import load_site_data

@@ -2,6 +2,7 @@ import nibabel
 import numpy as np
 import pytest
 from monai.data import MetaTensor, get_track_meta
+
 from silofl.data.transforms import ALLOWED, augmentation, check_transforms, compose, metadata_tracking
 from silofl.errors import ConfigError
 

@@ -33,22 +33,27 @@ def phantoms(tmp_path_factory):
     return make_phantoms(tmp_path_factory.mktemp("phantoms") / "data", seed=7, patients={"north": 6, "south": 6})
 
 
-@pytest.fixture
-def small_job(tmp_path):
-    """Return a function that writes a tiny variant of a job of the repository."""
+def write_small_job(job, name="harmofl_phantoms", **changes):
+    """Write a tiny variant of a job of the repository."""
+    shutil.copytree(JOBS / name, job)
+    path = job / "app" / "config" / "study.yaml"
+    study = yaml.safe_load(path.read_text())
+    study["data"]["transforms"] = [{"Resize": {"spatial_size": [32, 32]}}]
+    study["model"]["features"] = [8, 8, 8, 8, 8, 8]
+    path.write_text(yaml.safe_dump(study | {"rounds": 3} | changes))
+    return job
 
-    def write(name="harmofl_phantoms", **changes):
-        job = tmp_path / "job"
-        shutil.rmtree(job, ignore_errors=True)
-        shutil.copytree(JOBS / name, job)
-        path = job / "app" / "config" / "study.yaml"
-        study = yaml.safe_load(path.read_text())
-        study["data"]["transforms"] = [{"Resize": {"spatial_size": [32, 32]}}]
-        study["model"]["features"] = [8, 8, 8, 8, 8, 8]
-        path.write_text(yaml.safe_dump(study | {"rounds": 4} | changes))
-        return job
 
-    return write
+@pytest.fixture(scope="session")
+def small_job(tmp_path_factory):
+    return write_small_job(tmp_path_factory.mktemp("jobs") / "job")
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory, phantoms, small_job):
+    """One uninterrupted run of the small job, and what it printed."""
+    run = tmp_path_factory.mktemp("runs") / "finished"
+    return run, silofl("simulate", small_job, "--data", phantoms, "--out", run).stdout
 
 
 class Federation:

@@ -146,7 +146,9 @@ def test_a_densenet_keeps_its_batchnorm_and_learns_the_rest_from_others(make_stu
     own = batchnorm_names(here)
     theirs = there.state_dict()
     assert set(names) | own == set(before)
-    assert all(torch.equal(value, (before if name in own else theirs)[name]) for name, value in here.state_dict().items())
+    assert all(
+        torch.equal(value, (before if name in own else theirs)[name]) for name, value in here.state_dict().items()
+    )
     assert any(not torch.equal(before[name], theirs[name]) for name in own)
 
 

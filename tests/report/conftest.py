@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 import yaml
+
 from silofl.report.folder import Pictures
 from silofl.rounds.ledger import Round
 

@@ -5,6 +5,7 @@ import matplotlib
 import numpy as np
 from matplotlib.lines import Line2D
 from PIL import Image as Picture
+
 from silofl.report.canvas import Image, as_values, legend, line_style, literal, panels, png
 
 

@@ -1,4 +1,5 @@
 import pytest
+
 from silofl.report.comparison import best_runs, compared_sites, comparison_notes
 
 

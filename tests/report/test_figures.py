@@ -2,6 +2,7 @@ import io
 
 import pytest
 from PIL import Image
+
 from silofl.report.canvas import LINE_COLOURS
 from silofl.report.figures import (
     drift_curves,

@@ -1,6 +1,7 @@
 import os
 
 import pytest
+
 from silofl.errors import ConfigError
 from silofl.report.folder import UNFINISHED, read_run
 

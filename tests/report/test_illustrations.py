@@ -1,4 +1,5 @@
 import pytest
+
 from silofl.report.folder import read_run
 from silofl.report.illustrations import (
     case_images,

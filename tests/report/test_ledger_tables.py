@@ -1,4 +1,5 @@
 import pytest
+
 from silofl.report.ledger_tables import (
     byte_size,
     duration,

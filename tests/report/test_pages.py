@@ -2,6 +2,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+
 from silofl.errors import ConfigError
 from silofl.report.pages import write_comparison, write_report
 

@@ -3,6 +3,7 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
+
 from silofl.report.pictures import (
     LABEL_COLOURS,
     before_and_after,

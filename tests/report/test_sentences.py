@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from silofl.algorithms.recipe import Recipe
 from silofl.report.sentences import (
     caveats,

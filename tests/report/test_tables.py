@@ -2,6 +2,7 @@ import io
 
 import pytest
 from rich.console import Console
+
 from silofl.report.tables import comparison_table, number, print_comparison, print_results, site_table
 
 

@@ -24,9 +24,7 @@ def network(seed=0):
 
 def batches(count, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return [
-        (torch.rand(4, 3, generator=generator), torch.randint(2, (4,), generator=generator)) for _ in range(count)
-    ]
+    return [(torch.rand(4, 3, generator=generator), torch.randint(2, (4,), generator=generator)) for _ in range(count)]
 
 
 def sgd(model, lr=0.1):

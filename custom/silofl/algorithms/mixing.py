@@ -11,6 +11,8 @@ from silofl.errors import AggregationError
 
 Arrays = dict[str, NDArray]
 
+PIECE = 1 << 16
+
 
 def mix(params: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
     """Mix the sites' parameters by the rows of a weight matrix: ``new_i = sum_j W[i, j] * theta_j``.
@@ -87,8 +89,11 @@ def _is_averaged(array: NDArray) -> bool:
 
 
 def _weighted_sum(arrays: list[NDArray], row: NDArray) -> NDArray:
-    total = np.zeros(np.shape(arrays[0]), dtype=np.float64)
-    for array, weight in zip(arrays, row, strict=True):
-        if weight != 0:
-            total += weight * np.asarray(array, dtype=np.float64)
-    return total.astype(np.asarray(arrays[0]).dtype)
+    """Sum piece by piece, so that the float64 numbers never take more than a piece's memory."""
+    arrays = [np.asarray(array) for array in arrays]
+    total = np.empty(arrays[0].shape, dtype=arrays[0].dtype)
+    flat, parts = total.reshape(-1), [array.reshape(-1) for array in arrays]
+    for start in range(0, flat.size, PIECE):
+        piece = slice(start, start + PIECE)
+        flat[piece] = sum(weight * part[piece].astype(np.float64) for part, weight in zip(parts, row, strict=True))
+    return total

@@ -170,7 +170,7 @@ def _names(site: str, count: int) -> list[str]:
 
 
 def _record(name: str) -> dict[str, str]:
-    return {"image": f"images/{name}.nii.gz", "label": f"labels/{name}.nii.gz", "patient": name}
+    return {"image": f"images/{name}.nii.gz", "label": f"labels/{name}.nii.gz", "patient": name, "case": name}
 
 
 def _generator(seed: int, *names: str) -> np.random.Generator:

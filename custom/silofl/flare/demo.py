@@ -16,26 +16,27 @@ from silofl.report.tables import print_comparison
 JOBS = ("fedavg_phantoms", "harmofl_phantoms")
 
 
-def run_demo(out: Path, jobs: Path, changes: dict[str, object], seed: int) -> int:
+def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console) -> int:
     """Make the phantoms, run each job on them, print one table and write one report; finished runs are reused.
 
     Args:
         out: Folder of the phantoms, the runs and ``report.html``.
         jobs: Folder of the job folders.
-        changes: Keys of the studies to change: rounds, seed.
-        seed: Seed of the phantoms.
+        changes: Keys of the studies to change: rounds, seed; the phantoms have the same seed.
+        console: Where everything is shown.
 
     Returns:
         The first exit code that is not 0, or 0.
     """
-    console, started = Console(highlight=False, soft_wrap=True), time.monotonic()
-    data = out / "phantoms"
+    started, data = time.monotonic(), out / "phantoms"
     console.print(
         f"SiloFL demonstration: {len(SITES)} simulated hospitals ({', '.join(SITES)}) train one another's models; "
         f"{UNSEEN_SITE} is made too, and never trains.\n"
     )
-    console.print(f"1. Making phantom scans in {data}: each hospital has its own scanner, {SITES[2]} a reversed contrast")
-    make_phantoms(data, seed)
+    console.print(
+        f"1. Making phantom scans in {data}: each hospital has its own scanner, {SITES[2]} a reversed contrast"
+    )
+    make_phantoms(data, changes.get("seed", 0))
     runs = []
     for number, name in enumerate(JOBS, start=2):
         run = out / name
@@ -57,5 +58,5 @@ def _run(job: Path, data: Path, run: Path, changes: dict[str, object], console: 
         console.print(f"   already finished: {run}; delete it to train again")
         return simulate.COMPLETE
     if (run / "run.json").is_file():
-        return simulate.resume(run)
-    return simulate.start(job, data, run, changes, list(SITES), None)
+        return simulate.resume(run, console)
+    return simulate.start(job, run, simulate.Simulation(str(data), SITES), changes, console)

@@ -15,7 +15,7 @@ from rich.console import Console
 from silofl.config import Server, Site, Study, load_study, parse
 from silofl.data.site_data import load_site_data
 from silofl.data.transforms import check_transforms
-from silofl.errors import ConfigError, nearest
+from silofl.errors import ConfigError, DataError, nearest
 from silofl.flare.processes import ProcessTree
 from silofl.flare.workspace import prepare_workspace
 from silofl.report.pages import write_report
@@ -35,25 +35,24 @@ class Simulation:
 
     Attributes:
         data: Folder that holds one data folder a site.
-        sites: The sites that take part.
-        threads: Sites that NVFlare runs at a time.
+        sites: The sites that take part; where empty, all with a ``dataset.json``.
+        threads: Sites that NVFlare runs at a time; all where None.
     """
 
     data: str
-    sites: tuple[str, ...]
-    threads: int
+    sites: tuple[str, ...] = ()
+    threads: int | None = None
 
 
-def start(job: Path, data: Path, run: Path, changes: dict[str, object], sites: list[str], threads: int | None) -> int:
+def start(job: Path, run: Path, wanted: Simulation, changes: dict[str, object], console: Console) -> int:
     """Run a job from its first round.
 
     Args:
         job: An NVFlare job folder with ``app/config/study.yaml``.
-        data: Folder that holds one data folder a site.
-        run: Folder of the run; must not hold another run.
+        run: Folder of the run; must not hold anything.
+        wanted: Data, sites and threads.
         changes: Keys of the study to change in this run's copy of the job: rounds, seed.
-        sites: Sites that take part; all with a ``dataset.json`` below ``data`` where empty.
-        threads: Sites at a time; all where None.
+        console: Where rounds and results are shown.
 
     Returns:
         The exit code: 0 COMPLETE, 1 FAILED, 3 INCOMPLETE, 130 interrupted.
@@ -63,21 +62,17 @@ def start(job: Path, data: Path, run: Path, changes: dict[str, object], sites: l
         DataError: A site's data is wrong; before anything was trained.
     """
     study = _changed_study(job, changes)
-    names = _sites(data, sites)
-    threads = threads or len(names)
-    if not 1 <= threads <= len(names):
-        raise ConfigError(f"--threads must lie between 1 and the number of sites, {len(names)}, not {threads}")
-    if (run / "run.json").exists() or (run.exists() and any(run.iterdir())):
+    simulation = _settled(wanted)
+    if run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise ConfigError(f"{run} must be a new or empty folder; to go on with a run use: silofl resume {run}")
-    simulation = Simulation(str(data.resolve()), tuple(names), threads)
     read_data(study, simulation, run)
     shutil.copytree(job, run / "job")
     _write_study(run / "job", changes)
     write_json(run / "run.json", asdict(simulation))
-    return _run(run, simulation, study)
+    return _run(run, simulation, study, console)
 
 
-def resume(run: Path) -> int:
+def resume(run: Path, console: Console) -> int:
     """Go on with a run after its last finished round; the same errors and exit codes as `start`."""
     path = run / "run.json"
     if not path.is_file():
@@ -86,7 +81,7 @@ def resume(run: Path) -> int:
     simulation = Simulation(settings["data"], tuple(settings["sites"]), settings["threads"])
     study = load_study(study_file(run / "job"))
     read_data(study, simulation, run)
-    return _run(run, simulation, study)
+    return _run(run, simulation, study, console)
 
 
 def prepare(workspace: Path) -> int:
@@ -118,7 +113,10 @@ def read_data(study: Study, simulation: Simulation, run: Path) -> None:
     choose_device(study.device)
     site = _site_settings(simulation, run)
     for name in simulation.sites:
-        load_site_data(site.data_folder(study.name, name), study, site.cache_folder(study.name, name))
+        try:
+            load_site_data(site.data_folder(study.name, name), study, site.cache_folder(study.name, name))
+        except DataError as error:
+            raise DataError(f"site {name!r}: {error}") from None
 
 
 def _changed_study(job: Path, changes: dict[str, object]) -> Study:
@@ -133,18 +131,24 @@ def _write_study(job: Path, changes: dict[str, object]) -> None:
         write_text(path, yaml.safe_dump(yaml.safe_load(path.read_text()) | changes, sort_keys=False))
 
 
-def _sites(data: Path, wanted: list[str]) -> list[str]:
+def _settled(wanted: Simulation) -> Simulation:
+    """Return the simulation with all its sites and threads named."""
+    data, sites = Path(wanted.data), wanted.sites
     if not data.is_dir():
         raise ConfigError(f"--data must be a folder that holds one folder a site, not {data}; it is not there")
     found = sorted(path.parent.name for path in data.glob("*/dataset.json"))
     if not found:
         raise ConfigError(f"{data} must hold folders with a dataset.json each, one a site; see silofl import")
-    for name in wanted:
+    for name in sites:
         if name not in found:
             raise ConfigError(f"--sites must be among {', '.join(found)}, not {name!r}{nearest(name, found)}")
-    if len(set(wanted)) != len(wanted):
-        raise ConfigError(f"--sites must name each site once, not {','.join(wanted)}")
-    return sorted(wanted) or found
+    if len(set(sites)) != len(sites):
+        raise ConfigError(f"--sites must name each site once, not {','.join(sites)}")
+    names = tuple(sorted(sites) or found)
+    threads = len(names) if wanted.threads is None else wanted.threads
+    if not 1 <= threads <= len(names):
+        raise ConfigError(f"--threads must lie between 1 and the number of sites, {len(names)}, not {threads}")
+    return Simulation(str(data.resolve()), names, threads)
 
 
 def _site_settings(simulation: Simulation, run: Path) -> Site:
@@ -157,9 +161,8 @@ def _site_settings(simulation: Simulation, run: Path) -> Site:
     )
 
 
-def _run(run: Path, simulation: Simulation, study: Study) -> int:
+def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
     """Run the prepared job and show its rounds; on Ctrl-C end every process and leave a run to resume."""
-    console = Console(highlight=False, soft_wrap=True)
     workspace = run.resolve() / "workspace"
     prepare_workspace(workspace, _site_settings(simulation, run), Server(run_dir=str(run.resolve())))
     (run / "results.json").unlink(missing_ok=True)
@@ -194,5 +197,8 @@ def _outcome(run: Path, console: Console) -> int:
         return FAILED
     results = json.loads(path.read_text())
     print_results(results, console)
-    console.print(f"report: {write_report(run)}")
+    try:
+        console.print(f"report: {write_report(run)}")
+    except ConfigError as error:
+        console.print(f"no report: {error}")
     return EXIT_CODES[results["status"]]

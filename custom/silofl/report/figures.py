@@ -69,8 +69,8 @@ def run_curves(ledgers: Mapping[str, Sequence[Round]], sites: Sequence[str], met
         sites: All sites of the runs.
         metric: The runs' metric, for the title.
     """
-    columns = min(4, len(sites) + 1)
-    rows = -(-(len(sites) + 1) // columns)
+    rows = -(-(len(sites) + 1) // 5)
+    columns = -(-(len(sites) + 1) // rows)
     figure, grid = panels(rows, columns, (10.4, 2.7 * rows + 0.5), shares_y=True)
     rounds = [record.round for ledger in ledgers.values() for record in ledger]
     handles = []

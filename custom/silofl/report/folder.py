@@ -91,7 +91,7 @@ def read_run(path: Path) -> RunRecords:
     if found is None and rounds is None and not (path / "run.json").is_file():
         raise ConfigError(f"{path} must be the folder of a run; it holds no results.json, ledger.json or run.json")
     study = _study(path)
-    results = found or (_describe(study) if study else {"study": path.name}) | {"status": UNFINISHED}
+    results = found or (study.description() if study else {"study": path.name}) | {"status": UNFINISHED}
     results = {"status": "UNKNOWN", "sites": {}, "reasons": []} | results
     pictures = _pictures(path, results["sites"], results.get("run"))
     labels = study.labels if study else _numbered_labels(pictures)
@@ -125,20 +125,6 @@ def _ledger(path: Path, rounds: list[dict[str, Any]]) -> list[Round]:
 def _study(path: Path) -> Study | None:
     file = path / "job" / "app" / "config" / "study.yaml"
     return load_study(file) if file.is_file() else None
-
-
-def _describe(study: Study) -> dict[str, Any]:
-    return {
-        "study": study.name,
-        "algorithm": study.algorithm.name,
-        "preset": study.algorithm.preset,
-        "recipe": {field.name: getattr(study.recipe, field.name) for field in fields(study.recipe)},
-        "seed": study.seed,
-        "rounds": study.rounds,
-        "metric": study.metric,
-        "normalization": study.model.normalization,
-        "split_unit": study.data.split_unit,
-    }
 
 
 def _pictures(path: Path, sites: dict[str, Any], run: str | None) -> dict[str, Pictures]:

@@ -74,7 +74,8 @@ class RunFolder:
 
     def write_failure(self, reason: str) -> None:
         """Write a result that says why there is none."""
-        values = _description(self.study) | {"status": "FAILED", "reasons": [reason], "sites": {}}
+        nothing = dict.fromkeys(("best_round", "model", "mean", "spread", "pooled"))
+        values = _description(self.study) | {"status": "FAILED", "reasons": [reason], "sites": {}} | nothing
         write_json(self.path / "results.json", values)
 
     def _write_metrics(self, server: ServerRounds, tests: Mapping[str, dict[str, Any]]) -> None:
@@ -111,18 +112,7 @@ def results(server: ServerRounds, tests: Mapping[str, dict[str, Any]]) -> dict[s
 
 
 def _description(study: Study) -> dict[str, Any]:
-    return {
-        "study": study.name,
-        "algorithm": study.algorithm.name,
-        "preset": study.algorithm.preset,
-        "recipe": {name: getattr(study.recipe, name) for name in study.recipe.__dataclass_fields__},
-        "seed": study.seed,
-        "rounds": study.rounds,
-        "metric": study.metric,
-        "normalization": study.model.normalization,
-        "split_unit": study.data.split_unit,
-        "version": __version__,
-    }
+    return study.description() | {"version": __version__}
 
 
 def _shortcomings(server: ServerRounds, tests: Mapping[str, dict[str, Any]]) -> list[str]:

@@ -199,15 +199,17 @@ def _write_pictures(
     images = np.stack([part.images[i] for i in chosen])
     with torch.inference_mode():
         normalized = model.eval().input_norm(torch.from_numpy(images).to(device)).cpu().numpy()
-    arrays = {
+    pictures = {
         "images": images,
         "normalized": normalized,
         "truths": np.stack([part.targets[i] for i in chosen]),
         "predictions": predictions[chosen],
-        "values": np.array([result.by_case[case] for case in cases]),
-        "cases": np.array(cases),
     }
-    write_atomically(path, lambda stream: np.savez_compressed(stream, **arrays))
+    if part.slices[chosen[0]] is not None:
+        # A volume's first axis runs across the body: rows and columns change places for the eye.
+        pictures = {name: np.swapaxes(array, -1, -2) for name, array in pictures.items()}
+    values = np.array([result.by_case[case] for case in cases])
+    write_atomically(path, lambda stream: np.savez_compressed(stream, **pictures, values=values, cases=np.array(cases)))
 
 
 def _largest_slice(part: Part, case: str) -> int:

@@ -4,6 +4,7 @@ import nibabel
 import numpy as np
 import pytest
 from PIL import Image
+
 from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError

@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+
 from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
+
 from silofl.data.importers import import_layout
 from silofl.data.manifest import read_manifest
 from silofl.data.site_data import load_site_data

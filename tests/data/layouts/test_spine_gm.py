@@ -3,6 +3,7 @@ import json
 import nibabel
 import numpy as np
 import pytest
+
 from silofl.data.importers import import_layout
 from silofl.data.layouts.spine_gm import slice_ranges
 from silofl.data.manifest import read_manifest

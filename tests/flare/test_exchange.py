@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+from nvflare.apis.dxo import DataKind, from_shareable
+from nvflare.apis.utils.decomposers import flare_decomposers
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.decomposers import common_decomposers
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare.fuel.utils import fobs
+
+from silofl.flare.exchange import from_model, to_model
+from silofl.rounds.message import Message
+
+META = {"round": 3, "run": "r-1", "wants_amplitude": True, "best_round": None, "metrics": {"loss": 0.5, "test": {}}}
+MESSAGES = {
+    "several arrays": Message(
+        {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "a.bias": np.array([1e-30, -2], np.float64)}, META
+    ),
+    "an array without elements": Message({"a": np.zeros((0, 3), np.float32)}, META),
+    "an array without axes": Message({"a": np.array(2.5, np.float32)}, META),
+    "no arrays": Message({}, {"round": 1, "error": "the site's data has a fault"}),
+    "nothing": Message(),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def decomposers():
+    """What NVFlare itself registers when a process of it starts."""
+    flare_decomposers.register()
+    common_decomposers.register()
+
+
+def over_the_wire(model):
+    return FLModelUtils.from_shareable(fobs.loads(fobs.dumps(FLModelUtils.to_shareable(model))))
+
+
+@pytest.mark.parametrize("is_difference", [False, True])
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_message_comes_back_from_nvflare_as_it_went(name, is_difference):
+    message = MESSAGES[name]
+    received = from_model(over_the_wire(to_model(message, is_difference)))
+    assert received.meta == message.meta
+    assert list(received.arrays) == list(message.arrays)
+    for key, array in message.arrays.items():
+        np.testing.assert_array_equal(received.arrays[key], array, strict=True)
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_sites_answer_is_a_weight_difference_to_nvflares_filters(name):
+    dxo = from_shareable(FLModelUtils.to_shareable(to_model(MESSAGES[name], is_difference=True)))
+    assert dxo.data_kind == DataKind.WEIGHT_DIFF and dxo.data.keys() == MESSAGES[name].arrays.keys()
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_servers_task_holds_whole_weights(name):
+    dxo = from_shareable(FLModelUtils.to_shareable(to_model(MESSAGES[name], is_difference=False)))
+    assert dxo.data_kind == DataKind.WEIGHTS
+
+
+def test_nvflare_knows_the_round():
+    assert over_the_wire(to_model(MESSAGES["several arrays"], False)).current_round == 3
+    assert over_the_wire(to_model(MESSAGES["nothing"], False)).current_round is None
+
+
+def test_what_nvflare_adds_to_the_meta_data_is_not_the_messages():
+    model = over_the_wire(to_model(MESSAGES["several arrays"], True))
+    model.meta["client_name"] = "north"
+    assert from_model(model).meta == META
+
+
+def test_a_filter_may_drop_an_array_on_the_way():
+    model = over_the_wire(to_model(MESSAGES["several arrays"], True))
+    del model.params["a.bias"]
+    assert list(from_model(model).arrays) == ["a.weight"]
+
+
+def test_packing_and_unpacking_leave_the_other_side_alone():
+    message = Message({"a": np.zeros(2, np.float32)}, {"round": 1})
+    model = to_model(message, True)
+    model.params["b"] = np.ones(1, np.float32)
+    received = from_model(model)
+    received.arrays.clear()
+    received.meta["more"] = 1
+    assert list(message.arrays) == ["a"] and message.meta == {"round": 1}
+    assert list(model.params) == ["a", "b"]
+
+
+def test_a_model_that_is_none_of_ours_is_an_empty_message():
+    assert from_model(FLModel(params_type=ParamsType.FULL, params={}, meta={"props": 1})) == Message()

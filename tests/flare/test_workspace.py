@@ -1,0 +1,89 @@
+import json
+from pathlib import Path
+
+import pytest
+from nvflare.apis.fl_exception import UnsafeComponentError
+from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
+
+from silofl.config import Server, Site, load_settings
+from silofl.flare.workspace import prepare_workspace
+
+JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*/app/config/config_fed_*.json"))
+SITE = Site(data="/data/{site}", state_dir="/state/{study}/{site}", device="cpu", has_progress=False)
+SERVER = Server(run_dir="/runs/{study}/{run}")
+
+
+class SiteWorkspace:
+    """As much of NVFlare's workspace as its authorizer asks for."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def get_resources_file_path(self):
+        return str(self.folder / "local" / "resources.json")
+
+    def get_root_dir(self):
+        return str(self.folder)
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    prepare_workspace(tmp_path / "workspace", SITE, SERVER)
+    return tmp_path / "workspace"
+
+
+@pytest.fixture
+def authorize(workspace):
+    """Ask NVFlare itself whether a site with this workspace builds a class."""
+    return lambda path: ComponentPathAuthorizer().authorize_component_config(
+        {"path": path}, workspace=SiteWorkspace(workspace)
+    )
+
+
+def class_paths(config):
+    if isinstance(config, dict):
+        found = [config["path"]] if "path" in config else []
+        return found + [path for value in config.values() for path in class_paths(value)]
+    return [path for value in config for path in class_paths(value)] if isinstance(config, list) else []
+
+
+def test_sites_may_build_what_nvflare_allows_by_itself_and_silofls_classes(workspace):
+    resources = json.loads((workspace / "local" / "resources.json").read_text())
+    assert resources["class_allow_list"] == [*DEFAULT_CLASS_ALLOW_LIST, "silofl."]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda path: f"{path.parents[2].name}-{path.stem}")
+def test_nvflare_lets_every_jobs_classes_be_built(authorize, job):
+    paths = class_paths(json.loads(job.read_text()))
+    assert any(path.startswith("silofl.") for path in paths)
+    for path in paths:
+        authorize(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["subprocess.Popen", "siloflx.Executor", "nvflare.app_opt.pt.decomposers.TensorDecomposer"]
+)
+def test_nvflare_refuses_all_other_classes(authorize, path):
+    with pytest.raises(UnsafeComponentError, match="not in allow_list"):
+        authorize(path)
+
+
+def test_the_settings_load_back_as_they_were_written(workspace):
+    assert load_settings(Site, workspace / "local" / "site.yaml") == SITE
+    assert load_settings(Server, workspace / "local" / "server.yaml") == SERVER
+
+
+def test_settings_that_a_site_leaves_open_stay_open(tmp_path):
+    site = Site(data="/data/{site}", state_dir="/state")
+    prepare_workspace(tmp_path, site, SERVER)
+    assert load_settings(Site, tmp_path / "local" / "site.yaml") == site
+
+
+def test_preparing_again_replaces_the_settings_and_keeps_other_files(workspace):
+    (workspace / "local" / "privacy.json").write_text("{}")
+    changed = SITE.model_copy(update={"data": "/elsewhere/{site}"})
+    prepare_workspace(workspace, changed, SERVER)
+    assert load_settings(Site, workspace / "local" / "site.yaml") == changed
+    names = {path.name for path in (workspace / "local").iterdir()}
+    assert names == {"privacy.json", "resources.json", "server.yaml", "site.yaml"}

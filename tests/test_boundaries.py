@@ -1,0 +1,218 @@
+"""The rules of the layout, read from the source itself."""
+
+import ast
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CUSTOM = ROOT / "custom"
+SOURCES = sorted((CUSTOM / "silofl").rglob("*.py"))
+CONFIGURATIONS = sorted((ROOT / "jobs").glob("*/app/config/config_fed_*.json"))
+ROOMS = {"algorithms", "data", "flare", "models", "report", "rounds", "training"}
+# Room -> what no file in it imports.
+FORBIDDEN = {
+    "algorithms": [
+        "nvflare",
+        "monai",
+        *(f"silofl.{room}" for room in ("data", "training", "rounds", "models", "report", "flare")),
+        "silofl.config",
+    ],
+    "data": ["nvflare", *(f"silofl.{room}" for room in ("training", "rounds", "flare", "report"))],
+    "models": ["nvflare", *(f"silofl.{room}" for room in ("data", "training", "rounds", "flare", "report"))],
+    "training": ["nvflare", "silofl.rounds", "silofl.flare", "silofl.report"],
+    "rounds": ["nvflare", "silofl.flare", "silofl.report"],
+    "report": ["nvflare", "silofl.flare"],
+}
+
+
+def name_of(path):
+    return str(path.relative_to(CUSTOM))
+
+
+def module_of(path):
+    parts = path.relative_to(CUSTOM).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(tree, module, is_package=False):
+    """Return the full names of all that a module imports, anywhere in it, in any form."""
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            names |= {origin, *(f"{origin}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Call) and _is_import_call(node):
+            names.add(str(node.args[0].value))
+    return names
+
+
+def _is_import_call(node):
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    is_text = bool(node.args) and isinstance(node.args[0], ast.Constant)
+    return called in ("import_module", "__import__") and is_text
+
+
+def crossings(imported, forbidden):
+    return sorted(n for n in imported for f in forbidden if n == f or n.startswith(f + "."))
+
+
+@pytest.fixture(scope="module")
+def trees():
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+
+
+@pytest.fixture(scope="module")
+def imported(trees):
+    return {path: imports_of(tree, module_of(path), path.name == "__init__.py") for path, tree in trees.items()}
+
+
+def room_of(path):
+    parts = path.relative_to(CUSTOM / "silofl").parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+@pytest.mark.parametrize(
+    ("code", "wanted"),
+    [
+        ("import nvflare.apis.fl_context as context", "nvflare.apis.fl_context"),
+        ("from nvflare import apis", "nvflare.apis"),
+        ("def f():\n    from silofl.training.loop import train", "silofl.training.loop"),
+        ("from .. import flare", "silofl.flare"),
+        ("from ..training import loop", "silofl.training.loop"),
+        ("import importlib\nimportlib.import_module('nvflare')", "nvflare"),
+    ],
+)
+def test_an_import_is_seen_in_every_form(code, wanted):
+    assert wanted in imports_of(ast.parse(code), "silofl.rounds.site")
+
+
+def test_every_room_is_read():
+    assert {room_of(path) for path in SOURCES} == {"", *ROOMS}
+    assert set(FORBIDDEN) == ROOMS - {"flare"}
+
+
+@pytest.mark.parametrize("room", FORBIDDEN)
+def test_a_room_imports_nothing_from_above_it(imported, room):
+    inside = {path: names for path, names in imported.items() if room_of(path) == room}
+    found = {name_of(path): crossings(names, FORBIDDEN[room]) for path, names in inside.items()}
+    assert inside and {path: names for path, names in found.items() if names} == {}
+
+
+def test_only_flare_knows_nvflare(imported):
+    knowing = {room_of(path) for path, names in imported.items() if crossings(names, ["nvflare"])}
+    assert knowing == {"flare"}
+
+
+def test_only_the_command_line_and_its_module_form_know_the_command_line(imported):
+    knowing = {name_of(path) for path, names in imported.items() if crossings(names, ["silofl.cli", "silofl.__main__"])}
+    assert knowing == {"silofl/__main__.py"}
+
+
+def test_only_the_command_line_and_the_flare_room_know_the_flare_room(imported):
+    knowing = {name_of(path) for path, names in imported.items() if crossings(names, ["silofl.flare"])}
+    assert {path for path in knowing if not path.startswith("silofl/flare/")} == {"silofl/cli.py"}
+
+
+# --- jobs
+
+
+def class_paths(config):
+    """Return all that a job's configuration has NVFlare build."""
+    if isinstance(config, list):
+        return [path for value in config for path in class_paths(value)]
+    if not isinstance(config, dict):
+        return []
+    here = [config[key] for key in ("path", "class_path") if key in config]
+    return here + [path for value in config.values() for path in class_paths(value)]
+
+
+def test_every_job_has_a_configuration_of_both_sides():
+    jobs = {path.name for path in (ROOT / "jobs").iterdir()}
+    for side in ("client", "server"):
+        assert {path.parents[2].name for path in CONFIGURATIONS if path.stem == f"config_fed_{side}"} == jobs
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: f"{path.parents[2].name}-{path.stem}")
+def test_every_class_that_a_job_names_exists(path):
+    names = class_paths(json.loads(path.read_text()))
+    assert any(name.startswith("silofl.flare.") for name in names)
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        assert isinstance(getattr(importlib.import_module(module), attribute), type), name
+
+
+def test_jobs_hold_settings_and_no_code():
+    files = {path.suffix for path in (ROOT / "jobs").rglob("*") if path.is_file()}
+    assert files == {".json", ".yaml"}
+
+
+# --- what every file keeps to
+
+
+def public(tree):
+    """Return a module and its public classes, functions and methods, by name."""
+    found = {"module": tree}
+
+    def visit(body, prefix):
+        for node in body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
+                found[prefix + node.name] = node
+                if isinstance(node, ast.ClassDef):
+                    visit(node.body, f"{prefix}{node.name}.")
+
+    visit(tree.body, "")
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_file_says_what_it_and_all_public_in_it_is(trees, path):
+    texts = {name: ast.get_docstring(node) or "" for name, node in public(trees[path]).items()}
+    assert [name for name, text in texts.items() if len(text.split()) < 2 or text.startswith("TODO")] == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_file_asserts_nothing(trees, path):
+    # `python -O` takes assert statements away, and their message is no sentence.
+    assert [node.lineno for node in ast.walk(trees[path]) if isinstance(node, ast.Assert)] == []
+
+
+def unsafe_loads(tree):
+    """Return the lines on which something is unpickled that may hold code."""
+    lines = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
+            options = {option.arg: ast.unparse(option.value) for option in node.keywords}
+            lines += [node.lineno] * (options.get("weights_only") != "True")
+        elif isinstance(node, ast.ImportFrom) and node.module == "torch" and "load" in {a.name for a in node.names}:
+            lines.append(node.lineno)
+        elif isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False":
+            lines.append(node.lineno)
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("code", "lines"),
+    [
+        ("torch.load(path)", [1]),
+        ("torch.load(path, weights_only=False)", [1]),
+        ("torch.load(path, map_location='cpu', weights_only=True)", []),
+        ("from torch import load", [1]),
+        ("np.load(path, allow_pickle=True)", [1]),
+        ("np.load(path)", []),
+    ],
+)
+def test_an_unsafe_load_is_seen(code, lines):
+    assert unsafe_loads(ast.parse(code)) == lines
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_file_loads_nothing_that_may_hold_code(trees, imported, path):
+    assert unsafe_loads(trees[path]) == []
+    assert crossings(imported[path], ["pickle", "dill", "joblib"]) == []

@@ -1,0 +1,387 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from silofl import __version__
+from silofl.cli import main
+from silofl.data.importers import LAYOUTS
+from silofl.data.phantoms import make_phantoms
+from silofl.errors import ConfigError
+
+JOB = Path(__file__).resolve().parents[1] / "jobs" / "fedavg_phantoms"
+OPTIONS = {
+    "demo": ["--out", "--jobs", "--rounds", "--seed"],
+    "import": ["LAYOUT", "source", "target", "--seed", "--test", "--validation", "--sites", "--alpha", *LAYOUTS],
+    "simulate": ["job", "--data", "--out", "--rounds", "--seed", "--sites", "--threads", "--prepare"],
+    "resume": ["run"],
+    "report": ["RUN", "--out"],
+}
+
+
+@pytest.fixture(scope="module")
+def phantoms(tmp_path_factory):
+    return make_phantoms(tmp_path_factory.mktemp("phantoms") / "data", patients={"north": 6})
+
+
+@pytest.fixture
+def two_sites(tmp_path):
+    """Return a data folder whose sites exist by their dataset.json alone, which is all a refusal looks at."""
+    for site in ("north", "south"):
+        (tmp_path / "data" / site).mkdir(parents=True)
+        (tmp_path / "data" / site / "dataset.json").write_text("{}")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def silofl(capsys, monkeypatch):
+    """Run a command line in this process; returns exit code, standard output and standard error."""
+
+    def refuse(*arguments):
+        pytest.fail("nothing may be started")
+
+    monkeypatch.setattr("silofl.flare.simulate.ProcessTree", refuse)
+
+    def run(*arguments):
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as ending:
+            code = ending.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def refused(silofl):
+    """Run a command line that must be refused: exit code 2 and one sentence on standard error, which is returned."""
+
+    def run(*arguments):
+        code, out, error = silofl(*arguments)
+        assert (code, out) == (2, "")
+        assert error.startswith("silofl") and error.endswith("\n") and error.count("\n") == 1
+        assert "Traceback" not in error and "_natural" not in error
+        return error
+
+    return run
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Return a function that writes a copy of a job with changes to its study."""
+
+    def write(**changes):
+        folder = tmp_path / "job"
+        shutil.copytree(JOB, folder, dirs_exist_ok=True)
+        path = folder / "app" / "config" / "study.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))
+        return folder
+
+    return write
+
+
+# --- help and version
+
+
+def test_help_names_every_command(silofl):
+    code, out, _ = silofl("--help")
+    assert code == 0 and all(command in out for command in OPTIONS)
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_help_of_a_command_names_its_options(silofl, command):
+    code, out, error = silofl(command, "--help")
+    assert (code, error) == (0, "")
+    assert f"silofl {command}" in out
+    assert [option for option in OPTIONS[command] if option not in out] == []
+
+
+def test_version_is_the_packages(silofl):
+    assert silofl("--version") == (0, f"silofl {__version__}\n", "")
+
+
+# --- what cannot be understood
+
+
+def test_a_command_must_be_given(refused):
+    assert "COMMAND" in refused()
+    assert "--frob" in refused("--frob", "resume", "run")
+
+
+@pytest.mark.parametrize("name", ["trian", "Simulate", "--simulate"])
+def test_an_unknown_command_is_refused_with_the_known_ones(refused, name):
+    error = refused(name)
+    assert "see silofl --help" in error
+    assert name.startswith("-") or all(command in error for command in (name, *OPTIONS))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["resume"], "run"),
+        (["report"], "RUN"),
+        (["import", "folders", "here"], "target"),
+        (["resume", "one", "two"], "two"),
+        (["resume", "run", "--data", "here"], "--data"),
+        (["simulate", "job", "--out"], "--out"),
+    ],
+)
+def test_an_argument_that_is_missing_or_too_many_is_named(refused, arguments, named):
+    assert named in refused(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("--rounds", "0", "must be at least 1, not 0"),
+        ("--rounds", "x", "must be a whole number of at least 0, not 'x'"),
+        ("--rounds", "2.5", "not '2.5'"),
+        ("--rounds", "-3", "not '-3'"),
+        ("--rounds", "", "not ''"),
+        ("--rounds", "²", "not '²'"),
+        ("--seed", "-1", "must be a whole number of at least 0, not '-1'"),
+        ("--seed", "1e3", "not '1e3'"),
+        ("--threads", "0", "must be at least 1, not 0"),
+        ("--threads", "-2", "not '-2'"),
+        ("--threads", "all", "not 'all'"),
+    ],
+)
+def test_a_number_that_is_none_or_too_small_is_refused_with_its_option(refused, tmp_path, option, value, reason):
+    error = refused("simulate", JOB, "--data", tmp_path, "--out", tmp_path / "run", option, value)
+    assert option in error and reason in error
+
+
+@pytest.mark.parametrize("command", [["demo"], ["import", "medmnist", "a", "b"]])
+def test_other_commands_numbers_are_checked_too(refused, command):
+    assert "must be a whole number of at least 0, not '-1'" in refused(*command, "--seed", "-1")
+
+
+# --- import
+
+
+@pytest.mark.parametrize("layout", ["folder", "dicom"])
+def test_an_unknown_layout_is_refused_with_the_known_ones(refused, tmp_path, layout):
+    error = refused("import", layout, tmp_path, tmp_path / "out")
+    assert all(known in error for known in LAYOUTS)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("layout", ["folders", "medmnist"])
+def test_an_import_of_a_missing_source_is_refused(refused, tmp_path, layout):
+    assert "nowhere is not there" in refused("import", layout, tmp_path / "nowhere", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("layout", ["folders", "spine-gm"])
+def test_an_import_of_another_layout_is_refused(refused, tmp_path, layout):
+    (tmp_path / "source").mkdir()
+    refused("import", layout, tmp_path / "source", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_an_import_to_a_place_that_holds_something_is_refused(refused, tmp_path, phantoms, kind):
+    target = tmp_path / "target"
+    kept = target / "notes.txt" if kind == "folder" else target
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text("kept")
+    assert "TARGET must be an empty folder" in refused("import", "folders", phantoms, target)
+    assert kept.read_text() == "kept"
+
+
+@pytest.mark.parametrize(("option", "value"), [("--test", "x"), ("--sites", "0"), ("--alpha", "much")])
+def test_an_imports_bad_number_is_refused_with_its_option(refused, tmp_path, option, value):
+    assert option in refused("import", "medmnist", tmp_path, tmp_path / "out", option, value)
+
+
+# --- simulate
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ([JOB], "data, out"),
+        ([JOB, "--data", "here"], "out"),
+        ([JOB, "--out", "there"], "data"),
+        (["--data", "here", "--out", "there"], "job"),
+    ],
+)
+def test_simulate_names_what_must_be_given(refused, given, missing):
+    assert f"missing: {missing};" in refused("simulate", *given)
+
+
+@pytest.mark.parametrize("kind", ["absent", "empty", "file", "without meta.json", "without study.yaml"])
+def test_a_folder_that_is_no_job_is_refused(refused, tmp_path, two_sites, job, kind):
+    folder = tmp_path / "job"
+    if kind == "empty":
+        folder.mkdir()
+    elif kind == "file":
+        folder.write_text("a job")
+    elif kind != "absent":
+        job()
+        {"without meta.json": folder / "meta.json", "without study.yaml": folder / "app" / "config" / "study.yaml"}[
+            kind
+        ].unlink()
+    error = refused("simulate", folder, "--data", two_sites, "--out", tmp_path / "run")
+    assert "must be a job folder with meta.json and app/config/study.yaml" in error and "is missing" in error
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({"round": 3}, "did you mean 'rounds'"),
+        ({"training": {"optimiser": "adam"}}, "did you mean 'training.optimizer'"),
+    ],
+)
+def test_an_unknown_key_of_the_study_is_refused_with_the_nearest(refused, tmp_path, two_sites, job, changes, hint):
+    error = refused("simulate", job(**changes), "--data", two_sites, "--out", tmp_path / "run")
+    assert "must be a known key" in error and hint in error
+
+
+@pytest.mark.parametrize("kind", ["absent", "file"])
+def test_a_data_folder_that_is_not_there_is_refused(refused, tmp_path, kind):
+    if kind == "file":
+        (tmp_path / "data").write_text("data")
+    error = refused("simulate", JOB, "--data", tmp_path / "data", "--out", tmp_path / "run")
+    assert "--data must be a folder that holds one folder a site" in error
+
+
+@pytest.mark.parametrize("inside", [[], ["north/images/a.png"], ["dataset.json"]])
+def test_a_data_folder_without_sites_is_refused(refused, tmp_path, inside):
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in inside:
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_text("{}")
+    error = refused("simulate", JOB, "--data", data, "--out", tmp_path / "run")
+    assert "must hold folders with a dataset.json each" in error
+
+
+@pytest.mark.parametrize(
+    ("sites", "reason"),
+    [
+        ("nort", "must be among north, south, not 'nort' (did you mean 'north'?)"),
+        ("north,suoth", "not 'suoth' (did you mean 'south'?)"),
+        ("north,xyz", "not 'xyz'\n"),
+        ("north,north", "--sites must name each site once, not north,north"),
+        ("south,north,south", "once"),
+    ],
+)
+def test_sites_that_are_unknown_or_named_twice_are_refused(refused, tmp_path, two_sites, sites, reason):
+    assert reason in refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run", "--sites", sites)
+
+
+@pytest.mark.parametrize(("sites", "threads"), [([], 3), (["--sites", "north"], 2)])
+def test_more_threads_than_sites_are_refused(refused, tmp_path, two_sites, sites, threads):
+    run = ["simulate", JOB, "--data", two_sites, "--out", tmp_path / "run", *sites]
+    error = refused(*run, "--threads", threads)
+    assert f"the number of sites, {threads - 1}, not {threads}" in error
+
+
+@pytest.mark.parametrize("inside", ["run.json", "notes.txt", "sites/north/model.pt"])
+def test_a_run_folder_that_holds_something_is_refused_and_kept(refused, tmp_path, two_sites, inside):
+    kept = tmp_path / "run" / inside
+    kept.parent.mkdir(parents=True)
+    kept.write_text("kept")
+    error = refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run")
+    assert "must be a new or empty folder" in error and "silofl resume" in error
+    assert kept.read_text() == "kept"
+
+
+def test_a_run_folder_that_is_a_file_is_refused_and_kept(refused, tmp_path, two_sites):
+    (tmp_path / "run").write_text("kept")
+    refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run")
+    assert (tmp_path / "run").read_text() == "kept"
+
+
+def test_data_that_do_not_fit_the_study_are_refused_before_anything_starts(refused, tmp_path, two_sites):
+    error = refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run")
+    assert "dataset.json" in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_labels_that_are_not_the_studys_are_refused(refused, tmp_path, phantoms, job):
+    error = refused("simulate", job(labels={1: "nucleus"}), "--data", phantoms, "--out", tmp_path / "run")
+    assert "labels" in error
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [["--rounds", "0"], ["--sites", "south"], ["--threads", "2"], ["--seed", "-1"]],
+)
+def test_a_refusal_leaves_no_run_behind(refused, tmp_path, phantoms, changes):
+    before = sorted(phantoms.rglob("*"))
+    refused("simulate", JOB, "--data", phantoms, "--out", tmp_path / "run", *changes)
+    assert not (tmp_path / "run").exists()
+    assert sorted(phantoms.rglob("*")) == before
+
+
+def test_prepare_writes_what_plain_nvflare_needs_and_says_how_to_go_on(silofl, tmp_path):
+    code, out, error = silofl("simulate", "--prepare", tmp_path / "workspace")
+    assert (code, error) == (0, "")
+    assert "SILOFL_DATA" in out and "nvflare simulator" in out
+    written = {path.name for path in (tmp_path / "workspace" / "local").iterdir()}
+    assert written == {"resources.json", "site.yaml", "server.yaml"}
+
+
+# --- resume and report
+
+
+@pytest.mark.parametrize("kind", ["absent", "empty", "file"])
+def test_resume_of_a_folder_without_a_run_is_refused(refused, tmp_path, kind):
+    run = tmp_path / "run"
+    if kind == "empty":
+        run.mkdir()
+    elif kind == "file":
+        run.write_text("a run")
+    assert "must hold a run; there is no run.json in it" in refused("resume", run)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", json.dumps({"data": "x", "sites": ["north"]})])
+def test_resume_of_a_broken_run_is_refused(refused, tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    assert "run.json" in refused("resume", tmp_path)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_report_of_a_folder_that_is_no_run_is_refused(refused, tmp_path, number):
+    assert "must be the folder of a run" in refused("report", *[tmp_path] * number, "--out", tmp_path / "out.html")
+    assert "must be the folder of a run" in refused("report", *[tmp_path / "nowhere"] * number)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- exit codes
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 130])
+def test_a_commands_exit_code_is_the_programs(silofl, monkeypatch, tmp_path, code):
+    monkeypatch.setattr("silofl.flare.simulate.resume", lambda run: code)
+    assert silofl("resume", tmp_path)[0] == code
+
+
+def test_a_fault_of_the_input_that_shows_late_is_code_2_too(refused, monkeypatch, tmp_path):
+    def fail(run):
+        raise ConfigError("the disk must have room, not 0 bytes; free some")
+
+    monkeypatch.setattr("silofl.flare.simulate.resume", fail)
+    assert refused("resume", tmp_path) == "silofl: the disk must have room, not 0 bytes; free some\n"
+
+
+def test_ctrl_c_is_code_130(silofl, monkeypatch, tmp_path):
+    def interrupt(run):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("silofl.flare.simulate.resume", interrupt)
+    assert silofl("resume", tmp_path) == (130, "", "")
+
+
+def test_the_command_line_hands_on_what_it_was_given(silofl, monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr("silofl.flare.simulate.start", lambda *arguments: seen.append(arguments) or 0)
+    run = ["simulate", JOB, "--data", "data", "--out", "run"]
+    assert silofl(*run)[0] == 0
+    assert silofl(*run, "--rounds", 2, "--seed", 0, "--sites", "a,b", "--threads", 1)[0] == 0
+    paths = JOB, Path("data"), Path("run")
+    assert seen == [(*paths, {}, [], None), (*paths, {"rounds": 2, "seed": 0}, ["a", "b"], 1)]
