@@ -1,4 +1,4 @@
-"""The measured promises of speed, each beside what it is compared with, in one run: one thread, interleaved, median of 20.
+"""The promises of speed, each measured beside what it is compared with: one thread, taking turns, median of 20.
 
 python bench/speed.py
 """

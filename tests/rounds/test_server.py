@@ -116,6 +116,26 @@ def test_a_site_without_a_number_of_examples_is_refused(play, count):
         game.server.accept("east", sent, Message(answer.arrays, answer.meta | {"num_examples": count}))
 
 
+@pytest.mark.parametrize(("name", "value"), [("loss", float("nan")), ("loss", None), ("drift", float("inf"))])
+def test_a_metric_that_cannot_be_written_down_is_refused(play, name, value):
+    game = play(sites=("east",))
+    sent = game.server.train_task("east")
+    answer = game.sites["east"].answer("train", sent)
+    metrics = answer.meta["metrics"] | {name: value}
+    with pytest.raises(AggregationError, match=f"site 'east' must send its {name} as a finite number"):
+        game.server.accept("east", sent, Message(answer.arrays, answer.meta | {"metrics": metrics}))
+
+
+def test_sites_with_images_of_different_sizes_cannot_share_an_amplitude(play):
+    game = play(sites=("east", "west"), name="harmofl", preset="paper")
+    sent = {site: game.server.train_task(site) for site in game.sites}
+    answers = {site: game.sites[site].answer("train", sent[site]) for site in game.sites}
+    game.server.accept("east", sent["east"], answers["east"])
+    arrays = answers["west"].arrays | {AMPLITUDE: np.ones((1, 16, 9), np.float32)}
+    with pytest.raises(AggregationError, match=r"site 'west' must have images of the other sites' size.*\(1, 16, 9\)"):
+        game.server.accept("west", sent["west"], Message(arrays, answers["west"].meta))
+
+
 def test_fedbn_sends_no_batchnorm_and_local_training_nothing(play):
     game = play(name="fedbn")
     game.round()

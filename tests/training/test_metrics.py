@@ -9,11 +9,11 @@ from silofl.training.metrics import accuracy_by_case, dice_by_case, pooled
 CASES = ("a", "a", "a", "b", "b", "c", "d", "d")
 
 
-def label_maps(seed, count=len(CASES), labels=3, size=(5, 4)):
+def label_maps(seed, labels=3, size=(5, 4)):
     """Return random truth and prediction in which some slices lack some labels."""
     rng = np.random.default_rng(seed)
-    truth, prediction = rng.integers(0, labels, (2, count, *size), dtype=np.uint8)
-    for i in range(count):
+    truth, prediction = rng.integers(0, labels, (2, len(CASES), *size), dtype=np.uint8)
+    for i in range(len(CASES)):
         truth[i][truth[i] == rng.integers(0, labels + 2)] = 0
         prediction[i][prediction[i] == rng.integers(0, labels + 2)] = 0
     return prediction, truth

@@ -87,7 +87,7 @@ class RoundsController(ModelController):
             return sent[site]
 
         answers = self._ask("train", sites, task, study, record)
-        for site in list(answers):
+        for site in sorted(answers):
             try:
                 server.accept(site, sent[site], answers[site])
             except AggregationError as error:

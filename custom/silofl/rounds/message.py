@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,3 +45,27 @@ def check_fits(site: str, received: dict[str, NDArray], sent: dict[str, NDArray]
             )
         if not np.all(np.isfinite(array)):
             raise AggregationError(f"site {site!r} must send finite numbers; {name!r} holds NaN or infinity")
+
+
+def check_numbers(site: str, meta: dict[str, Any]) -> None:
+    """Refuse an answer to a training task whose numbers cannot be weighed or written down.
+
+    Raises:
+        AggregationError: The number of examples, the loss or the drift is none, or not finite.
+    """
+    count = meta.get("num_examples")
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise AggregationError(f"site {site!r} must have at least 1 training example, not {count!r}")
+    metrics = meta.get("metrics") or {}
+    validation = metrics.get("validation") or {}
+    for name, value in (("loss", metrics.get("loss")), ("drift", metrics.get("drift"))):
+        if not _is_finite(value):
+            raise AggregationError(f"site {site!r} must send its {name} as a finite number, not {value!r}")
+    if validation.get("value") is not None and not _is_finite(validation["value"]):
+        raise AggregationError(
+            f"site {site!r} must send its validation as a finite number, not {validation['value']!r}"
+        )
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)

@@ -19,7 +19,7 @@ from silofl.errors import AggregationError
 from silofl.models import build_plain_model
 from silofl.models.parts import AMPLITUDE, buffer_names, read_arrays, traveling_names
 from silofl.rounds.ledger import Round
-from silofl.rounds.message import Message, check_fits
+from silofl.rounds.message import Message, check_fits, check_numbers
 
 Models = dict[str, Arrays]
 
@@ -38,6 +38,7 @@ class ServerRounds:
         best_models: The models of that round.
         amplitude: The sites' mean amplitude, once it is known.
         informed: Site -> the round from which on it holds the amplitude.
+        first_amplitude: The first one that was accepted, whose shape the others must have.
     """
 
     study: Study
@@ -49,6 +50,7 @@ class ServerRounds:
     best_models: Models = field(default_factory=dict)
     amplitude: NDArray | None = None
     informed: dict[str, int] = field(default_factory=dict)
+    first_amplitude: NDArray | None = None
 
     @classmethod
     def start(cls, study: Study, run: str, sites: list[str]) -> ServerRounds:
@@ -82,13 +84,9 @@ class ServerRounds:
         """
         reference = dict(sent.arrays)
         if sent.meta.get("wants_amplitude"):
-            if AMPLITUDE not in answer.arrays:
-                raise AggregationError(f"site {site!r} must send its amplitude in the first round; it is missing")
-            reference[AMPLITUDE] = answer.arrays[AMPLITUDE]
+            reference[AMPLITUDE] = self._expected_amplitude(site, answer)
         check_fits(site, answer.arrays, reference)
-        count = answer.meta.get("num_examples")
-        if not isinstance(count, int) or count < 1:
-            raise AggregationError(f"site {site!r} must have at least 1 training example, not {count!r}")
+        check_numbers(site, answer.meta)
         if AMPLITUDE in sent.arrays:
             self.informed[site] = sent.meta["round"]
 
@@ -182,6 +180,20 @@ class ServerRounds:
         if self.amplitude is not None and not holds_amplitude:
             arrays[AMPLITUDE] = self.amplitude
         return Message(arrays, {"run": self.run, **meta})
+
+    def _expected_amplitude(self, site: str, answer: Message) -> NDArray:
+        """Return an array of the shape that the first site's amplitude had: the server sees no image."""
+        if AMPLITUDE not in answer.arrays:
+            raise AggregationError(f"site {site!r} must send its amplitude in the first round; it is missing")
+        amplitude = answer.arrays[AMPLITUDE]
+        if self.first_amplitude is None:
+            self.first_amplitude = amplitude
+        if np.shape(amplitude) != np.shape(self.first_amplitude):
+            raise AggregationError(
+                f"site {site!r} must have images of the other sites' size, with an amplitude of shape "
+                f"{np.shape(self.first_amplitude)}, not {np.shape(amplitude)}; name a Resize in data.transforms"
+            )
+        return self.first_amplitude
 
     def _weights(self, examples: list[int]) -> NDArray:
         if self.study.recipe.weights == "uniform":
