@@ -98,7 +98,8 @@ def _fedavg(changes: dict[str, dict[str, object]], seeds: tuple[int, ...]) -> Me
 
 def run(method: Method, seed: int, data: Path, options: argparse.Namespace) -> dict[str, object]:
     """Return the result of one run, from an earlier call where there is one."""
-    choices = {"algorithm": method.algorithm, "model": {"normalization": method.normalization}, **method.changes}
+    choices = {"algorithm": method.algorithm, "model": {"normalization": method.normalization}}
+    choices |= {section: _unlike_the_job(section, values) for section, values in method.changes.items()}
     name = "-".join(f"{v}" for part in choices.values() for v in part.values()) + f"-seed{seed}-{options.rounds}rounds"
     out = options.out / "runs" / name
     if not (out / "results.json").is_file():
@@ -108,6 +109,12 @@ def run(method: Method, seed: int, data: Path, options: argparse.Namespace) -> d
         limits = ("--rounds", str(options.rounds), "--seed", str(seed))
         _silofl("simulate", str(job), "--data", str(data), "--out", str(out), *limits)
     return json.loads((out / "results.json").read_text())
+
+
+def _unlike_the_job(section: str, values: dict[str, object]) -> dict[str, object]:
+    """Leave out what the job says anyway, so that the same study has the same name and runs once."""
+    study = yaml.safe_load((JOB / "app" / "config" / "study.yaml").read_text())
+    return {key: value for key, value in values.items() if study[section][key] != value}
 
 
 def _job(folder: Path, choices: dict[str, dict[str, object]]) -> Path:

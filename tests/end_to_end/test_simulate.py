@@ -61,6 +61,14 @@ def test_fewer_threads_than_sites_give_the_same_weights(finished, tmp_path, phan
     assert same(weights(finished[0]), weights(tmp_path / "one"))
 
 
+def test_a_finished_run_is_shown_and_not_run_again(finished):
+    run, _ = finished
+    before = (run / "checkpoint.pt").stat().st_mtime_ns
+    assert "COMPLETE" in silofl("resume", run).stdout
+    assert json.loads(silofl("resume", run, "--json").stdout)["status"] == "COMPLETE"
+    assert (run / "checkpoint.pt").stat().st_mtime_ns == before
+
+
 def test_a_killed_run_resumes_to_the_very_same_weights(finished, tmp_path, phantoms, small_job, federation):
     run = tmp_path / "killed"
     running = federation("simulate", small_job, "--data", phantoms, "--out", run)

@@ -73,13 +73,18 @@ def start(job: Path, run: Path, wanted: Simulation, changes: dict[str, object], 
 
 
 def resume(run: Path, console: Console) -> int:
-    """Go on with a run after its last finished round; the same errors and exit codes as `start`."""
+    """Go on with a run after its last finished round; the same errors and exit codes as `start`.
+
+    A run that has its result is shown, not run again.
+    """
     path = run / "run.json"
     if not path.is_file():
         raise ConfigError(f"{run} must hold a run; there is no run.json in it: start one with silofl simulate")
     settings = json.loads(path.read_text())
     simulation = Simulation(settings["data"], tuple(settings["sites"]), settings["threads"])
     study = load_study(study_file(run / "job"))
+    if _status(run) in ("COMPLETE", "INCOMPLETE"):
+        return _outcome(run, console)
     read_data(study, simulation, run)
     return _run(run, simulation, study, console)
 
@@ -189,16 +194,20 @@ def _keep_tensorboard(workspace: Path, run: Path) -> None:
         shutil.copytree(events, run / "tensorboard", dirs_exist_ok=True)
 
 
+def _status(run: Path) -> str | None:
+    path = run / "results.json"
+    return json.loads(path.read_text())["status"] if path.is_file() else None
+
+
 def _outcome(run: Path, console: Console) -> int:
     """Print and draw what the run came to; return its exit code."""
-    path = run / "results.json"
-    if not path.is_file():
+    status = _status(run)
+    if status is None:
         console.print(f"the run ended without a result; {run / 'log.txt'} says why; to go on: silofl resume {run}")
         return FAILED
-    results = json.loads(path.read_text())
-    print_results(results, console)
+    print_results(json.loads((run / "results.json").read_text()), console)
     try:
         console.print(f"report: {write_report(run)}")
     except ConfigError as error:
         console.print(f"no report: {error}")
-    return EXIT_CODES[results["status"]]
+    return EXIT_CODES[status]
