@@ -2,8 +2,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+# What a site computes with by default; more threads only get in each other's way on a busy machine.
+torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -2,21 +2,35 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from PIL import Image
 
 from silofl import __version__
 from silofl.cli import main
 from silofl.data.importers import LAYOUTS
 from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError
+from silofl.flare.simulate import Simulation
 
 JOB = Path(__file__).resolve().parents[1] / "jobs" / "fedavg_phantoms"
 OPTIONS = {
     "demo": ["--out", "--jobs", "--rounds", "--seed"],
-    "import": ["LAYOUT", "source", "target", "--seed", "--test", "--validation", "--sites", "--alpha", *LAYOUTS],
-    "simulate": ["job", "--data", "--out", "--rounds", "--seed", "--sites", "--threads", "--prepare"],
-    "resume": ["run"],
+    "import": [
+        "LAYOUT",
+        "source",
+        "target",
+        "--seed",
+        "--test",
+        "--validation",
+        "--sites",
+        "--alpha",
+        "--json",
+        *LAYOUTS,
+    ],
+    "simulate": ["job", "--data", "--out", "--rounds", "--seed", "--sites", "--threads", "--prepare", "--json"],
+    "resume": ["run", "--json"],
     "report": ["RUN", "--out"],
 }
 
@@ -202,10 +216,9 @@ def test_an_imports_bad_number_is_refused_with_its_option(refused, tmp_path, opt
 @pytest.mark.parametrize(
     ("given", "missing"),
     [
-        ([JOB], "data, out"),
-        ([JOB, "--data", "here"], "out"),
-        ([JOB, "--out", "there"], "data"),
-        (["--data", "here", "--out", "there"], "job"),
+        ([], "JOB, --out"),
+        ([JOB, "--data", "here"], "--out"),
+        (["--data", "here", "--out", "there"], "JOB"),
     ],
 )
 def test_simulate_names_what_must_be_given(refused, given, missing):
@@ -357,12 +370,12 @@ def test_report_of_a_folder_that_is_no_run_is_refused(refused, tmp_path, number)
 
 @pytest.mark.parametrize("code", [0, 1, 3, 130])
 def test_a_commands_exit_code_is_the_programs(silofl, monkeypatch, tmp_path, code):
-    monkeypatch.setattr("silofl.flare.simulate.resume", lambda run: code)
+    monkeypatch.setattr("silofl.flare.simulate.resume", lambda run, console: code)
     assert silofl("resume", tmp_path)[0] == code
 
 
 def test_a_fault_of_the_input_that_shows_late_is_code_2_too(refused, monkeypatch, tmp_path):
-    def fail(run):
+    def fail(run, console):
         raise ConfigError("the disk must have room, not 0 bytes; free some")
 
     monkeypatch.setattr("silofl.flare.simulate.resume", fail)
@@ -370,18 +383,59 @@ def test_a_fault_of_the_input_that_shows_late_is_code_2_too(refused, monkeypatch
 
 
 def test_ctrl_c_is_code_130(silofl, monkeypatch, tmp_path):
-    def interrupt(run):
+    def interrupt(run, console):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("silofl.flare.simulate.resume", interrupt)
     assert silofl("resume", tmp_path) == (130, "", "")
 
 
-def test_the_command_line_hands_on_what_it_was_given(silofl, monkeypatch, tmp_path):
+def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
     seen = []
-    monkeypatch.setattr("silofl.flare.simulate.start", lambda *arguments: seen.append(arguments) or 0)
+    monkeypatch.setattr("silofl.flare.simulate.start", lambda *arguments: seen.append(arguments[:-1]) or 0)
     run = ["simulate", JOB, "--data", "data", "--out", "run"]
     assert silofl(*run)[0] == 0
     assert silofl(*run, "--rounds", 2, "--seed", 0, "--sites", "a,b", "--threads", 1)[0] == 0
-    paths = JOB, Path("data"), Path("run")
-    assert seen == [(*paths, {}, [], None), (*paths, {"rounds": 2, "seed": 0}, ["a", "b"], 1)]
+    assert seen == [
+        (JOB, Path("run"), Simulation("data"), {}),
+        (JOB, Path("run"), Simulation("data", ("a", "b"), 1), {"rounds": 2, "seed": 0}),
+    ]
+
+
+# --- for programs
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_json_leaves_standard_output_to_the_result_alone(silofl, monkeypatch, tmp_path, code):
+    result = {"status": "COMPLETE", "sites": {"north": 0.5}}
+
+    def resume(run, console):
+        console.print("round 1/1")
+        (run / "results.json").write_text(json.dumps(result))
+        return code
+
+    monkeypatch.setattr("silofl.flare.simulate.resume", resume)
+    answered, out, error = silofl("resume", tmp_path, "--json")
+    assert (answered, json.loads(out)) == (code, result)
+    assert error == "round 1/1\n"
+
+
+def test_json_without_a_result_is_nothing(silofl, monkeypatch, tmp_path):
+    monkeypatch.setattr("silofl.flare.simulate.resume", lambda run, console: 1)
+    assert silofl("resume", tmp_path, "--json") == (1, "", "")
+
+
+@pytest.mark.parametrize("site", ["ward", "clinic"])
+def test_an_import_counts_for_people_and_for_programs(silofl, tmp_path, site):
+    for kind in ("images", "masks"):
+        (tmp_path / "source" / site / kind).mkdir(parents=True)
+        for number in range(5):
+            # every image another, every mask with both its values
+            pixels = np.full((4, 4), number, np.uint8) if kind == "images" else np.eye(4, dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "source" / site / kind / f"{number}.png")
+    code, out, error = silofl("import", "folders", tmp_path / "source", tmp_path / "first")
+    # a fifth of 5 patients for the test, a fifth of the other 4 for the validation
+    assert (code, out, error) == (0, f"{site}: 3 training, 1 validation, 1 test, 5 patients\n", "")
+    code, out, error = silofl("import", "folders", tmp_path / "source", tmp_path / "second", "--json")
+    wanted = {"examples": {site: {"training": 3, "validation": 1, "test": 1}}, "patients": {site: 5}}
+    assert (code, json.loads(out), error) == (0, wanted, "")

@@ -11,9 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from silofl import __version__
-from silofl.errors import SiloFLError
-
-COMPLETE, FAILED, BAD_INPUT, INCOMPLETE, INTERRUPTED = 0, 1, 2, 3, 130
+from silofl.errors import ExitCode, SiloFLError
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,7 +19,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> None:
         """Exit with code 2."""
-        self.exit(BAD_INPUT, f"{self.prog}: {message}; see {self.prog} --help\n")
+        self.exit(ExitCode.BAD_INPUT, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,9 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return options.command(options)
     except SiloFLError as error:
         print(f"silofl: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return ExitCode.BAD_INPUT
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"silofl: {place}{error.strerror or error}; name another file or folder, or make room", file=sys.stderr)
+        return ExitCode.BAD_INPUT
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
 
 
 def _parser() -> Parser:
@@ -76,7 +78,7 @@ def _add_import(commands: argparse._SubParsersAction) -> None:
 def _add_simulate(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser("simulate", help="run a job with all its sites on this machine")
     command.add_argument("job", type=Path, nargs="?", help="job folder, as jobs/harmofl_phantoms")
-    command.add_argument("--data", type=Path, help="folder with one folder a site")
+    command.add_argument("--data", type=Path, help="folder with one folder a site; phantoms by default")
     command.add_argument("--out", type=Path, help="new folder for the run")
     command.add_argument("--rounds", type=_count, help="instead of the study's")
     command.add_argument("--seed", type=_natural, help="instead of the study's")
@@ -114,22 +116,24 @@ def _import(options: argparse.Namespace) -> int:
     summary = import_layout(options.layout, options.source, options.target, settings)
     if options.json:
         print(json.dumps({"examples": summary.examples, "patients": summary.patients}))
-        return COMPLETE
+        return ExitCode.COMPLETE
     for site, examples in summary.examples.items():
         counts = ", ".join(f"{number} {part}" for part, number in examples.items())
         print(f"{site}: {counts}, {summary.patients[site]} patients")
-    return COMPLETE
+    return ExitCode.COMPLETE
 
 
 def _simulate(options: argparse.Namespace) -> int:
+    from silofl.data.phantoms import make_phantoms
     from silofl.flare import simulate
 
     if options.prepare:
         return simulate.prepare(options.prepare)
-    missing = [name for name in ("job", "data", "out") if getattr(options, name) is None]
+    missing = [name for name, value in (("JOB", options.job), ("--out", options.out)) if value is None]
     if missing:
-        Parser(prog="silofl simulate").error(f"JOB, --data and --out must be given; missing: {', '.join(missing)}")
-    wanted = simulate.Simulation(str(options.data), tuple(options.sites), options.threads)
+        Parser(prog="silofl simulate").error(f"JOB and --out must be given; missing: {', '.join(missing)}")
+    data = options.data or make_phantoms(Path("phantoms"))
+    wanted = simulate.Simulation(str(data), tuple(options.sites), options.threads)
     console = _console(options.json)
     return _with_json(
         options, options.out, simulate.start(options.job, options.out, wanted, _changes(options), console)
@@ -149,7 +153,7 @@ def _report(options: argparse.Namespace) -> int:
         print(write_report(options.runs[0]))
     else:
         print(write_comparison(options.runs, options.out or Path("comparison.html")))
-    return COMPLETE
+    return ExitCode.COMPLETE
 
 
 def _console(is_json: bool = False) -> Console:

@@ -179,7 +179,7 @@ class Study(Section):
     task: Literal["segmentation", "classification"]
     labels: Annotated[dict[int, str], Field(min_length=1)]
     rounds: Count
-    seed: Natural = 0
+    seed: Annotated[Natural, Field(lt=2**32)] = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     torch_threads: Count = 1
     metric: Literal["dice", "dice_with_background", "accuracy"] = "dice"
@@ -203,6 +203,8 @@ class Study(Section):
         wanted = list(range(first, first + len(self.labels)))
         if sorted(self.labels) != wanted:
             raise ConfigError(f"labels must be numbered {wanted} for {self.task}, not {sorted(self.labels)}")
+        if self.task == "classification" and len(self.labels) < 2:
+            raise ConfigError(f"labels must be at least 2 for classification, not {len(self.labels)}")
         fits = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[self.task]
         chosen = {"metric": self.metric, "model.name": self.model.name, "training.loss": self.training.loss}
         for key, value in chosen.items():

@@ -1,7 +1,18 @@
-"""The errors that SiloFL raises on purpose: each message is one sentence that a hospital can act on."""
+"""The errors that SiloFL raises on purpose, each one sentence that a hospital can act on, and the exit codes."""
 
 import difflib
 from collections.abc import Iterable
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a command ends with."""
+
+    COMPLETE = 0
+    FAILED = 1
+    BAD_INPUT = 2
+    INCOMPLETE = 3
+    INTERRUPTED = 130
 
 
 class SiloFLError(ValueError):

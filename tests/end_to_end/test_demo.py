@@ -13,7 +13,7 @@ def test_the_demonstration_ends_with_one_table_and_one_report_and_reuses_finishe
         assert text in printed
     assert (out / "report.html").stat().st_size > 10_000
     assert (out / "phantoms" / "coast" / "dataset.json").is_file()
-    for run in ("fedavg_phantoms", "harmofl_phantoms"):
+    for run in ("fedavg_phantoms", "fedbn_phantoms", "harmofl_phantoms"):
         assert set(json.loads((out / run / "results.json").read_text())["sites"]) == {"north", "east", "south", "west"}
     again = silofl("demo", "--out", out, "--jobs", JOBS, "--rounds", 1).stdout
-    assert again.count("already finished") == 2
+    assert again.count("already finished") == 3

@@ -1,4 +1,5 @@
 import os
+import sys
 
 import psutil
 import pytest
@@ -9,6 +10,14 @@ from silofl.flare.processes import ProcessTree
 pytestmark = pytest.mark.timeout(60)
 # A process in a session of its own that tells its number and then waits.
 WAITER = 'setsid sh "$WAITER"'
+POLITE = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+with open(os.environ["PIDS"], "w") as pipe:
+    print(os.getpid(), file=pipe)
+signal.sigwait([signal.SIGTERM])
+print("politely")
+"""
 
 
 @pytest.fixture
@@ -85,8 +94,9 @@ def test_a_process_that_does_not_listen_is_killed(start, told, monkeypatch):
     assert alive(pids) == []
 
 
-def test_a_process_is_asked_politely_first(start, told, log):
-    tree = start("trap 'echo politely; exit' TERM; echo $$ > \"$PIDS\"; sleep 300 & wait")
+def test_a_process_is_asked_politely_first(start, told, log, tmp_path):
+    (tmp_path / "polite.py").write_text(POLITE)
+    tree = start(f'exec "{sys.executable}" -S "{tmp_path}/polite.py"')
     told(1)
     tree.end()
     assert log.read_text() == "politely\n"
@@ -106,6 +116,24 @@ def test_output_and_errors_are_appended_to_the_log(start, log):
     assert log.read_text() == "before\nout\nerror\n"
 
 
-def test_a_command_has_nothing_to_read_and_a_session_of_its_own(start, log):
-    assert exit_code(start("cat; cut -d ' ' -f 6 /proc/$$/stat")) == 0
+@pytest.fixture
+def typed():
+    """Let this process have something to read, which a command that shares its input would take."""
+    kept, (reader, writer) = os.dup(0), os.pipe()
+    os.write(writer, b"typed\n")
+    os.close(writer)
+    os.dup2(reader, 0)
+    yield
+    os.dup2(kept, 0)
+    os.close(kept)
+    os.close(reader)
+
+
+def test_a_command_has_nothing_to_read(start, typed, log):
+    assert exit_code(start("cat")) == 0
+    assert log.read_text() == ""
+
+
+def test_a_command_has_a_session_of_its_own(start, log):
+    assert exit_code(start("cut -d ' ' -f 6 /proc/$$/stat")) == 0
     assert int(log.read_text()) != os.getsid(0)

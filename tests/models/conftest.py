@@ -1,18 +1,8 @@
 import pytest
-import torch
 
 from silofl.config import Study, parse
 
 FEATURES = [16, 8, 8, 8, 12, 16]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Compute with one thread, which is what a study does unless it says otherwise, and the fastest for tiny images."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

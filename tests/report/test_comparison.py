@@ -67,3 +67,10 @@ def test_caveats_name_the_runs_they_hold_for(results):
 
 def test_every_comparison_says_that_one_seed_is_one_seed(results):
     assert "other seeds" in comparison_notes([results(), results()])[-1]
+
+
+def test_shared_batchnorm_is_said_beside_runs_that_keep_it_at_home(results):
+    shared = results(normalization="batch", recipe={"stays_home": "nothing"})
+    local = results(normalization="batch", recipe={"stays_home": "batchnorm"})
+    assert any(note.startswith("Run 1: BatchNorm is shared") for note in comparison_notes([shared, local]))
+    assert not any("BatchNorm is shared" in note for note in comparison_notes([shared, shared]))

@@ -18,6 +18,7 @@ from silofl.errors import ConfigError, DataError
 
 SITES = ("north", "east", "south", "west")
 UNSEEN_SITE = "coast"
+MARKER = "phantoms.json"
 VERSION = 2
 PATIENTS = {"north": 14, "east": 12, "south": 10, "west": 9, UNSEEN_SITE: 11}
 FEWEST_PATIENTS = 6
@@ -82,7 +83,7 @@ def make_phantoms(target: Path, seed: int = 0, patients: dict[str, int] | None =
     patients = PATIENTS if patients is None else patients
     _check_request(seed, patients)
     wanted = {"seed": seed, "version": VERSION, "patients": patients}
-    marker = target / "phantoms.json"
+    marker = target / MARKER
     if marker.exists():
         _check_held(target, json.loads(marker.read_text()), wanted)
         if _is_complete(target, patients):
@@ -91,6 +92,11 @@ def make_phantoms(target: Path, seed: int = 0, patients: dict[str, int] | None =
         _make_site(target / site, seed, count)
     _write_json(marker, wanted)
     return target
+
+
+def is_phantoms(folder: Path) -> bool:
+    """Return whether a folder of sites holds simulated hospitals, of which `UNSEEN_SITE` never trains."""
+    return (folder / MARKER).is_file()
 
 
 def split_patients(names: list[str], rng: np.random.Generator) -> dict[str, list[str]]:

@@ -9,11 +9,12 @@ from pathlib import Path
 from rich.console import Console
 
 from silofl.data.phantoms import SITES, UNSEEN_SITE, make_phantoms
+from silofl.errors import ExitCode
 from silofl.flare import simulate
 from silofl.report.pages import write_comparison
 from silofl.report.tables import print_comparison
 
-JOBS = ("fedavg_phantoms", "harmofl_phantoms")
+JOBS = ("fedavg_phantoms", "fedbn_phantoms", "harmofl_phantoms")
 
 
 def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console) -> int:
@@ -50,13 +51,13 @@ def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console
     print_comparison([json.loads((run / "results.json").read_text()) for run in runs], console)
     console.print(f"\nReport with pictures: {report}")
     console.print(f"The demonstration took {(time.monotonic() - started) / 60:.1f} minutes.")
-    return simulate.COMPLETE
+    return ExitCode.COMPLETE
 
 
 def _run(job: Path, data: Path, run: Path, changes: dict[str, object], console: Console) -> int:
-    if (run / "results.json").is_file():
+    if simulate.is_finished(run):
         console.print(f"   already finished: {run}; delete it to train again")
-        return simulate.COMPLETE
+        return ExitCode.COMPLETE
     if (run / "run.json").is_file():
         return simulate.resume(run, console)
     return simulate.start(job, run, simulate.Simulation(str(data), SITES), changes, console)

@@ -13,9 +13,10 @@ import yaml
 from rich.console import Console
 
 from silofl.config import Server, Site, Study, load_study, parse
+from silofl.data.phantoms import UNSEEN_SITE, is_phantoms
 from silofl.data.site_data import load_site_data
 from silofl.data.transforms import check_transforms
-from silofl.errors import ConfigError, DataError, nearest
+from silofl.errors import ConfigError, DataError, ExitCode, nearest
 from silofl.flare.processes import ProcessTree
 from silofl.flare.workspace import prepare_workspace
 from silofl.report.pages import write_report
@@ -25,8 +26,6 @@ from silofl.rounds.files import write_json, write_text
 from silofl.training.device import choose_device
 
 POLL_S = 0.3
-COMPLETE, FAILED, BAD_INPUT, INCOMPLETE, INTERRUPTED = 0, 1, 2, 3, 130
-EXIT_CODES = {"COMPLETE": COMPLETE, "INCOMPLETE": INCOMPLETE, "FAILED": FAILED}
 
 
 @dataclass(frozen=True)
@@ -80,10 +79,13 @@ def resume(run: Path, console: Console) -> int:
     path = run / "run.json"
     if not path.is_file():
         raise ConfigError(f"{run} must hold a run; there is no run.json in it: start one with silofl simulate")
-    settings = json.loads(path.read_text())
-    simulation = Simulation(settings["data"], tuple(settings["sites"]), settings["threads"])
+    try:
+        settings = json.loads(path.read_text())
+        simulation = Simulation(settings["data"], tuple(settings["sites"]), settings["threads"])
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f"{path} must be the run.json that silofl wrote; it is broken: start the run anew") from None
     study = load_study(study_file(run / "job"))
-    if _status(run) in ("COMPLETE", "INCOMPLETE"):
+    if is_finished(run):
         return _outcome(run, console)
     read_data(study, simulation, run)
     return _run(run, simulation, study, console)
@@ -96,7 +98,7 @@ def prepare(workspace: Path) -> int:
     prepare_workspace(workspace, site, Server(run_dir=f"{results}/{{run}}"))
     print(f"wrote {workspace / 'local'}; set SILOFL_DATA and run: nvflare simulator JOB -w {workspace} -c SITES -t N")
     print(f"results will be in {results}")
-    return COMPLETE
+    return ExitCode.COMPLETE
 
 
 def study_file(job: Path) -> Path:
@@ -142,6 +144,8 @@ def _settled(wanted: Simulation) -> Simulation:
     if not data.is_dir():
         raise ConfigError(f"--data must be a folder that holds one folder a site, not {data}; it is not there")
     found = sorted(path.parent.name for path in data.glob("*/dataset.json"))
+    if is_phantoms(data):
+        found = [name for name in found if name != UNSEEN_SITE]
     if not found:
         raise ConfigError(f"{data} must hold folders with a dataset.json each, one a site; see silofl import")
     for name in sites:
@@ -181,7 +185,7 @@ def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> i
         progress.show()
     except KeyboardInterrupt:
         console.print(f"\ninterrupted; to go on: python -m silofl resume {run}")
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     finally:
         tree.end()
         _keep_tensorboard(workspace, run)
@@ -194,6 +198,11 @@ def _keep_tensorboard(workspace: Path, run: Path) -> None:
         shutil.copytree(events, run / "tensorboard", dirs_exist_ok=True)
 
 
+def is_finished(run: Path) -> bool:
+    """Return whether a run has its result; a FAILED one can be resumed."""
+    return _status(run) in ("COMPLETE", "INCOMPLETE")
+
+
 def _status(run: Path) -> str | None:
     path = run / "results.json"
     return json.loads(path.read_text())["status"] if path.is_file() else None
@@ -204,10 +213,10 @@ def _outcome(run: Path, console: Console) -> int:
     status = _status(run)
     if status is None:
         console.print(f"the run ended without a result; {run / 'log.txt'} says why; to go on: silofl resume {run}")
-        return FAILED
+        return ExitCode.FAILED
     print_results(json.loads((run / "results.json").read_text()), console)
     try:
         console.print(f"report: {write_report(run)}")
     except ConfigError as error:
         console.print(f"no report: {error}")
-    return EXIT_CODES[status]
+    return ExitCode[status]

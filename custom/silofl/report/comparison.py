@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from silofl.report.sentences import BATCH_DEPENDENT, SHARED_PATIENTS
+from silofl.report.sentences import BATCH_DEPENDENT, SHARED_BATCHNORM, SHARED_PATIENTS
 
 Results = Mapping[str, Any]
 
@@ -41,6 +41,7 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
         notes.append("The marked runs tie in the three decimals shown.")
     notes += _caveat(results, "normalization", "batch_stateless", BATCH_DEPENDENT)
     notes += _caveat(results, "split_unit", "slices", SHARED_PATIENTS)
+    notes += _shared_batchnorm(results)
     return [*notes, "Each row is one run with one seed; a small difference can be chance: repeat it with other seeds."]
 
 
@@ -63,6 +64,21 @@ def _caveat(results: Sequence[Results], key: str, value: str, sentence: str) -> 
     """Return a sentence for the runs in which a key has a value."""
     rows = [str(i) for i, run in enumerate(results, start=1) if run.get(key) == value]
     return [f"Run{'s' * (len(rows) > 1)} {', '.join(rows)}: {sentence}."] if rows else []
+
+
+def _shared_batchnorm(results: Sequence[Results]) -> list[str]:
+    """Return a sentence where some runs share BatchNorm and others keep it at home."""
+    homes = {
+        i: run.get("recipe", {}).get("stays_home") for i, run in enumerate(results, start=1) if _has_batchnorm(run)
+    }
+    shared = [str(i) for i, home in homes.items() if home == "nothing"]
+    if not shared or len(shared) == len(homes):
+        return []
+    return [f"Run{'s' * (len(shared) > 1)} {', '.join(shared)}: {SHARED_BATCHNORM}."]
+
+
+def _has_batchnorm(results: Results) -> bool:
+    return results.get("normalization") == "batch"
 
 
 def _differences(results: Sequence[Results]) -> list[str]:

@@ -50,8 +50,9 @@ class RoundLines:
         ]
         parts.append(f"{len(record['answered'])} of {len(record['asked'])} sites")
         parts.append(f"{record['seconds']:.1f} s")
-        left = sum(r["seconds"] for r in ledger[-5:]) / len(ledger[-5:]) * (self.study.rounds - record["round"])
-        parts.append(f"about {_duration(left)} left")
+        # The first round's time holds the start of all processes.
+        recent = [r["seconds"] for r in ledger[1 : number + 1][-5:]] or [record["seconds"]]
+        parts.append(f"about {_duration(float(np.mean(recent)) * (self.study.rounds - record['round']))} left")
         for kind in ("late", "failed", "refused"):
             if record[kind]:
                 parts.append(f"{kind}: {', '.join(record[kind])}")

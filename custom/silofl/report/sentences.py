@@ -8,6 +8,10 @@ from typing import Any
 
 BATCH_DEPENDENT = "a prediction depends on the batch it stands in"
 SHARED_PATIENTS = "same person in training and test"
+SHARED_BATCHNORM = (
+    "BatchNorm is shared, and its averaged statistics fail where sites differ strongly; against a run that keeps it at "
+    "home, that much of a difference is BatchNorm's and no merit of the algorithm"
+)
 
 METRICS = {
     "dice": (

@@ -134,7 +134,7 @@ def _reason(record: Round, site: str) -> str:
 
 
 def _state_dict(arrays: Arrays, amplitude: np.ndarray | None) -> dict[str, torch.Tensor]:
-    state = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    state = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
     if amplitude is not None:
         state |= {AMPLITUDE: torch.from_numpy(amplitude), IS_FIXED: torch.tensor(True)}
     return state

@@ -45,9 +45,7 @@ def dice_by_case(
     labels = [0, *labels] if has_background else list(labels)
     by_case: dict[str, float] = {}
     excluded = 0
-    names = np.asarray(cases)
-    for case in dict.fromkeys(cases):
-        member = names == case
+    for case, member in _members(cases).items():
         values = [_dice(predictions[member] == label, targets[member] == label) for label in labels]
         if has_background:
             values = [1.0 if value is None else value for value in values]
@@ -61,10 +59,8 @@ def dice_by_case(
 
 def accuracy_by_case(predictions: NDArray, targets: NDArray, cases: Sequence[str]) -> Score:
     """Return the mean over cases of the share of right classes; predictions and targets have shape (N,)."""
-    hits: dict[str, list[bool]] = {}
-    for case, prediction, target in zip(cases, predictions, targets, strict=True):
-        hits.setdefault(case, []).append(bool(prediction == target))
-    return _score({case: float(np.mean(values)) for case, values in hits.items()}, 0)
+    is_right = np.array([p == t for p, t in zip(predictions, targets, strict=True)])
+    return _score({case: float(np.mean(is_right[member])) for case, member in _members(cases).items()}, 0)
 
 
 def pooled(scores: Sequence[tuple[float, int]]) -> float | None:
@@ -72,6 +68,14 @@ def pooled(scores: Sequence[tuple[float, int]]) -> float | None:
     counted = [(value, cases) for value, cases in scores if cases]
     total = sum(cases for _, cases in counted)
     return sum(value * cases for value, cases in counted) / total if total else None
+
+
+def _members(cases: Sequence[str]) -> dict[str, list[int]]:
+    """Return the positions of each case's slices."""
+    members: dict[str, list[int]] = {}
+    for position, case in enumerate(cases):
+        members.setdefault(case, []).append(position)
+    return members
 
 
 def _dice(prediction: NDArray, target: NDArray) -> float | None:
