@@ -1,0 +1,171 @@
+"""AdaFed: sites listen to each other by the similarity of their BatchNorm statistics.
+
+Chen et al., Personalized Federated Learning with Adaptive Batchnorm for Healthcare, arXiv:2112.00734 (its journal
+version calls the method FedAP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from silofl.errors import AggregationError, ConfigError
+
+Statistics = list[tuple[NDArray[np.float64], NDArray[np.float64]]]
+
+
+class _Moments:
+    """Mean and population variance of a stream of values, merged exactly, in float64.
+
+    Chan, Golub and LeVeque, Algorithms for Computing the Sample Variance, The American Statistician 37, 1983.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.squares = 0, torch.zeros(()), torch.zeros(())
+
+    def add(self, values: Tensor) -> None:
+        """Take in values of shape (channels, n)."""
+        values = values.double()
+        count, mean = values.shape[1], values.mean(dim=1)
+        squares = (values - mean[:, None]).square().sum(dim=1)
+        total, step = self.count + count, mean - self.mean
+        self.squares = self.squares + squares + step.square() * (self.count * count / total)
+        self.mean = self.mean + step * (count / total)
+        self.count = total
+
+
+def collect_statistics(
+    model: nn.Module, batches: Iterable[Tensor], layers: Literal["all", "last"] = "all"
+) -> Statistics:
+    """Return mean and population variance of each BatchNorm layer's inputs per channel, over all of a site's data.
+
+    The model runs in evaluation mode and is left as it was. Batches are merged exactly, whatever their sizes.
+
+    Args:
+        model: The pre-trained model f.
+        batches: Input tensors (B, C, ...).
+        layers: ``all``: the inputs of every BatchNorm layer, found by module type, in the model's order; ``last``: the
+            input of the last linear layer (d-AdaFed).
+
+    Returns:
+        One (mean, variance) a layer, each of shape (channels,).
+
+    Raises:
+        ConfigError: The model has no such layer, or there are no batches.
+    """
+    watched = _watched_layers(model, layers)
+    moments = [_Moments() for _ in watched]
+    hooks = [layer.register_forward_pre_hook(_recorder(one)) for layer, one in zip(watched, moments, strict=True)]
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            for batch in batches:
+                model(batch)
+    finally:
+        model.train(was_training)
+        for hook in hooks:
+            hook.remove()
+    if any(one.count == 0 for one in moments):
+        raise ConfigError(
+            "statistics must be collected from at least one batch that reaches every layer, not from none"
+        )
+    return [(one.mean.cpu().numpy(), (one.squares / one.count).cpu().numpy()) for one in moments]
+
+
+def distances(statistics: Sequence[Sequence[tuple[ArrayLike, ArrayLike]]]) -> NDArray[np.float64]:
+    """Return the distances between sites (Eqs. 5-6): the sum over layers of the Wasserstein distance of Gaussians.
+
+    ``d_ij = sum_l sqrt(||mu_i,l - mu_j,l||^2 + ||sqrt(r_i,l) - sqrt(r_j,l)||^2)``
+
+    Args:
+        statistics: One list of (mean, variance) a site, the same layers everywhere.
+
+    Returns:
+        Shape (K, K), symmetric, zero on the diagonal.
+
+    Raises:
+        AggregationError: Sites differ in layers or shapes, or hold negative variances or numbers that are not finite.
+    """
+    points = [_points(site, k) for k, site in enumerate(statistics)]
+    for k, site in enumerate(points):
+        if [layer.shape for layer in site] != [layer.shape for layer in points[0]]:
+            raise AggregationError(f"site {k} must have the layers of site 0; their numbers or sizes differ")
+    total = np.zeros((len(points), len(points)))
+    for i, left in enumerate(points):
+        for j, right in enumerate(points[:i]):
+            total[i, j] = total[j, i] = sum(np.linalg.norm(a - b) for a, b in zip(left, right, strict=True))
+    return total
+
+
+def adafed_weights(distance: ArrayLike, self_weight: float) -> NDArray[np.float64]:
+    """Return AdaFed's matrix (Eqs. 7-8): lambda of a site's own model, the rest by inverse distance to the others.
+
+    A distance of 0 takes the limit: the identical sites share the rest of the row evenly.
+
+    Args:
+        distance: Shape (K, K), symmetric, zero on the diagonal.
+        self_weight: The paper's lambda, in [0, 1].
+
+    Returns:
+        Weights of shape (K, K); rows sum to 1; one site alone has [[1]].
+
+    Raises:
+        AggregationError: ``distance`` is no matrix of finite distances, or lambda lies outside [0, 1].
+    """
+    distance = np.asarray(distance, dtype=np.float64)
+    count = len(distance) if distance.ndim == 2 else 0
+    if count < 1 or distance.shape != (count, count) or not np.all(np.isfinite(distance)) or np.any(distance < 0):
+        raise AggregationError(f"distance must be a square matrix of finite distances, not one of {distance.shape}")
+    if not 0 <= self_weight <= 1:
+        raise AggregationError(f"self_weight must lie in [0, 1], not {self_weight}")
+    if count == 1:
+        return np.ones((1, 1))
+    return np.stack([_row(distance[i], i, self_weight) for i in range(count)])
+
+
+def _row(distance: NDArray, own: int, self_weight: float) -> NDArray:
+    others = np.arange(len(distance)) != own
+    nearest = distance[others].min()
+    # Relative to the nearest site, so that no inverse overflows; beside a distance of 0 all others vanish.
+    shares = np.divide(nearest, distance[others], out=np.ones(len(distance) - 1), where=distance[others] > 0)
+    row = np.full(len(distance), self_weight)
+    row[others] = (1 - self_weight) * shares / shares.sum()
+    return row
+
+
+def _watched_layers(model: nn.Module, layers: str) -> list[nn.Module]:
+    kinds = {"all": _BatchNorm, "last": nn.Linear}
+    if layers not in kinds:
+        raise ConfigError(f"layers must be 'all' or 'last', not {layers!r}")
+    found = [module for module in model.modules() if isinstance(module, kinds[layers])]
+    if not found:
+        raise ConfigError(f"the model must have a {kinds[layers].__name__.strip('_')} layer to collect statistics of")
+    return found if layers == "all" else found[-1:]
+
+
+def _recorder(moments: _Moments) -> object:
+    def record(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        # (B, C, ...) to (C, B * ...)
+        moments.add(inputs[0].transpose(0, 1).flatten(1))
+
+    return record
+
+
+def _points(site: Sequence[tuple[ArrayLike, ArrayLike]], number: int) -> list[NDArray]:
+    """Return each layer as one point: means and standard deviations side by side."""
+    points = []
+    for mean, variance in site:
+        mean, variance = np.asarray(mean, np.float64), np.asarray(variance, np.float64)
+        if mean.shape != variance.shape or not np.all(np.isfinite(mean)) or not np.all(variance >= 0):
+            raise AggregationError(f"site {number} must have finite means and variances of at least 0, of one shape")
+        points.append(np.concatenate([mean.ravel(), np.sqrt(variance).ravel()]))
+        if not np.all(np.isfinite(points[-1])):
+            raise AggregationError(f"site {number} must have finite variances; one is infinite")
+    return points

@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from silofl.algorithms.adafed import adafed_weights, collect_statistics, distances
+from silofl.algorithms.mixing import mix
+from silofl.errors import AggregationError, ConfigError
+
+
+def reference_statistics(v):
+    return [[(v[f"mean_{layer}"][site], v[f"var_{layer}"][site]) for layer in range(3)] for site in range(4)]
+
+
+def test_distances_and_weights_follow_the_reference(vectors):
+    v = vectors("adafed")
+    distance = distances(reference_statistics(v))
+    np.testing.assert_allclose(distance, v["distance"], rtol=1e-12)
+    for self_weight in (0.3, 0.5):
+        np.testing.assert_allclose(adafed_weights(distance, self_weight), v[f"weights_{self_weight}"], rtol=1e-12)
+    last = distances([site[-1:] for site in reference_statistics(v)])
+    np.testing.assert_allclose(adafed_weights(last, 0.5), v["weights_last_layer_0.5"], rtol=1e-12)
+
+
+def test_mixing_follows_the_reference(vectors):
+    v = vectors("adafed")
+    mixed = mix({f"s{i}": {"w": row} for i, row in enumerate(v["psi"])}, v["weights_0.5"])
+    np.testing.assert_allclose([mixed[f"s{i}"]["w"] for i in range(4)], v["psi_next_0.5"], rtol=1e-12)
+
+
+def test_statistics_follow_the_reference_with_a_last_batch_of_one(vectors):
+    v = vectors("adafed")
+    batches = [torch.from_numpy(v[f"bn_batch_{i}"]) for i in range(3)]
+    ((mean, variance),) = collect_statistics(nn.BatchNorm2d(3).double(), batches)
+    np.testing.assert_allclose(mean, v["bn_mean"], rtol=1e-10)
+    np.testing.assert_allclose(variance, v["bn_var"], rtol=1e-10)
+
+
+def test_any_split_into_batches_gives_the_same_statistics():
+    data = torch.randn(13, 2, 6, generator=torch.Generator().manual_seed(0)) * 3 + 5
+    whole = collect_statistics(nn.BatchNorm1d(2), [data])
+    split = collect_statistics(nn.BatchNorm1d(2), data.split([1, 5, 6, 1]))
+    np.testing.assert_allclose(split[0], whole[0], rtol=1e-9)
+    np.testing.assert_allclose(whole[0][0], data.mean(dim=(0, 2)), rtol=1e-5)
+    np.testing.assert_allclose(whole[0][1], data.var(dim=(0, 2), correction=0), rtol=1e-5)
+
+
+def test_layers_are_found_by_type_and_their_inputs_are_seen_before_the_layer():
+    class Oddly(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.adn = nn.ModuleDict({"N": nn.BatchNorm1d(2)})
+            self.bn_like_name = nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.bn_like_name(self.adn["N"](x))
+
+    model = Oddly()
+    model.adn["N"].running_mean += 100
+    data = torch.tensor([[1.0, 2.0], [3.0, 6.0]])
+    ((mean, variance),) = collect_statistics(model, [data])
+    # means (1 + 3) / 2 and (2 + 6) / 2; population variances 1 and 4
+    np.testing.assert_allclose(mean, [2, 4])
+    np.testing.assert_allclose(variance, [1, 4])
+    ((last_mean, _),) = collect_statistics(model, [data], layers="last")
+    assert np.all(last_mean < -50)
+
+
+def test_the_model_is_left_as_it_was():
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(0.5)).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    collect_statistics(model, [torch.randn(4, 2)])
+    assert model.training and not model[0]._forward_pre_hooks
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("layers", ["all", "last"])
+def test_a_model_without_such_a_layer_is_refused(layers):
+    with pytest.raises(ConfigError, match="the model must have a"):
+        collect_statistics(nn.Conv2d(1, 1, 1), [torch.ones(1, 1, 2, 2)], layers)
+
+
+def test_no_batches_are_refused():
+    with pytest.raises(ConfigError, match="at least one batch"):
+        collect_statistics(nn.BatchNorm1d(2), [])
+
+
+def test_distance_adds_means_and_deviations_over_layers():
+    north, south = [([0.0, 0.0], [1.0, 4.0]), ([1.0], [0.0])], [([3.0, 0.0], [1.0, 36.0]), ([1.0], [4.0])]
+    # layer 1: sqrt(3^2 + (2 - 6)^2) = 5; layer 2: sqrt(0 + (0 - 2)^2) = 2
+    np.testing.assert_allclose(distances([north, south]), [[0, 7], [7, 0]])
+
+
+def test_rows_sum_to_one_and_a_nearer_site_counts_more():
+    weights = adafed_weights([[0, 1, 3], [1, 0, 2], [3, 2, 0]], 0.4)
+    np.testing.assert_allclose(weights.sum(axis=1), 1)
+    # 0.6 shared as 1/1 : 1/3
+    np.testing.assert_allclose(weights[0], [0.4, 0.45, 0.15])
+
+
+def test_identical_sites_share_the_rest_of_the_row_evenly():
+    weights = adafed_weights([[0, 0, 0, 5], [0, 0, 0, 5], [0, 0, 0, 5], [5, 5, 5, 0]], 0.5)
+    np.testing.assert_allclose(weights[0], [0.5, 0.25, 0.25, 0])
+    np.testing.assert_allclose(weights[3], [1 / 6, 1 / 6, 1 / 6, 0.5])
+
+
+def test_one_site_alone_keeps_its_model():
+    np.testing.assert_array_equal(adafed_weights([[0.0]], 0.5), [[1.0]])
+
+
+def test_tiny_distances_do_not_overflow():
+    weights = adafed_weights([[0, 1e-320, 1], [1e-320, 0, 1], [1, 1, 0]], 0.0)
+    np.testing.assert_allclose(weights[0], [0, 1, 0], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("distance", "self_weight", "message"),
+    [
+        ([[0, 1]], 0.5, "square matrix"),
+        ([[0, np.nan], [np.nan, 0]], 0.5, "finite"),
+        ([[0, -1], [-1, 0]], 0.5, "finite distances"),
+        ([[0, 1], [1, 0]], 1.5, r"self_weight must lie in \[0, 1\]"),
+    ],
+)
+def test_weights_that_make_no_sense_are_refused(distance, self_weight, message):
+    with pytest.raises(AggregationError, match=message):
+        adafed_weights(distance, self_weight)
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "message"),
+    [
+        ([([np.nan], [1.0])], "site 1 must have finite means"),
+        ([([0.0], [-1.0])], "variances of at least 0"),
+        ([([0.0], [np.inf])], "one is infinite"),
+        ([([0.0, 1.0], [1.0, 1.0])], "site 1 must have the layers of site 0"),
+        ([([0.0], [1.0]), ([0.0], [1.0])], "site 1 must have the layers of site 0"),
+    ],
+)
+def test_statistics_that_do_not_fit_are_refused_with_the_site(spoiled, message):
+    with pytest.raises(AggregationError, match=message):
+        distances([[([0.0], [1.0])], spoiled])
