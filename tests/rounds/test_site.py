@@ -2,10 +2,12 @@ import csv
 import logging
 
 import numpy as np
+import pytest
 import torch
 
 from silofl.errors import DataError
 from silofl.models import build_model
+from silofl.rounds.message import Message
 from silofl.rounds.site import SiteRounds
 from silofl.rounds.site_state import SiteState
 
@@ -83,6 +85,24 @@ def test_a_fault_in_the_data_is_told_in_full_at_home_and_without_a_case_to_the_s
         answer = game.sites["east"].answer("train", task)
     assert "Jane Doe" in caplog.text
     assert answer.arrays == {} and "Jane" not in answer.meta["error"] and "own log" in answer.meta["error"]
+
+
+def test_a_fault_that_nobody_thought_of_is_told_to_the_server_without_its_text(play, monkeypatch, caplog):
+    game = play(sites=("east",))
+    task = game.server.train_task("east")
+    monkeypatch.setattr("silofl.rounds.site.train", lambda *a: (_ for _ in ()).throw(MemoryError("/data/Jane Doe")))
+    with caplog.at_level(logging.ERROR):
+        answer = game.sites["east"].answer("train", task)
+    assert answer.meta["error"] == "an unexpected MemoryError; the site's own log has it"
+    assert "Jane Doe" in caplog.text and "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("run", ["../elsewhere", "a/b", ""])
+def test_a_run_id_that_leaves_the_state_folder_is_refused(play, run):
+    game = play(sites=("east",))
+    task = game.server.train_task("east")
+    answer = game.sites["east"].answer("train", Message(task.arrays, task.meta | {"run": run}))
+    assert "run id must be a plain name" in answer.meta["error"]
 
 
 def test_a_loss_that_is_not_finite_stops_the_round_and_names_site_round_epoch_and_batch(play):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from nvflare.apis.controller_spec import ClientTask
 from nvflare.apis.fl_context import FLContext
@@ -22,6 +24,15 @@ from silofl.rounds.run import RunFolder
 from silofl.rounds.server import ServerRounds
 
 POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What came of one message to each site: answers, reasons of those that could not do the task, and who was late."""
+
+    given: dict[str, Message]
+    failed: dict[str, str]
+    late: list[str]
 
 
 class RoundsController(ModelController):
@@ -48,19 +59,20 @@ class RoundsController(ModelController):
 
     def _run(self, study: Study, run: str, folder: RunFolder) -> None:
         server = folder.load() or ServerRounds.start(study, run, self._wait_for_sites(study))
-        sites = list(server.models)
         while server.finished_rounds < study.rounds and not self.abort_signal.triggered:
-            self._train_round(server, sites)
+            self._train_round(server)
             folder.save(server)
         if self.abort_signal.triggered:
             return
-        last = server.finished_rounds
-        answers = self._ask("validate", sites, lambda site: server.evaluation_task(site, last), study)
-        server.note_validation({site: answer.meta["metrics"]["validation"] for site, answer in answers.items()})
+        server.note_validation(self._evaluate("validation", "validate", server, server.finished_rounds))
         folder.save(server)
-        best = server.reported_round()
-        tests = self._ask("test", sites, lambda site: server.evaluation_task(site, best), study)
-        folder.finish(server, {site: answer.meta["metrics"]["test"] for site, answer in tests.items()})
+        folder.finish(server, self._evaluate("test", "test", server, server.reported_round()))
+
+    def _evaluate(self, part: str, task: str, server: ServerRounds, number: int) -> dict[str, Any]:
+        """Return the sites' scores of a finished round's model on a part of their data."""
+        tasks = {site: server.evaluation_task(site, number) for site in server.models}
+        answers = self._ask(task, tasks, server.study.federation.task_timeout_s).given
+        return {site: answer.meta["metrics"][part] for site, answer in answers.items()}
 
     def _wait_for_sites(self, study: Study) -> list[str]:
         """Wait until the job's sites are there, or the quorum once the time to join is over."""
@@ -76,73 +88,64 @@ class RoundsController(ModelController):
             )
         return sites
 
-    def _train_round(self, server: ServerRounds, sites: list[str]) -> None:
-        study, started = server.study, time.monotonic()
-        record = Round(server.finished_rounds + 1, datetime.now(UTC).isoformat(timespec="seconds"), sorted(sites))
-        sent: dict[str, Message] = {}
+    def _train_round(self, server: ServerRounds) -> None:
+        federation, started = server.study.federation, time.monotonic()
+        sent = {site: server.train_task(site) for site in sorted(server.models)}
+        record = Round(server.finished_rounds + 1, datetime.now(UTC).isoformat(timespec="seconds"), list(sent))
+        answers = self._ask("train", sent, federation.task_timeout_s)
+        if self.abort_signal.triggered:
+            return
+        record.late, record.failed = answers.late, answers.failed
+        accepted = self._accepted(server, sent, answers.given, record)
+        if len(accepted) < federation.min_sites:
+            reasons = {**record.failed, **record.refused, **dict.fromkeys(record.late, "no answer in time")}
+            raise AggregationError(
+                f"round {record.round} must have answers of at least {federation.min_sites} sites, "
+                f"not {len(accepted)}: {reasons}"
+            )
+        record.bytes_to = {site: message.num_bytes for site, message in sent.items()}
+        record.bytes_from = {site: answer.num_bytes for site, answer in accepted.items()}
+        server.finish_round(record, sent, accepted)
+        record.seconds = round(time.monotonic() - started, 3)
 
-        def task(site: str) -> Message:
-            sent[site] = server.train_task(site)
-            record.bytes_to[site] = sent[site].num_bytes
-            return sent[site]
-
-        answers = self._ask("train", sites, task, study, record)
-        for site in sorted(answers):
+    def _accepted(
+        self, server: ServerRounds, sent: Mapping[str, Message], given: Mapping[str, Message], record: Round
+    ) -> dict[str, Message]:
+        """Return the answers that fit what was sent; the others are in the record, with the reason."""
+        accepted = {}
+        for site in sorted(given):
             try:
-                server.accept(site, sent[site], answers[site])
+                server.accept(site, sent[site], given[site])
+                accepted[site] = given[site]
             except AggregationError as error:
                 record.refused[site] = str(error)
                 self.warning(str(error))
-                del answers[site]
-        if self.abort_signal.triggered:
-            return
-        if len(answers) < study.federation.min_sites:
-            reasons = {**record.failed, **record.refused, **dict.fromkeys(record.late, "no answer in time")}
-            raise AggregationError(
-                f"round {record.round} must have answers of at least {study.federation.min_sites} sites, "
-                f"not {len(answers)}: {reasons}"
-            )
-        record.bytes_from = {site: answers[site].num_bytes for site in sorted(answers)}
-        server.finish_round(record, sent, answers)
-        record.seconds = round(time.monotonic() - started, 3)
+        return accepted
 
-    def _ask(
-        self,
-        task_name: str,
-        sites: list[str],
-        task: Callable[[str], Message],
-        study: Study,
-        record: Round | None = None,
-    ) -> dict[str, Message]:
+    def _ask(self, task_name: str, messages: Mapping[str, Message], timeout_s: float) -> Answers:
         """Send every site its own message and wait for the answers; sites that were late before hold nobody up."""
-        record = record or Round(0)
-        answers: dict[str, Message] = {}
+        given: dict[str, Message] = {}
 
         def receive(model: FLModel) -> None:
-            answer, site = from_model(model), model.meta["client_name"]
-            if "error" in answer.meta:
-                record.failed[site] = str(answer.meta["error"])
-            else:
-                answers[site] = answer
+            given[model.meta["client_name"]] = from_model(model)
 
-        timeout = study.federation.task_timeout_s
-        for site in sites:
-            model = to_model(task(site), is_difference=False)
-            self.send_model(task_name, model, targets=[site], timeout=max(1, round(timeout)), callback=receive)
-        deadline = time.monotonic() + timeout
-        while self._waits_for(sites, {*answers, *record.failed}) and time.monotonic() < deadline:
-            if self.abort_signal.triggered:
+        for site, message in messages.items():
+            model = to_model(message, is_difference=False)
+            self.send_model(task_name, model, targets=[site], timeout=max(1, round(timeout_s)), callback=receive)
+        deadline = time.monotonic() + timeout_s
+        while any(site not in given and site not in self._late for site in messages):
+            if self.abort_signal.triggered or time.monotonic() > deadline:
                 break
             time.sleep(POLL_S)
         self.cancel_all_tasks(fl_ctx=self.fl_ctx)
-        record.late = [site for site in sites if site not in answers and site not in record.failed]
-        self._late = set(record.late)
-        return answers
+        # From here on an answer is too late: the callbacks may still come.
+        settled = dict(given)
+        self._late = set(messages) - set(settled)
+        failed = {site: str(a.meta["error"]) for site, a in settled.items() if "error" in a.meta}
+        good = {site: answer for site, answer in settled.items() if site not in failed}
+        return Answers(good, failed, sorted(self._late))
 
     def _prepare_task_data(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         """Note that a site has taken its task: one that was late is waited for again."""
         self._late.discard(client_task.client.name)
         super()._prepare_task_data(client_task, fl_ctx)
-
-    def _waits_for(self, sites: list[str], done: set[str]) -> bool:
-        return any(site not in done and site not in self._late for site in sites)

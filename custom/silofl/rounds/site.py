@@ -20,7 +20,7 @@ from silofl.config import Site, Study
 from silofl.data.batches import training_batches
 from silofl.data.site_data import Part, SiteData, load_site_data
 from silofl.data.transforms import compose
-from silofl.errors import DataError, SiloFLError, TrainingError
+from silofl.errors import ConfigError, DataError, SiloFLError, TrainingError
 from silofl.models import HarmonizedModel, build_model
 from silofl.models.parts import AMPLITUDE, amplitude_names, read_arrays, traveling_names, write_arrays
 from silofl.rounds.files import save_tensors, write_atomically, write_text
@@ -74,8 +74,9 @@ class SiteRounds:
         tasks = {"train": self.train, "validate": self.validate, "test": self.test}
         try:
             return tasks[task](message)
-        except SiloFLError as error:
-            logger.error("%s of round %s failed: %s", task, message.meta.get("round"), error)
+        except Exception as error:  # whatever fails here must be told at once, or the server waits in vain
+            is_known = isinstance(error, SiloFLError)
+            logger.error("%s of round %s failed: %s", task, message.meta.get("round"), error, exc_info=not is_known)
             return Message(meta={"round": message.meta.get("round"), "error": public_reason(error)})
 
     def train(self, message: Message) -> Message:
@@ -158,15 +159,21 @@ class SiteRounds:
             model.input_norm.fix(model.input_norm.running_amplitude)
 
     def _folder(self, run: str) -> Path:
+        if not run or Path(run).name != run:
+            raise ConfigError(f"the server's run id must be a plain name, not {run!r}")
         return self.site.state_folder(self.study.name, self.name) / run
 
     def _state(self, run: str) -> SiteState:
         return SiteState(self._folder(run) / "rounds")
 
 
-def public_reason(error: SiloFLError) -> str:
-    """Return the reason that may leave the site: data errors name cases, so they stay in the site's own log."""
-    return "the site's data has a fault; the site's own log names it" if isinstance(error, DataError) else str(error)
+def public_reason(error: Exception) -> str:
+    """Return the reason that may leave the site: what may name a case or a path stays in the site's own log."""
+    if isinstance(error, DataError):
+        return "the site's data has a fault; the site's own log names it"
+    if isinstance(error, SiloFLError):
+        return str(error)
+    return f"an unexpected {type(error).__name__}; the site's own log has it"
 
 
 def _kept(model: HarmonizedModel, optimizer: torch.optim.Optimizer, received: dict[str, Any]) -> dict[str, Any]:
