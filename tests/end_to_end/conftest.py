@@ -16,7 +16,7 @@ import yaml
 from silofl.data.phantoms import make_phantoms
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
-LIMIT_S = 240
+LIMIT_S = 540
 
 
 def silofl(*arguments, check=True, **options):
