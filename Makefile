@@ -1,5 +1,6 @@
 # Two commands do everything on a machine with Python 3.11: make demo, make test.
-PYTHON ?= python3.11
+# A Python of at least 3.11.
+PYTHON ?= $(shell command -v python3.11 || echo python3)
 RUN := .venv/bin/python
 
 .PHONY: demo test test-all lint format bench bench-nuclei clean
@@ -30,7 +31,8 @@ bench-nuclei: .venv/installed
 	$(RUN) bench/nuclei.py $(SOURCE) $(OUT)
 
 .venv/installed: requirements.txt custom/pyproject.toml
-	test -x $(RUN) || $(PYTHON) -m venv .venv || python3 -m venv .venv
+	test -x $(RUN) || $(PYTHON) -m venv .venv
+	$(RUN) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python must be at least 3.11: make PYTHON=...")'
 	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps -e custom
 	touch $@

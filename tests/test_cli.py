@@ -9,10 +9,12 @@ from PIL import Image
 
 from silofl import __version__
 from silofl.cli import main
+from silofl.config import load_study
 from silofl.data.importers import LAYOUTS
 from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError
-from silofl.flare.simulate import Simulation
+from silofl.flare.simulate import Simulation, read_data, study_file
+from silofl.rounds.files import held
 
 JOB = Path(__file__).resolve().parents[1] / "jobs" / "fedavg_phantoms"
 OPTIONS = {
@@ -149,15 +151,15 @@ def test_an_argument_that_is_missing_or_too_many_is_named(refused, arguments, na
 @pytest.mark.parametrize(
     ("option", "value", "reason"),
     [
-        ("--rounds", "0", "must be at least 1, not 0"),
-        ("--rounds", "x", "must be a whole number of at least 0, not 'x'"),
+        ("--rounds", "0", "must be a whole number of at least 1, not '0'"),
+        ("--rounds", "x", "must be a whole number of at least 1, not 'x'"),
         ("--rounds", "2.5", "not '2.5'"),
         ("--rounds", "-3", "not '-3'"),
         ("--rounds", "", "not ''"),
         ("--rounds", "²", "not '²'"),
         ("--seed", "-1", "must be a whole number of at least 0, not '-1'"),
         ("--seed", "1e3", "not '1e3'"),
-        ("--threads", "0", "must be at least 1, not 0"),
+        ("--threads", "0", "must be a whole number of at least 1, not '0'"),
         ("--threads", "-2", "not '-2'"),
         ("--threads", "all", "not 'all'"),
     ],
@@ -316,8 +318,33 @@ def test_data_that_do_not_fit_the_study_are_refused_before_anything_starts(refus
 
 
 def test_labels_that_are_not_the_studys_are_refused(refused, tmp_path, phantoms, job):
-    error = refused("simulate", job(labels={1: "nucleus"}), "--data", phantoms, "--out", tmp_path / "run")
+    changes = {"labels": {1: "nucleus"}, "federation": {"min_sites": 1}}
+    error = refused("simulate", job(**changes), "--data", phantoms, "--out", tmp_path / "run")
     assert "labels" in error
+
+
+@pytest.mark.parametrize("key", ["min_sites", "sites"])
+def test_a_study_that_waits_for_more_sites_than_take_part_is_refused(refused, tmp_path, two_sites, job, key):
+    folder = job(federation={key: 9})
+    error = refused("simulate", folder, "--data", two_sites, "--out", tmp_path / "run")
+    assert f"federation.{key} must be at most 2" in error
+
+
+def test_a_site_without_a_dataset_json_is_refused_not_dropped(refused, tmp_path, two_sites):
+    (two_sites / "west").mkdir()
+    error = refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run")
+    assert "must hold a dataset.json, not all but west" in error
+
+
+def test_a_run_that_another_command_holds_is_refused(refused, tmp_path, phantoms, job, capsys):
+    run = tmp_path / "run"
+    (run / "job").parent.mkdir()
+    shutil.copytree(job(federation={"min_sites": 1}), run / "job")
+    (run / "run.json").write_text(json.dumps({"data": str(phantoms), "sites": ["north"], "threads": 1}))
+    read_data(load_study(study_file(run / "job")), Simulation(str(phantoms), ("north",), 1), run)
+    capsys.readouterr()
+    with held(run / "lock.command"):
+        assert "must not be in use" in refused("resume", run)
 
 
 @pytest.mark.parametrize(

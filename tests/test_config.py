@@ -46,9 +46,9 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"rounds": "forty"}, "rounds must be a valid integer.*'forty'"),
         ({"rounds": True}, "rounds must be a number, not True"),
         ({"rounds": 2.5}, "rounds must be a valid integer"),
-        ({"data": ["images"]}, "data must be a valid dictionary"),
-        ({"data": {"transforms": "Resize"}}, "data.transforms must be a valid tuple"),
-        ({"labels": "nucleus"}, "labels must be a valid dictionary"),
+        ({"data": ["images"]}, "data must be keys and values"),
+        ({"data": {"transforms": "Resize"}}, "data.transforms must be a list"),
+        ({"labels": "nucleus"}, "labels must be keys and values"),
         # out of range
         ({"rounds": 0}, "rounds must be greater than 0, not 0"),
         ({"seed": -1}, "seed must be greater than or equal to 0"),
@@ -67,7 +67,9 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"algorithm": {"name": "harmofl", "step": "perturb"}}, "algorithm.step must be .*did you mean 'perturbed'"),
         ({"model": {"normalization": "bach"}}, "model.normalization must be .*did you mean 'batch'"),
         ({"data": {"channels": 2}}, "data.channels must be 1 or 3"),
-        ({"name": "a/b"}, "name must"),
+        ({"name": "a/b"}, "name must be letters, digits"),
+        ({"training": {"betas": [0.9, 1.0]}}, "training.betas.1 must be less than 1"),
+        ({"algorithm": {"name": "fedavg", "perturbation": 0.1}}, "perturbation must go with step: perturbed"),
         # what does not fit together
         ({"labels": {2: "a"}}, r"labels must be numbered \[1\] for segmentation, not \[2\]"),
         ({"labels": {}}, "labels must"),
@@ -93,6 +95,9 @@ def test_files_that_cannot_be_read_are_told_apart(tmp_path, monkeypatch):
         load_study(path)
     path.write_text("a: [1")
     with pytest.raises(ConfigError, match="must be a YAML file"):
+        load_study(path)
+    path.write_text("rounds: 3\nseed: 1\nrounds: 4\n")
+    with pytest.raises(ConfigError, match="'rounds' must stand once, not 2 times; remove one"):
         load_study(path)
     path.write_text("just words")
     with pytest.raises(ConfigError, match="must hold keys and values, not str"):

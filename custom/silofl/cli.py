@@ -66,9 +66,9 @@ def _add_import(commands: argparse._SubParsersAction) -> None:
     command.add_argument("layout", choices=sorted(LAYOUTS), metavar="LAYOUT", help=", ".join(sorted(LAYOUTS)))
     command.add_argument("source", type=Path, help="the downloaded set")
     command.add_argument("target", type=Path, help="new folder for the sites")
-    command.add_argument("--seed", type=_natural, default=0)
-    command.add_argument("--test", type=float, default=0.2, help="share of patients for the test")
-    command.add_argument("--validation", type=float, default=0.2, help="share of the others for validation")
+    command.add_argument("--seed", type=_natural, default=0, help="of every random choice")
+    command.add_argument("--test", type=_share, default=0.2, help="share of patients for the test")
+    command.add_argument("--validation", type=_share, default=0.2, help="share of the others for validation")
     command.add_argument("--sites", type=_count, default=4, help="medmnist: number of sites")
     command.add_argument("--alpha", type=float, default=0.5, help="medmnist: Dirichlet concentration")
     command.add_argument("--json", action="store_true", help="the counts as JSON")
@@ -78,7 +78,7 @@ def _add_import(commands: argparse._SubParsersAction) -> None:
 def _add_simulate(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser("simulate", help="run a job with all its sites on this machine")
     command.add_argument("job", type=Path, nargs="?", help="job folder, as jobs/harmofl_phantoms")
-    command.add_argument("--data", type=Path, help="folder with one folder a site; phantoms by default")
+    command.add_argument("--data", type=Path, help="folder with one folder a site; phantoms/ by default")
     command.add_argument("--out", type=Path, help="new folder for the run")
     command.add_argument("--rounds", type=_count, help="instead of the study's")
     command.add_argument("--seed", type=_natural, help="instead of the study's")
@@ -91,14 +91,14 @@ def _add_simulate(commands: argparse._SubParsersAction) -> None:
 
 def _add_resume(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser("resume", help="go on with an interrupted run")
-    command.add_argument("run", type=Path)
+    command.add_argument("run", type=Path, help="folder of the run")
     command.add_argument("--json", action="store_true", help="results.json on standard output, all else on the other")
     command.set_defaults(command=_resume)
 
 
 def _add_report(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser("report", help="write report.html of one run, or compare several")
-    command.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    command.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run")
     command.add_argument("--out", type=Path, help="where the comparison goes (several runs)")
     command.set_defaults(command=_report)
 
@@ -124,14 +124,18 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _simulate(options: argparse.Namespace) -> int:
+    from silofl.config import load_study
     from silofl.data.phantoms import make_phantoms
     from silofl.flare import simulate
 
     if options.prepare:
+        if options.job or options.out:
+            Parser(prog="silofl simulate").error("--prepare must stand alone; it only writes a workspace")
         return simulate.prepare(options.prepare)
     missing = [name for name, value in (("JOB", options.job), ("--out", options.out)) if value is None]
     if missing:
         Parser(prog="silofl simulate").error(f"JOB and --out must be given; missing: {', '.join(missing)}")
+    load_study(simulate.study_file(options.job))
     data = options.data or make_phantoms(Path("phantoms"))
     wanted = simulate.Simulation(str(data), tuple(options.sites), options.threads)
     console = _console(options.json)
@@ -149,7 +153,7 @@ def _resume(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace) -> int:
     from silofl.report.pages import write_comparison, write_report
 
-    if len(options.runs) == 1:
+    if len(options.runs) == 1 and options.out is None:
         print(write_report(options.runs[0]))
     else:
         print(write_comparison(options.runs, options.out or Path("comparison.html")))
@@ -172,10 +176,9 @@ def _changes(options: argparse.Namespace) -> dict[str, object]:
 
 
 def _count(text: str) -> int:
-    value = _natural(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    return int(text)
 
 
 def _natural(text: str) -> int:
@@ -184,5 +187,18 @@ def _natural(text: str) -> int:
     return int(text)
 
 
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"must be a share from 0 to below 1, not {text!r}")
+    return value
+
+
 def _names(text: str) -> list[str]:
-    return [name for name in text.split(",") if name]
+    names = [name for name in text.split(",") if name]
+    if not names:
+        raise argparse.ArgumentTypeError(f"must name at least one site, not {text!r}")
+    return names

@@ -29,10 +29,21 @@ Count = Annotated[int, BeforeValidator(_no_bool), Field(gt=0)]
 Natural = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
 Positive = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
+BelowOne = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, lt=1)]
 NotNegative = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
+WORDS = {
+    "too_short": "at least {min_length} values",
+    "too_long": "at most {max_length} values",
+    "tuple_type": "a list",
+    "dict_type": "keys and values",
+    "model_type": "keys and values",
+    "dataclass_type": "keys and values",
+    "string_type": "a text",
+    "string_pattern_mismatch": "letters, digits, '.', '_' and '-'",
+}
 QUOTED = r"'([^']+)'"
 SEGMENTATION_ONLY = {
     "metric": ("dice", "dice_with_background"),
@@ -127,7 +138,7 @@ class TrainingSettings(Section):
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     learning_rate: Positive = 1e-3
     momentum: Fraction = 0.9
-    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     weight_decay: NotNegative = 0.0
     batch_size: Count = 8
     local_epochs: Count = 1
@@ -312,9 +323,25 @@ def parse(section: type[S], values: object, where: str) -> S:
         raise ConfigError(f"{where}: {_sentence(error, section)}") from None
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML's safe loader, which refuses a key that stands twice instead of taking the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Build a mapping."""
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ConfigError(
+                    f"line {node.start_mark.line + 1}: {key!r} must stand once, not {keys.count(key)} times"
+                )
+        return super().construct_mapping(node, deep)
+
+
 def _read_yaml(path: Path) -> object:
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
+    except ConfigError as error:
+        raise ConfigError(f"{path.name}, {error}; remove one") from None
     except FileNotFoundError:
         raise ConfigError(f"{path} must exist; it is not there") from None
     except PermissionError:
@@ -347,8 +374,12 @@ def _key(error: Mapping[str, Any]) -> str:
 
 
 def _condition(error: Mapping[str, Any]) -> str:
-    text = error["msg"].removeprefix("Value error, ")
-    return re.sub(r"^(Input|\w+) should (be|have) ", lambda m: "" if m[2] == "be" else "with ", text)
+    """Return what a value must be, in the words of a settings file."""
+    kind, details = error["type"], error.get("ctx", {})
+    if kind in WORDS:
+        return WORDS[kind].format(**details)
+    text = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    return text.split(", unable to parse")[0]
 
 
 def _dotted_names(section: type[Section], prefix: str = "") -> list[str]:

@@ -34,3 +34,12 @@ def test_a_study_may_change_any_answer():
 def test_unknown_names_are_refused_with_the_nearest(arguments, message):
     with pytest.raises(ConfigError, match=message):
         find_recipe(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "change"),
+    [("fedavg", {"perturbation": 0.2}), ("harmofl", {"proximal": 0.1}), ("fedbn", {"amplitude_momentum": 0.5})],
+)
+def test_a_constant_that_would_do_nothing_is_refused(algorithm, change):
+    with pytest.raises(ConfigError, match="without it, it does nothing"):
+        find_recipe(algorithm, "recommended", change)

@@ -29,7 +29,37 @@ def test_a_finished_run_is_complete_and_says_which_round_its_numbers_come_from(f
     assert values["pooled"] == pytest.approx(values["mean"])
     state = torch.load(folder.path / "model" / "best.pt", weights_only=True)
     assert state["input_norm.is_fixed"] and "network.final_conv.weight" in state
-    assert "never left the sites" in (folder.path / "model" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedbn", "harmofl"])
+def test_the_models_readme_can_be_followed_to_the_letter(play, tmp_path, monkeypatch, algorithm):
+    game = play(rounds=1, name=algorithm).all_rounds()
+    folder = RunFolder(tmp_path / "run", game.study)
+    folder.finish(game.server, {})
+    text = (folder.path / "model" / "README.md").read_text()
+    monkeypatch.chdir(folder.path / "model")
+    names = {}
+    exec(text.split("```python")[1].split("```")[0], names)  # noqa: S102
+    assert names["logits"].shape[:2] == (1, 1) and names["study"] == game.study
+    assert bool([name for name in names["missing"] if "num_batches" not in name]) == (algorithm != "fedavg")
+    assert ("never left the sites" in text) == (algorithm != "fedavg")
+
+
+def test_the_readme_of_local_training_says_where_the_models_are(play, tmp_path):
+    game = play(rounds=1, name="local").all_rounds()
+    folder = RunFolder(tmp_path / "run", game.study)
+    folder.finish(game.server, {})
+    assert "Every site trained alone" in (folder.path / "model" / "README.md").read_text()
+    assert not list((folder.path / "model").glob("*.pt"))
+
+
+def test_a_choice_among_rounds_that_fewer_sites_validated_is_said(play):
+    game = play(rounds=2)
+    for count in (3, 2):
+        game.round()
+        sites = list(game.sites)[:count]
+        game.server.note_validation({s: {"value": 0.5, "num_cases": 1, "num_excluded": 0} for s in sites})
+    assert results(game.server, {}, {})["model"] == "best validation, round 1, among the rounds that 3 sites validated"
 
 
 def test_a_site_that_missed_a_round_makes_the_run_incomplete(play, tmp_path):
@@ -38,7 +68,7 @@ def test_a_site_that_missed_a_round_makes_the_run_incomplete(play, tmp_path):
     game.server.ledger[0].failed["north"] = "no GPU"
     game.round()
     tests = {n: a.meta["metrics"]["test"] for n, a in game.evaluate("test", 2).items()}
-    values = results(game.server, tests)
+    values = results(game.server, tests, {})
     assert values["status"] == "INCOMPLETE"
     assert values["reasons"] == ["site north missed rounds [1] (no GPU); the study allows 0"]
 
@@ -46,9 +76,9 @@ def test_a_site_that_missed_a_round_makes_the_run_incomplete(play, tmp_path):
 def test_a_site_without_a_test_makes_the_run_incomplete_and_its_value_empty(finished):
     game, tests, _ = finished
     del tests["west"]
-    values = results(game.server, tests)
+    values = results(game.server, tests, {"west": "an unexpected MemoryError"})
     assert values["status"] == "INCOMPLETE" and values["sites"]["west"] is None
-    assert "site west did not test the model" in values["reasons"]
+    assert "site west did not test the model (an unexpected MemoryError)" in values["reasons"]
 
 
 def test_a_failed_run_says_why(finished):

@@ -181,7 +181,7 @@ def test_a_first_round_without_its_amplitude_is_refused(play):
     sent = game.server.train_task("east")
     answer = game.sites["east"].answer("train", sent)
     arrays = {name: value for name, value in answer.arrays.items() if name != AMPLITUDE}
-    with pytest.raises(AggregationError, match="site 'east' must send its amplitude"):
+    with pytest.raises(AggregationError, match="site 'east' must send an amplitude"):
         game.server.accept("east", sent, Message(arrays, answer.meta))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Annotated, Literal
 
@@ -70,7 +70,22 @@ def find_recipe(algorithm: str, preset: str, changes: dict[str, object]) -> Reci
     _require_known("algorithm.preset", preset, PRESET_NAMES)
     for name in changes:
         _require_known("a key of algorithm", name, ["name", "preset", *(field.name for field in fields(Recipe))])
-    return replace(_module(algorithm).PRESETS[preset], **changes)
+    recipe = replace(_module(algorithm).PRESETS[preset], **changes)
+    _check_acts(recipe, changes)
+    return recipe
+
+
+def _check_acts(recipe: Recipe, changes: Iterable[str]) -> None:
+    """Refuse a constant of an answer that the recipe does not give: it would do nothing."""
+    acts = {
+        "perturbation": (recipe.step == "perturbed", "step: perturbed"),
+        "proximal": (recipe.step == "proximal", "step: proximal"),
+        "amplitude_momentum": (recipe.has_amplitude, "amplitude_band: full or a radius"),
+    }
+    for name in changes:
+        is_used, partner = acts.get(name, (True, ""))
+        if not is_used:
+            raise ConfigError(f"algorithm.{name} must go with {partner}; without it, it does nothing: leave it out")
 
 
 def _require_known(thing: str, name: str, known: Sequence[str]) -> None:

@@ -131,7 +131,7 @@ def _steps(transform: Transform, kind: Kind, keys: tuple[str, ...]) -> list[Any]
     where = f"data.{kind}: {transform.name}"
     if transform.name not in ALLOWED[kind]:
         known = ", ".join(ALLOWED[kind])
-        raise ConfigError(f"{where} must be one of {known}{nearest(transform.name, ALLOWED[kind])}; it is not")
+        raise ConfigError(f"{where} must be one of {known}; it is none{nearest(transform.name, ALLOWED[kind])}")
     factory = getattr(monai.transforms, transform.name + "d")
     _check_options(transform, factory, where)
     try:

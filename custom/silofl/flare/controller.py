@@ -15,11 +15,11 @@ from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.workflows.model_controller import ModelController
 
 from silofl.config import Study
-from silofl.errors import AggregationError, SiloFLError
+from silofl.errors import AggregationError, ConfigError, SiloFLError
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import job_study, server_settings
 from silofl.rounds.ledger import Round
-from silofl.rounds.message import Message
+from silofl.rounds.message import Message, check_score
 from silofl.rounds.run import RunFolder
 from silofl.rounds.server import ServerRounds
 
@@ -53,26 +53,40 @@ class RoundsController(ModelController):
         with folder.locked():
             try:
                 self._run(study, run, folder)
-            except SiloFLError as error:
+            except (SiloFLError, OSError) as error:
                 self.error(str(error))
                 folder.write_failure(str(error))
 
     def _run(self, study: Study, run: str, folder: RunFolder) -> None:
-        server = folder.load() or ServerRounds.start(study, run, self._wait_for_sites(study))
+        server = folder.load()
+        if server is None and study.continue_run:
+            raise ConfigError(
+                f"continue_run must name a run that this server keeps, not {run!r}; leave it out for a new one"
+            )
+        server = server or ServerRounds.start(study, run, self._wait_for_sites(study))
         while server.finished_rounds < study.rounds and not self.abort_signal.triggered:
             self._train_round(server)
             folder.save(server)
         if self.abort_signal.triggered:
             return
-        server.note_validation(self._evaluate("validation", "validate", server, server.finished_rounds))
+        validation, _ = self._evaluate("validate", "validation", server, server.finished_rounds)
+        server.note_validation(validation)
         folder.save(server)
-        folder.finish(server, self._evaluate("test", "test", server, server.reported_round()))
+        folder.finish(server, *self._evaluate("test", "test", server, server.reported_round()))
 
-    def _evaluate(self, part: str, task: str, server: ServerRounds, number: int) -> dict[str, Any]:
-        """Return the sites' scores of a finished round's model on a part of their data."""
+    def _evaluate(
+        self, task: str, part: str, server: ServerRounds, number: int
+    ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+        """Return the sites' scores of a finished round's model on a part of their data, and why others gave none."""
         tasks = {site: server.evaluation_task(site, number) for site in server.models}
-        answers = self._ask(task, tasks, server.study.federation.task_timeout_s).given
-        return {site: answer.meta["metrics"][part] for site, answer in answers.items()}
+        answers = self._ask(task, tasks, server.study.federation.task_timeout_s)
+        scores, missing = {}, answers.failed | dict.fromkeys(answers.late, "no answer in time")
+        for site, answer in answers.given.items():
+            try:
+                scores[site] = check_score(site, part, answer.meta)
+            except AggregationError as error:
+                missing[site] = str(error)
+        return {site: score for site, score in scores.items() if score is not None}, missing
 
     def _wait_for_sites(self, study: Study) -> list[str]:
         """Wait until the job's sites are there, or the quorum once the time to join is over."""
@@ -139,7 +153,7 @@ class RoundsController(ModelController):
             time.sleep(POLL_S)
         self.cancel_all_tasks(fl_ctx=self.fl_ctx)
         # From here on an answer is too late: the callbacks may still come.
-        settled = dict(given)
+        settled = dict(sorted(dict(given).items()))
         self._late = set(messages) - set(settled)
         failed = {site: str(a.meta["error"]) for site, a in settled.items() if "error" in a.meta}
         good = {site: answer for site, answer in settled.items() if site not in failed}

@@ -38,24 +38,25 @@ class SiteExecutor(Executor):
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Carry out one task; a task that cannot be done is answered with the reason."""
-        message = from_model(FLModelUtils.from_shareable(shareable))
         if task_name not in ("train", "validate", "test"):
             return make_reply(ReturnCode.TASK_UNKNOWN)
+        message = from_model(FLModelUtils.from_shareable(shareable))
         if self._rounds is None:
             answer = Message(meta={"round": message.meta.get("round"), "error": public_reason(self._fault)})
         else:
             answer = self._rounds.answer(task_name, message)
-        self._track(answer, fl_ctx)
+        self._track(task_name, answer, fl_ctx)
         if abort_signal.triggered:
             return make_reply(ReturnCode.TASK_ABORTED)
         return FLModelUtils.to_shareable(to_model(answer, is_difference=True))
 
-    def _track(self, answer: Message, fl_ctx: FLContext) -> None:
+    def _track(self, task_name: str, answer: Message, fl_ctx: FLContext) -> None:
         """Hand the round's numbers to whatever experiment tracking the job names."""
         for name, value in answer.meta.get("metrics", {}).items():
             number = value.get("value") if isinstance(value, dict) else value
+            # A training task validates the model of the round before.
+            step = answer.meta["round"] - (task_name == "train" and name == "validation")
             if number is not None:
-                dxo = create_analytic_dxo(
-                    name, number, AnalyticsDataType.SCALAR, LogWriterName.TORCH_TB, global_step=answer.meta["round"]
-                )
+                kind = AnalyticsDataType.SCALAR
+                dxo = create_analytic_dxo(name, number, kind, LogWriterName.TORCH_TB, global_step=step)
                 send_analytic_dxo(self, dxo, fl_ctx)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -22,7 +23,7 @@ from silofl.flare.workspace import prepare_workspace
 from silofl.report.pages import write_report
 from silofl.report.progress import RoundLines
 from silofl.report.tables import print_results
-from silofl.rounds.files import write_json, write_text
+from silofl.rounds.files import held, write_json, write_text
 from silofl.training.device import choose_device
 
 POLL_S = 0.3
@@ -62,9 +63,13 @@ def start(job: Path, run: Path, wanted: Simulation, changes: dict[str, object], 
     """
     study = _changed_study(job, changes)
     simulation = _settled(wanted)
-    if run.exists() and (not run.is_dir() or any(run.iterdir())):
-        raise ConfigError(f"{run} must be a new or empty folder; to go on with a run use: silofl resume {run}")
+    _check_quorum(study, simulation)
+    if run.exists() and not run.is_dir():
+        raise ConfigError(f"--out must be a new or empty folder, not {run}, which is a file; name a folder")
+    if run.exists() and any(run.iterdir()):
+        raise ConfigError(f"--out must be a new or empty folder, not {run}; to go on with a run: silofl resume {run}")
     read_data(study, simulation, run)
+    # run.json comes last: with it, the run can be resumed.
     shutil.copytree(job, run / "job")
     _write_study(run / "job", changes)
     write_json(run / "run.json", asdict(simulation))
@@ -78,7 +83,9 @@ def resume(run: Path, console: Console) -> int:
     """
     path = run / "run.json"
     if not path.is_file():
-        raise ConfigError(f"{run} must hold a run; there is no run.json in it: start one with silofl simulate")
+        raise ConfigError(
+            f"{run} must hold a run; there is no run.json in it: delete what is there and start with silofl simulate"
+        )
     try:
         settings = json.loads(path.read_text())
         simulation = Simulation(settings["data"], tuple(settings["sites"]), settings["threads"])
@@ -142,7 +149,8 @@ def _settled(wanted: Simulation) -> Simulation:
     """Return the simulation with all its sites and threads named."""
     data, sites = Path(wanted.data), wanted.sites
     if not data.is_dir():
-        raise ConfigError(f"--data must be a folder that holds one folder a site, not {data}; it is not there")
+        state = "a file" if data.exists() else "not there"
+        raise ConfigError(f"--data must be a folder that holds one folder a site, not {data}, which is {state}")
     found = sorted(path.parent.name for path in data.glob("*/dataset.json"))
     if is_phantoms(data):
         found = [name for name in found if name != UNSEEN_SITE]
@@ -153,11 +161,29 @@ def _settled(wanted: Simulation) -> Simulation:
             raise ConfigError(f"--sites must be among {', '.join(found)}, not {name!r}{nearest(name, found)}")
     if len(set(sites)) != len(sites):
         raise ConfigError(f"--sites must name each site once, not {','.join(sites)}")
+    silent = [path.name for path in sorted(data.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    silent = [name for name in silent if not (data / name / "dataset.json").is_file()]
+    if silent and not sites:
+        raise ConfigError(
+            f"every folder in {data} must hold a dataset.json, not all but {', '.join(silent)}; "
+            "add it there, or name the sites that take part with --sites"
+        )
     names = tuple(sorted(sites) or found)
     threads = len(names) if wanted.threads is None else wanted.threads
     if not 1 <= threads <= len(names):
         raise ConfigError(f"--threads must lie between 1 and the number of sites, {len(names)}, not {threads}")
     return Simulation(str(data.resolve()), names, threads)
+
+
+def _check_quorum(study: Study, simulation: Simulation) -> None:
+    """Refuse a study that waits for more sites than take part."""
+    here = len(simulation.sites)
+    for key, wanted in (("min_sites", study.federation.min_sites), ("sites", study.federation.sites or 0)):
+        if wanted > here:
+            raise ConfigError(
+                f"federation.{key} must be at most {here}, the number of sites that take part "
+                f"({', '.join(simulation.sites)}), not {wanted}; change the study or --sites"
+            )
 
 
 def _site_settings(simulation: Simulation, run: Path) -> Site:
@@ -172,24 +198,35 @@ def _site_settings(simulation: Simulation, run: Path) -> Site:
 
 def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
     """Run the prepared job and show its rounds; on Ctrl-C end every process and leave a run to resume."""
-    workspace = run.resolve() / "workspace"
-    prepare_workspace(workspace, _site_settings(simulation, run), Server(run_dir=str(run.resolve())))
-    (run / "results.json").unlink(missing_ok=True)
-    command = [sys.executable, "-m", "silofl.flare.simulator_process", str((run / "job").resolve()), str(workspace)]
-    tree = ProcessTree([*command, ",".join(simulation.sites), str(simulation.threads)], run / "log.txt")
-    progress = RoundLines(study, run, console)
+    with held(run / "lock.command"):
+        workspace = run.resolve() / "workspace"
+        prepare_workspace(workspace, _site_settings(simulation, run), Server(run_dir=str(run.resolve())))
+        (run / "results.json").unlink(missing_ok=True)
+        console.print(f"{study.name}: {len(simulation.sites)} sites take part: {', '.join(simulation.sites)}")
+        arguments = [str((run / "job").resolve()), str(workspace), ",".join(simulation.sites), str(simulation.threads)]
+        command = [sys.executable, "-m", "silofl.flare.simulator_process", *arguments]
+        try:
+            _follow(ProcessTree(command, run / "log.txt"), RoundLines(study, run, console))
+        except KeyboardInterrupt:
+            console.print(f"\ninterrupted; to go on: python -m silofl resume {run}")
+            return ExitCode.INTERRUPTED
+        finally:
+            _keep_tensorboard(workspace, run)
+        return _outcome(run, console)
+
+
+def _follow(tree: ProcessTree, lines: RoundLines) -> None:
+    """Show rounds until the command ends; end all its processes whatever happens."""
     try:
+        # A shell that starts a command in the background has its interrupts ignored.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
         while tree.poll() is None:
-            progress.show()
+            lines.show()
             time.sleep(POLL_S)
-        progress.show()
-    except KeyboardInterrupt:
-        console.print(f"\ninterrupted; to go on: python -m silofl resume {run}")
-        return ExitCode.INTERRUPTED
+        lines.show()
     finally:
         tree.end()
-        _keep_tensorboard(workspace, run)
-    return _outcome(run, console)
 
 
 def _keep_tensorboard(workspace: Path, run: Path) -> None:
@@ -205,7 +242,10 @@ def is_finished(run: Path) -> bool:
 
 def _status(run: Path) -> str | None:
     path = run / "results.json"
-    return json.loads(path.read_text())["status"] if path.is_file() else None
+    try:
+        return json.loads(path.read_text())["status"] if path.is_file() else None
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f"{path} must be a result that silofl wrote; it is broken: delete it and resume") from None
 
 
 def _outcome(run: Path, console: Console) -> int:
@@ -217,6 +257,6 @@ def _outcome(run: Path, console: Console) -> int:
     print_results(json.loads((run / "results.json").read_text()), console)
     try:
         console.print(f"report: {write_report(run)}")
-    except ConfigError as error:
+    except (ConfigError, OSError) as error:
         console.print(f"no report: {error}")
     return ExitCode[status]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,7 @@ class RoundLines:
 
     def __init__(self, study: Study, run: Path, console: Console) -> None:
         self.study, self.run, self.console = study, run, console
-        self.started = time.monotonic()
-        self.shown = self.resumed_at = len(_read(run))
+        self.shown = len(_read(run))
         self._stamp = 0
 
     def show(self) -> None:

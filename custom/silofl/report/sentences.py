@@ -91,6 +91,8 @@ def caveats(results: Mapping[str, Any]) -> list[str]:
         found.append(f"{SHARED_PATIENTS}: the data are split by slice, so the values are higher than for new patients.")
     if results.get("normalization") == "batch_stateless":
         found.append(f"{BATCH_DEPENDENT}: the network keeps no BatchNorm statistics.")
+    if results.get("recipe", {}).get("stays_home") == "batchnorm" and results.get("normalization") != "batch":
+        found.append("the network has no BatchNorm to keep at home: all of it travels, as in FedAvg.")
     return found
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import torch
+
+from silofl.errors import ConfigError
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
@@ -21,8 +25,35 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
+        _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Force a folder's new entries to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold a lock file for this process; it is let go when the process ends, however it ends.
+
+    Raises:
+        ConfigError: Another process holds it.
+    """
+    with path.open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(
+                f"{path.parent} must not be in use; another run still writes it: end that first"
+            ) from None
+        yield
 
 
 def write_text(path: Path, text: str) -> None:

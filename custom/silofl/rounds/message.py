@@ -57,14 +57,25 @@ def check_numbers(site: str, meta: dict[str, Any]) -> None:
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise AggregationError(f"site {site!r} must have at least 1 training example, not {count!r}")
     metrics = meta.get("metrics") or {}
-    validation = metrics.get("validation") or {}
-    for name, value in (("loss", metrics.get("loss")), ("drift", metrics.get("drift"))):
-        if not _is_finite(value):
-            raise AggregationError(f"site {site!r} must send its {name} as a finite number, not {value!r}")
-    if validation.get("value") is not None and not _is_finite(validation["value"]):
-        raise AggregationError(
-            f"site {site!r} must send its validation as a finite number, not {validation['value']!r}"
-        )
+    for name in ("loss", "drift"):
+        if not _is_finite(metrics.get(name)):
+            raise AggregationError(f"site {site!r} must send its {name} as a finite number, not {metrics.get(name)!r}")
+    check_score(site, "validation", meta)
+
+
+def check_score(site: str, part: str, meta: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a site's score on a part of its data; None where that part is empty or was not asked for.
+
+    Raises:
+        AggregationError: The value is neither missing nor finite, or the numbers of cases are no counts.
+    """
+    score = (meta.get("metrics") or {}).get(part)
+    if score is None:
+        return None
+    value, counts = score.get("value"), [score.get("num_cases"), score.get("num_excluded")]
+    if (value is not None and not _is_finite(value)) or not all(isinstance(count, int) for count in counts):
+        raise AggregationError(f"site {site!r} must send its {part} as a finite number with counts, not {score}")
+    return score
 
 
 def _is_finite(value: object) -> bool:

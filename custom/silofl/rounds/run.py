@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import yaml
 
 from silofl import __version__
 from silofl.algorithms.mixing import Arrays
@@ -17,7 +17,7 @@ from silofl.config import Study
 from silofl.errors import ConfigError
 from silofl.models import build_plain_model
 from silofl.models.parts import AMPLITUDE, batchnorm_names
-from silofl.rounds.files import load_tensors, save_tensors, write_json, write_text
+from silofl.rounds.files import held, load_tensors, save_tensors, write_json, write_text
 from silofl.rounds.ledger import Round, metrics_csv
 from silofl.rounds.server import Models, ServerRounds
 from silofl.training.metrics import pooled
@@ -37,26 +37,19 @@ class RunFolder:
         self.path, self.study = path, study
         path.mkdir(parents=True, exist_ok=True)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the folder for this process.
-
-        Raises:
-            ConfigError: Another process holds it.
-        """
-        with (self.path / "lock").open("w") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise ConfigError(
-                    f"{self.path} must not be in use; another run still writes it: end that first"
-                ) from None
-            yield
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the folder for this process; the errors of `silofl.rounds.files.held`."""
+        return held(self.path / "lock")
 
     def load(self) -> ServerRounds | None:
         """Return the run as its last checkpoint left it, or None where there is none."""
         path = self.path / "checkpoint.pt"
-        return ServerRounds.restore(self.study, load_tensors(path)) if path.is_file() else None
+        if not path.is_file():
+            return None
+        try:
+            return ServerRounds.restore(self.study, load_tensors(path))
+        except Exception:  # whatever torch and json raise on broken bytes
+            raise ConfigError(f"{path} must be a whole checkpoint; it is broken: restore it or start anew") from None
 
     def save(self, server: ServerRounds) -> None:
         """Write the checkpoint, then what people read: ledger, metrics, the last model."""
@@ -64,13 +57,22 @@ class RunFolder:
         write_json(self.path / "ledger.json", [record.as_dict() for record in server.ledger])
         self._write_metrics(server, {})
 
-    def finish(self, server: ServerRounds, tests: Mapping[str, dict[str, Any]]) -> None:
-        """Write the models and, last of all, the result."""
+    def finish(
+        self, server: ServerRounds, tests: Mapping[str, dict[str, Any]], missing: Mapping[str, str] | None = None
+    ) -> None:
+        """Write the models and, last of all, the result.
+
+        Args:
+            server: The run after its last round.
+            tests: The test score of each site that has one.
+            missing: Why other sites have none.
+        """
         self._write_metrics(server, tests)
         self._save_models("last", server, server.models)
         self._save_models("best", server, server.reported_models())
+        write_text(self.path / "model" / "study.yaml", yaml.safe_dump(_plain_study(self.study), sort_keys=False))
         write_text(self.path / "model" / "README.md", _model_readme(self.study, server))
-        write_json(self.path / "results.json", results(server, tests))
+        write_json(self.path / "results.json", results(server, tests, missing or {}))
 
     def write_failure(self, reason: str) -> None:
         """Write a result that says why there is none."""
@@ -88,19 +90,18 @@ class RunFolder:
             save_tensors(self.path / "model" / f"{name}.pt", _state_dict(arrays, server.amplitude))
 
 
-def results(server: ServerRounds, tests: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def results(server: ServerRounds, tests: Mapping[str, dict[str, Any]], missing: Mapping[str, str]) -> dict[str, Any]:
     """Return a finished run's result: one value a site, their mean, and the mean over all cases together."""
     number = server.reported_round()
     values = {site: tests[site]["value"] if site in tests else None for site in server.models}
     known = [value for value in values.values() if value is not None]
-    reasons = _shortcomings(server, tests)
-    chosen = f"best validation, round {number}" if server.best_round else f"last round, {number}: no validation data"
+    reasons = _shortcomings(server, tests, missing)
     return _description(server.study) | {
         "status": "INCOMPLETE" if reasons else "COMPLETE",
         "reasons": reasons,
         "run": server.run,
         "best_round": number,
-        "model": chosen,
+        "model": _chosen(server),
         "sites": values,
         "mean": float(np.mean(known)) if known else None,
         "spread": float(np.std(known)) if known else None,
@@ -115,7 +116,17 @@ def _description(study: Study) -> dict[str, Any]:
     return study.description() | {"version": __version__}
 
 
-def _shortcomings(server: ServerRounds, tests: Mapping[str, dict[str, Any]]) -> list[str]:
+def _chosen(server: ServerRounds) -> str:
+    """Return how the reported round was chosen."""
+    number = server.reported_round()
+    if server.best_round is None:
+        return f"last round, {number}: no validation data"
+    counts = {record.rank[0] for record in server.ledger if record.rank}
+    among = f", among the rounds that {max(counts)} sites validated" if len(counts) > 1 else ""
+    return f"best validation, round {number}{among}"
+
+
+def _shortcomings(server: ServerRounds, tests: Mapping[str, dict[str, Any]], missing: Mapping[str, str]) -> list[str]:
     """Return why a finished run is not complete: sites that missed too many rounds, or the test."""
     allowed = server.study.federation.max_missed_rounds
     reasons = []
@@ -125,7 +136,7 @@ def _shortcomings(server: ServerRounds, tests: Mapping[str, dict[str, Any]]) -> 
             last = next(r for r in reversed(server.ledger) if site in r.missed)
             reasons.append(f"site {site} missed rounds {missed} ({_reason(last, site)}); the study allows {allowed}")
         if site not in tests:
-            reasons.append(f"site {site} did not test the model")
+            reasons.append(f"site {site} did not test the model ({missing.get(site, 'no answer')})")
     return reasons
 
 
@@ -140,30 +151,63 @@ def _state_dict(arrays: Arrays, amplitude: np.ndarray | None) -> dict[str, torch
     return state
 
 
+def _plain_study(study: Study) -> dict[str, Any]:
+    """Return the study as study.yaml would hold it."""
+    plain = study.model_dump(mode="json", exclude_none=True)
+    for kind in ("volume_transforms", "transforms", "augment"):
+        plain["data"][kind] = [{t["name"]: t["options"]} for t in plain["data"][kind]]
+    return plain
+
+
 def _model_readme(study: Study, server: ServerRounds) -> str:
-    home = batchnorm_names(build_plain_model(study, study.seed)) if study.recipe.stays_home == "batchnorm" else set()
-    lines = [
-        f"# Models of {study.name}",
-        "",
-        f"`best.pt` is the model of round {server.reported_round()}, `last.pt` of round {server.finished_rounds}.",
-        "",
-        "```python",
-        "import torch",
-        "from pathlib import Path",
-        "from silofl.config import load_study",
-        "from silofl.models import build_model",
-        "",
-        'study = load_study(Path("study.yaml"))  # the job\'s study.yaml',
-        "model = build_model(study, image_shape=(C, H, W), seed=0)  # the size of the training images",
-        'model.load_state_dict(torch.load("best.pt", weights_only=True), strict=False)',
-        "model.eval()",
-        "```",
-        "",
-    ]
-    if home:
-        lines += [
-            f"{len(home)} BatchNorm arrays never left the sites and are not in these files. Each site holds its own "
-            "complete model as `model.pt` in its state folder.",
-            "",
-        ]
-    return "\n".join(lines)
+    """Return how to load the models, or where they are when they never left their sites."""
+    if study.recipe.stays_home == "everything":
+        return f"# Models of {study.name}\n\nEvery site trained alone; each holds its own model as `model.pt`.\n"
+    plain = build_plain_model(study, study.seed)
+    home = batchnorm_names(plain) if study.recipe.stays_home == "batchnorm" else set()
+    return MODEL_README.format(
+        name=study.name,
+        best=server.reported_round(),
+        last=server.finished_rounds,
+        shape=_image_shape(study, server.amplitude),
+        size=SIZE_KNOWN if server.amplitude is not None else SIZE_ANY,
+        missing=MISSING_HOME.format(count=len(home)) if home else MISSING_COUNTS,
+    )
+
+
+def _image_shape(study: Study, amplitude: np.ndarray | None) -> tuple[int, ...]:
+    """Return (C, H, W) of the training images, from the Resize that the study names where no amplitude tells."""
+    sizes = [t.options.get("spatial_size") for t in study.data.transforms if t.name.startswith("Resize")]
+    size = tuple(sizes[-1]) if sizes and isinstance(sizes[-1], (list, tuple)) else (128, 128)
+    if amplitude is not None and amplitude.shape[-1] != size[-1] // 2 + 1:
+        size = (amplitude.shape[-2], 2 * (amplitude.shape[-1] - 1))
+    return (study.data.channels, *size)
+
+
+SIZE_KNOWN = "An image must have the size of the training images: the amplitude belongs to it."
+SIZE_ANY = "Without amplitude normalisation, images of other sizes pass too."
+MISSING_COUNTS = "Only BatchNorm's counters of batches are missing from the files; they play no part in predictions."
+MISSING_HOME = (
+    "{count} BatchNorm arrays never left the sites and are missing from the files: the model below predicts with "
+    "untrained BatchNorm. For predictions take a site's own complete `model.pt`, from its state folder."
+)
+MODEL_README = """# Models of {name}
+
+`best.pt` is the model of round {best}, `last.pt` of round {last}; `study.yaml` is the study that made them.
+
+```python
+import torch
+from pathlib import Path
+from silofl.config import load_study
+from silofl.models import build_model
+
+study = load_study(Path("study.yaml"))
+model = build_model(study, image_shape={shape}, seed=0)
+missing, unexpected = model.load_state_dict(torch.load("best.pt", weights_only=True), strict=False)
+assert not unexpected
+model.eval()
+logits = model(torch.rand(1, *{shape}))
+```
+
+{size} {missing}
+"""

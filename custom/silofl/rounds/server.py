@@ -87,6 +87,7 @@ class ServerRounds:
             reference[AMPLITUDE] = self._expected_amplitude(site, answer)
         check_fits(site, answer.arrays, reference)
         check_numbers(site, answer.meta)
+        self.first_amplitude = reference.get(AMPLITUDE, self.first_amplitude)
         if AMPLITUDE in sent.arrays:
             self.informed[site] = sent.meta["round"]
 
@@ -182,18 +183,17 @@ class ServerRounds:
         return Message(arrays, {"run": self.run, **meta})
 
     def _expected_amplitude(self, site: str, answer: Message) -> NDArray:
-        """Return an array of the shape that the first site's amplitude had: the server sees no image."""
-        if AMPLITUDE not in answer.arrays:
-            raise AggregationError(f"site {site!r} must send its amplitude in the first round; it is missing")
-        amplitude = answer.arrays[AMPLITUDE]
-        if self.first_amplitude is None:
-            self.first_amplitude = amplitude
-        if np.shape(amplitude) != np.shape(self.first_amplitude):
+        """Return an array of the shape that the first accepted amplitude has: the server sees no image."""
+        amplitude = answer.arrays.get(AMPLITUDE)
+        if amplitude is None or np.any(amplitude < 0):
+            raise AggregationError(f"site {site!r} must send an amplitude of at least 0 everywhere in the first round")
+        expected = amplitude if self.first_amplitude is None else self.first_amplitude
+        if np.shape(amplitude) != np.shape(expected):
             raise AggregationError(
                 f"site {site!r} must have images of the other sites' size, with an amplitude of shape "
-                f"{np.shape(self.first_amplitude)}, not {np.shape(amplitude)}; name a Resize in data.transforms"
+                f"{np.shape(expected)}, not {np.shape(amplitude)}; name a Resize in data.transforms"
             )
-        return self.first_amplitude
+        return expected
 
     def _weights(self, examples: list[int]) -> NDArray:
         if self.study.recipe.weights == "uniform":
@@ -201,7 +201,7 @@ class ServerRounds:
         return example_weights(examples)
 
     def _mix(self, trained: Models, weights: NDArray) -> None:
-        """Make the next models: each name mixed over the sites that sent it, then the server's step."""
+        """Make the next model, which all sites share: each name mixed over its senders, then the server's step."""
         mixed: Models = {site: {} for site in trained}
         for senders, names in _by_senders(trained, self.models).items():
             params = {s: {name: trained[s].get(name, self.models[s][name]) for name in names} for s in trained}

@@ -19,7 +19,7 @@ from silofl.algorithms.steps import Batch, make_step
 from silofl.config import Site, Study
 from silofl.data.batches import training_batches
 from silofl.data.site_data import Part, SiteData, load_site_data
-from silofl.data.transforms import compose
+from silofl.data.transforms import augmentation
 from silofl.errors import ConfigError, DataError, SiloFLError, TrainingError
 from silofl.models import HarmonizedModel, build_model
 from silofl.models.parts import AMPLITUDE, amplitude_names, read_arrays, traveling_names, write_arrays
@@ -62,7 +62,7 @@ class SiteRounds:
 
     @cached_property
     def _augment(self) -> Compose | None:
-        return compose(self.study.data, "augment", self.study.task == "segmentation")
+        return augmentation(self.study)
 
     def answer(self, task: str, message: Message) -> Message:
         """Carry out a task of the server: ``train``, ``validate`` or ``test``.
@@ -169,8 +169,8 @@ class SiteRounds:
 
 def public_reason(error: Exception) -> str:
     """Return the reason that may leave the site: what may name a case or a path stays in the site's own log."""
-    if isinstance(error, DataError):
-        return "the site's data has a fault; the site's own log names it"
+    if isinstance(error, (DataError, ConfigError)):
+        return f"the site's {'data' if isinstance(error, DataError) else 'settings'} have a fault; its own log names it"
     if isinstance(error, SiloFLError):
         return str(error)
     return f"an unexpected {type(error).__name__}; the site's own log has it"
