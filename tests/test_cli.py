@@ -37,6 +37,12 @@ OPTIONS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Work in a folder of the test's own, so that a path that should be refused can do no harm."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def phantoms(tmp_path_factory):
     return make_phantoms(tmp_path_factory.mktemp("phantoms") / "data", patients={"north": 6})

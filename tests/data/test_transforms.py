@@ -72,7 +72,7 @@ def test_a_study_without_transforms_has_none(study):
 def test_a_transform_that_is_not_listed_is_refused(study, kind, name, hint):
     settings = study(**{kind: [name]})
     for refuse in (lambda: check_transforms(settings), lambda: compose(settings.data, kind, True)):
-        with pytest.raises(ConfigError, match=f"data.{kind}: {name} must be one of .*{hint}.*; it is not"):
+        with pytest.raises(ConfigError, match=f"data.{kind}: {name} must be one of .*; it is none.*{hint}"):
             refuse()
 
 
