@@ -49,7 +49,6 @@ METHODS = (
     Method("HarmoFL paper", {"name": "harmofl", "preset": "paper"}, "batch_stateless"),
     Method("FedBN, AmpNorm full and perturbation", {"name": "fedbn", "amplitude_band": "full", **PERTURBED}),
     Method("FedBN, AmpNorm band 0 alone", {"name": "fedbn", "amplitude_band": 0}),
-    Method("FedBN, perturbation alone", {"name": "fedbn", **PERTURBED}),
     Method("HarmoFL reference", {"name": "harmofl", "preset": "reference"}, "batch_stateless"),
 )
 
