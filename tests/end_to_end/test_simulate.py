@@ -119,7 +119,7 @@ def test_plain_nvflare_simulator_runs_the_same_job(finished, tmp_path, phantoms,
 
 def test_a_site_that_dies_makes_the_run_incomplete_and_holds_nobody_up(tmp_path, phantoms, federation):
     run = tmp_path / "run"
-    job = write_small_job(tmp_path / "job", rounds=6, federation={"task_timeout_s": 45, "min_sites": 1})
+    job = write_small_job(tmp_path / "job", rounds=6, federation={"task_timeout_s": 60, "min_sites": 1})
     running = federation("simulate", job, "--data", phantoms, "--out", run)
     running.wait_for_rounds(run, 1)
     running.kill_site("south")
@@ -130,12 +130,12 @@ def test_a_site_that_dies_makes_the_run_incomplete_and_holds_nobody_up(tmp_path,
     ledger = json.loads((run / "ledger.json").read_text())
     assert [record["answered"] for record in ledger[3:]] == [["north"]] * 3
     # one round waited for the lost site, the later ones did not
-    assert sum(record["seconds"] > 44 for record in ledger[1:]) == 1
+    assert sum(record["seconds"] > 59 for record in ledger[1:]) == 1
 
 
 def test_too_few_answers_end_the_run_as_failed(tmp_path, phantoms, federation):
     run = tmp_path / "run"
-    job = write_small_job(tmp_path / "job", rounds=50, federation={"task_timeout_s": 30, "min_sites": 2})
+    job = write_small_job(tmp_path / "job", rounds=50, federation={"task_timeout_s": 60, "min_sites": 2})
     running = federation("simulate", job, "--data", phantoms, "--out", run)
     running.wait_for_rounds(run, 1)
     running.kill_site("south")
