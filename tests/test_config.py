@@ -73,6 +73,7 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         # what does not fit together
         ({"labels": {2: "a"}}, r"labels must be numbered \[1\] for segmentation, not \[2\]"),
         ({"labels": {}}, "labels must"),
+        ({"labels": {n: str(n) for n in range(1, 300)}}, "labels must be at most 255"),
         ({"metric": "accuracy"}, "metric must be one of dice, dice_with_background for segmentation"),
         ({"task": "classification", "labels": {0: "a", 1: "b"}}, "must be one of accuracy for classification"),
     ],

@@ -214,6 +214,10 @@ class Study(Section):
         wanted = list(range(first, first + len(self.labels)))
         if sorted(self.labels) != wanted:
             raise ConfigError(f"labels must be numbered {wanted} for {self.task}, not {sorted(self.labels)}")
+        if len(self.labels) > 255:
+            raise ConfigError(
+                f"labels must be at most 255, the numbers that a label map can hold, not {len(self.labels)}"
+            )
         if self.task == "classification" and len(self.labels) < 2:
             raise ConfigError(f"labels must be at least 2 for classification, not {len(self.labels)}")
         fits = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[self.task]
