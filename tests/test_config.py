@@ -123,3 +123,9 @@ def test_a_wrong_site_file_is_refused(tmp_path):
     path.write_text("data: /d\nstate: /s\n")
     with pytest.raises(ConfigError, match=r"site.yaml: .*state"):
         load_settings(Site, path)
+
+
+def test_a_sites_folder_that_depends_on_where_nvflare_runs_is_refused(monkeypatch):
+    monkeypatch.setenv("SILOFL_DATA", "data/nuclei")
+    with pytest.raises(ConfigError, match="must be an absolute path, not data/nuclei/north"):
+        Site(data="$SILOFL_DATA/{site}", state_dir="/state").data_folder("s", "north")

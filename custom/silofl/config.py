@@ -296,7 +296,10 @@ class Server(Section):
 
 
 def _filled(template: str, study: str, site: str) -> Path:
-    return Path(os.path.expandvars(template.replace("{study}", study).replace("{site}", site))).expanduser()
+    path = Path(os.path.expandvars(template.replace("{study}", study).replace("{site}", site))).expanduser()
+    if not path.is_absolute():
+        raise ConfigError(f"a folder of site.yaml must be an absolute path, not {path}; write it from / on")
+    return path
 
 
 def load_study(path: Path) -> Study:
