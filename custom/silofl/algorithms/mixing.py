@@ -65,13 +65,26 @@ def check_updates(params: Mapping[str, Arrays]) -> None:
                 f"site {site!r} must send the same parameters as site {reference_site!r}; they differ in {names}"
             )
         for name, array in arrays.items():
-            if np.shape(array) != np.shape(reference[name]):
-                raise AggregationError(
-                    f"site {site!r} must send {name!r} with shape {np.shape(reference[name])} "
-                    f"as site {reference_site!r} does, not {np.shape(array)}"
-                )
-            if not np.all(np.isfinite(array)):
-                raise AggregationError(f"site {site!r} must send finite numbers; {name!r} holds NaN or infinity")
+            check_array(site, name, array, np.shape(reference[name]), f" as site {reference_site!r} does")
+
+
+def check_array(site: str, name: str, array: NDArray, shape: tuple[int, ...], whose: str = "") -> None:
+    """Refuse one array of a site that has another shape or holds numbers that are not finite.
+
+    Args:
+        site: Who sent it.
+        name: What it is called.
+        array: The array.
+        shape: The shape it must have.
+        whose: Words that say where that shape comes from.
+
+    Raises:
+        AggregationError: Names the site and the key.
+    """
+    if np.shape(array) != shape:
+        raise AggregationError(f"site {site!r} must send {name!r} with shape {shape}{whose}, not {np.shape(array)}")
+    if not np.all(np.isfinite(array)):
+        raise AggregationError(f"site {site!r} must send finite numbers; {name!r} holds NaN or infinity")
 
 
 def _check_weights(weights: NDArray, sites: list[str]) -> None:

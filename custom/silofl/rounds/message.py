@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.algorithms.mixing import check_array
 from silofl.errors import AggregationError
 
 
@@ -39,12 +40,7 @@ def check_fits(site: str, received: dict[str, NDArray], sent: dict[str, NDArray]
     for name, array in received.items():
         if name not in sent:
             raise AggregationError(f"site {site!r} must send only arrays that it was sent; {name!r} is none of them")
-        if np.shape(array) != np.shape(sent[name]):
-            raise AggregationError(
-                f"site {site!r} must send {name!r} with shape {np.shape(sent[name])}, not {np.shape(array)}"
-            )
-        if not np.all(np.isfinite(array)):
-            raise AggregationError(f"site {site!r} must send finite numbers; {name!r} holds NaN or infinity")
+        check_array(site, name, array, np.shape(sent[name]))
 
 
 def check_numbers(site: str, meta: dict[str, Any]) -> None:
