@@ -124,8 +124,6 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _simulate(options: argparse.Namespace) -> int:
-    from silofl.config import load_study
-    from silofl.data.phantoms import make_phantoms
     from silofl.flare import simulate
 
     if options.prepare:
@@ -135,9 +133,8 @@ def _simulate(options: argparse.Namespace) -> int:
     missing = [name for name, value in (("JOB", options.job), ("--out", options.out)) if value is None]
     if missing:
         Parser(prog="silofl simulate").error(f"JOB and --out must be given; missing: {', '.join(missing)}")
-    load_study(simulate.study_file(options.job))
-    data = options.data or make_phantoms(Path("phantoms"))
-    wanted = simulate.Simulation(str(data), tuple(options.sites), options.threads)
+    data = str(options.data) if options.data else None
+    wanted = simulate.Simulation(data, tuple(options.sites), options.threads)
     console = _console(options.json)
     return _with_json(
         options, options.out, simulate.start(options.job, options.out, wanted, _changes(options), console)

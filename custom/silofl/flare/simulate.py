@@ -9,12 +9,13 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 from rich.console import Console
 
 from silofl.config import Server, Site, Study, load_study, parse
-from silofl.data.phantoms import UNSEEN_SITE, is_phantoms
+from silofl.data.phantoms import UNSEEN_SITE, is_phantoms, make_phantoms
 from silofl.data.site_data import load_site_data
 from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, nearest
@@ -34,12 +35,12 @@ class Simulation:
     """What a simulation needs beside its job; kept as ``run.json``, so that it can be resumed.
 
     Attributes:
-        data: Folder that holds one data folder a site.
+        data: Folder that holds one data folder a site; where None, ``phantoms``, made at first use.
         sites: The sites that take part; where empty, all with a ``dataset.json``.
         threads: Sites that NVFlare runs at a time; all where None.
     """
 
-    data: str
+    data: str | None = None
     sites: tuple[str, ...] = ()
     threads: int | None = None
 
@@ -147,7 +148,7 @@ def _write_study(job: Path, changes: dict[str, object]) -> None:
 
 def _settled(wanted: Simulation) -> Simulation:
     """Return the simulation with all its sites and threads named."""
-    data, sites = Path(wanted.data), wanted.sites
+    data, sites = Path(wanted.data) if wanted.data else make_phantoms(Path("phantoms")), wanted.sites
     if not data.is_dir():
         state = "a file" if data.exists() else "not there"
         raise ConfigError(f"--data must be a folder that holds one folder a site, not {data}, which is {state}")
@@ -237,26 +238,33 @@ def _keep_tensorboard(workspace: Path, run: Path) -> None:
 
 def is_finished(run: Path) -> bool:
     """Return whether a run has its result; a FAILED one can be resumed."""
-    return _status(run) in ("COMPLETE", "INCOMPLETE")
+    results = _results(run)
+    return results is not None and results["status"] in ("COMPLETE", "INCOMPLETE")
 
 
-def _status(run: Path) -> str | None:
+def _results(run: Path) -> dict[str, Any] | None:
+    """Return the result in a run's folder, None where there is none yet."""
     path = run / "results.json"
+    if not path.is_file():
+        return None
     try:
-        return json.loads(path.read_text())["status"] if path.is_file() else None
-    except (ValueError, KeyError, TypeError):
-        raise ConfigError(f"{path} must be a result that silofl wrote; it is broken: delete it and resume") from None
+        results = json.loads(path.read_text())
+    except ValueError:
+        results = None
+    if not isinstance(results, dict) or "status" not in results:
+        raise ConfigError(f"{path} must be a result that silofl wrote; it is broken: delete it and resume")
+    return results
 
 
 def _outcome(run: Path, console: Console) -> int:
     """Print and draw what the run came to; return its exit code."""
-    status = _status(run)
-    if status is None:
+    results = _results(run)
+    if results is None:
         console.print(f"the run ended without a result; {run / 'log.txt'} says why; to go on: silofl resume {run}")
         return ExitCode.FAILED
-    print_results(json.loads((run / "results.json").read_text()), console)
+    print_results(results, console)
     try:
         console.print(f"report: {write_report(run)}")
     except (ConfigError, OSError) as error:
         console.print(f"no report: {error}")
-    return ExitCode[status]
+    return ExitCode[results["status"]]
