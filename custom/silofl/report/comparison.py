@@ -62,8 +62,12 @@ def _left_out(place: int, results: Results, sites: Sequence[str]) -> str:
 
 def _caveat(results: Sequence[Results], key: str, value: str, sentence: str) -> list[str]:
     """Return a sentence for the runs in which a key has a value."""
-    rows = [str(i) for i, run in enumerate(results, start=1) if run.get(key) == value]
-    return [f"Run{'s' * (len(rows) > 1)} {', '.join(rows)}: {sentence}."] if rows else []
+    return _about([i for i, run in enumerate(results, start=1) if run.get(key) == value], sentence)
+
+
+def _about(rows: Sequence[int], sentence: str) -> list[str]:
+    """Return a sentence with the rows that it is about; nothing without any."""
+    return [f"Run{'s' * (len(rows) > 1)} {', '.join(map(str, rows))}: {sentence}."] if rows else []
 
 
 def _shared_batchnorm(results: Sequence[Results]) -> list[str]:
@@ -71,10 +75,8 @@ def _shared_batchnorm(results: Sequence[Results]) -> list[str]:
     homes = {
         i: run.get("recipe", {}).get("stays_home") for i, run in enumerate(results, start=1) if _has_batchnorm(run)
     }
-    shared = [str(i) for i, home in homes.items() if home == "nothing"]
-    if not shared or len(shared) == len(homes):
-        return []
-    return [f"Run{'s' * (len(shared) > 1)} {', '.join(shared)}: {SHARED_BATCHNORM}."]
+    shared = [i for i, home in homes.items() if home == "nothing"]
+    return _about(shared, SHARED_BATCHNORM) if len(shared) < len(homes) else []
 
 
 def _has_batchnorm(results: Results) -> bool:

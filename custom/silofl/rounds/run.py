@@ -52,7 +52,7 @@ class RunFolder:
             raise ConfigError(f"{path} must be a whole checkpoint; it is broken: restore it or start anew") from None
 
     def save(self, server: ServerRounds) -> None:
-        """Write the checkpoint, then what people read: ledger, metrics, the last model."""
+        """Write the checkpoint, then what people read: ledger and metrics."""
         save_tensors(self.path / "checkpoint.pt", server.state())
         write_json(self.path / "ledger.json", [record.as_dict() for record in server.ledger])
         self._write_metrics(server, {})

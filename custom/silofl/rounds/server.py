@@ -57,7 +57,7 @@ class ServerRounds:
         """Begin a run: the same model, drawn from the study's seed, for every site."""
         model = build_plain_model(study, study.seed)
         arrays = read_arrays(model, traveling_names(model, study.recipe))
-        return cls(study, run, dict.fromkeys(sorted(sites), arrays), _buffers(study))
+        return cls(study, run, dict.fromkeys(sorted(sites), arrays), frozenset(buffer_names(model)))
 
     @property
     def finished_rounds(self) -> int:
@@ -166,7 +166,7 @@ class ServerRounds:
             study,
             plain["run"],
             unpack(state["models"]),
-            _buffers(study),
+            frozenset(buffer_names(build_plain_model(study, study.seed))),
             [Round.from_dict(record) for record in plain["ledger"]],
             plain["best_round"],
             unpack(state["best_models"]),
@@ -210,10 +210,6 @@ class ServerRounds:
         first = next(iter(trained))
         new = server_step(self.models[first], mixed[first], self.study.recipe.server_lr, self.buffers)
         self.models = dict.fromkeys(self.models, new)
-
-
-def _buffers(study: Study) -> frozenset[str]:
-    return frozenset(buffer_names(build_plain_model(study, study.seed)))
 
 
 def _by_senders(trained: Models, models: Models) -> dict[tuple[str, ...], list[str]]:
