@@ -1,5 +1,6 @@
 """A federation small enough to be run many times: two phantom hospitals, tiny images, a tiny network."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -65,10 +66,8 @@ class Federation:
         self.seen = {}
 
     def descendants(self):
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             self.seen |= {p.pid: p for p in psutil.Process(self.process.pid).children(recursive=True)}
-        except psutil.NoSuchProcess:
-            pass
         return list(self.seen.values())
 
     def wait_for_rounds(self, run, number):
@@ -87,10 +86,8 @@ class Federation:
     def kill_all(self):
         """What a power cut does."""
         for process in [psutil.Process(self.process.pid), *self.descendants()]:
-            try:
+            with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-            except psutil.NoSuchProcess:
-                pass
         self.process.wait(timeout=30)
 
     def interrupt(self):

@@ -117,29 +117,34 @@ def test_plain_nvflare_simulator_runs_the_same_job(finished, tmp_path, phantoms,
     assert same(weights(finished[0]), weights(results.parent))
 
 
-def test_a_site_that_dies_makes_the_run_incomplete_and_holds_nobody_up(tmp_path, phantoms, federation):
-    run = tmp_path / "run"
-    job = write_small_job(tmp_path / "job", rounds=6, federation={"task_timeout_s": 60, "min_sites": 1})
-    running = federation("simulate", job, "--data", phantoms, "--out", run)
-    running.wait_for_rounds(run, 1)
-    running.kill_site("south")
-    assert running.process.wait(timeout=LIMIT_S) == 3
-    results = json.loads((run / "results.json").read_text())
+@pytest.fixture
+def lose_south(tmp_path, phantoms, federation):
+    """Return a function that runs a job in which site south dies after the first round: exit code, result, ledger."""
+
+    def lose(rounds, min_sites):
+        run, limits = tmp_path / "run", {"task_timeout_s": 60, "min_sites": min_sites}
+        job = write_small_job(tmp_path / "job", rounds=rounds, federation=limits)
+        running = federation("simulate", job, "--data", phantoms, "--out", run)
+        running.wait_for_rounds(run, 1)
+        running.kill_site("south")
+        code = running.process.wait(timeout=LIMIT_S)
+        return code, *(json.loads((run / name).read_text()) for name in ("results.json", "ledger.json"))
+
+    return lose
+
+
+def test_a_site_that_dies_makes_the_run_incomplete_and_holds_nobody_up(lose_south):
+    code, results, ledger = lose_south(rounds=6, min_sites=1)
+    assert code == 3
     assert results["status"] == "INCOMPLETE" and "south" in results["reasons"][0]
     assert results["sites"]["south"] is None and results["sites"]["north"] is not None
-    ledger = json.loads((run / "ledger.json").read_text())
     assert [record["answered"] for record in ledger[3:]] == [["north"]] * 3
     # one round waited for the lost site, the later ones did not
     assert sum(record["seconds"] > 59 for record in ledger[1:]) == 1
 
 
-def test_too_few_answers_end_the_run_as_failed(tmp_path, phantoms, federation):
-    run = tmp_path / "run"
-    job = write_small_job(tmp_path / "job", rounds=50, federation={"task_timeout_s": 60, "min_sites": 2})
-    running = federation("simulate", job, "--data", phantoms, "--out", run)
-    running.wait_for_rounds(run, 1)
-    running.kill_site("south")
-    assert running.process.wait(timeout=LIMIT_S) == 1
-    results = json.loads((run / "results.json").read_text())
+def test_too_few_answers_end_the_run_as_failed(lose_south):
+    code, results, _ = lose_south(rounds=50, min_sites=2)
+    assert code == 1
     assert results["status"] == "FAILED" and "must have answers of at least 2 sites, not 1" in results["reasons"][0]
     assert "'south': 'no answer in time'" in results["reasons"][0]
