@@ -13,8 +13,8 @@ from silofl.config import load_study
 from silofl.data.importers import LAYOUTS
 from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError
+from silofl.files import held
 from silofl.flare.simulate import Simulation, read_data, study_file
-from silofl.rounds.files import held
 
 JOB = Path(__file__).resolve().parents[1] / "jobs" / "fedavg_phantoms"
 OPTIONS = {

@@ -47,6 +47,8 @@ def _parser() -> Parser:
     _add_simulate(commands)
     _add_resume(commands)
     _add_report(commands)
+    _add_predict(commands)
+    _add_export(commands)
     return parser
 
 
@@ -69,6 +71,7 @@ def _add_import(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--seed", type=_natural, default=0, help="of every random choice")
     command.add_argument("--test", type=_share, default=0.2, help="share of patients for the test")
     command.add_argument("--validation", type=_share, default=0.2, help="share of the others for validation")
+    command.add_argument("--truncate", action="store_true", help="cut every site to the smallest's training examples")
     command.add_argument("--sites", type=_count, default=4, help="medmnist: number of sites")
     command.add_argument("--alpha", type=float, default=0.5, help="medmnist: Dirichlet concentration")
     command.add_argument("--json", action="store_true", help="the counts as JSON")
@@ -103,6 +106,27 @@ def _add_report(commands: argparse._SubParsersAction) -> None:
     command.set_defaults(command=_report)
 
 
+def _add_predict(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser("predict", help="label new images with a trained super model")
+    command.add_argument("super_model", type=Path, metavar="SUPERMODEL", help="folder of the super model")
+    command.add_argument("inputs", type=Path, nargs="+", metavar="INPUT", help="image file, or DICOM series folder")
+    command.add_argument("-o", "--out", type=Path, required=True, help="new folder, or that of an earlier prediction")
+    command.add_argument("--picture", action="store_true", help="also an overlay of each input, as PNG")
+    command.add_argument("--site", help="whose model answers, instead of a choice; or global")
+    command.add_argument("--threshold", type=float, help="score above which a site's model answers, from 0 to 1")
+    command.add_argument("--batch-size", type=_count, default=8, help="slices at a time; the answer is the same")
+    command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it computes")
+    command.add_argument("--json", action="store_true", help="the record on standard output, all else on the other")
+    command.set_defaults(command=_predict)
+
+
+def _add_export(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser("export", help="write a super model as TorchScript in a MONAI bundle")
+    command.add_argument("super_model", type=Path, metavar="SUPERMODEL", help="folder of the super model")
+    command.add_argument("-o", "--out", type=Path, required=True, help="new folder for the bundle")
+    command.set_defaults(command=_export)
+
+
 def _demo(options: argparse.Namespace) -> int:
     from silofl.flare.demo import run_demo
 
@@ -112,7 +136,14 @@ def _demo(options: argparse.Namespace) -> int:
 def _import(options: argparse.Namespace) -> int:
     from silofl.data.importers import ImportOptions, import_layout
 
-    settings = ImportOptions(options.seed, options.test, options.validation, options.sites, options.alpha)
+    settings = ImportOptions(
+        options.seed,
+        options.test,
+        options.validation,
+        options.sites,
+        options.alpha,
+        is_truncated=options.truncate,
+    )
     summary = import_layout(options.layout, options.source, options.target, settings)
     if options.json:
         print(json.dumps({"examples": summary.examples, "patients": summary.patients}))
@@ -154,6 +185,23 @@ def _report(options: argparse.Namespace) -> int:
         print(write_report(options.runs[0]))
     else:
         print(write_comparison(options.runs, options.out or Path("comparison.html")))
+    return ExitCode.COMPLETE
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from silofl.inference.command import Options, predict_inputs
+
+    how = Options(options.picture, options.site, options.threshold, options.batch_size, options.device)
+    code, records = predict_inputs(options.super_model, options.inputs, options.out, how, _console(options.json))
+    if options.json:
+        print(json.dumps(records))
+    return code
+
+
+def _export(options: argparse.Namespace) -> int:
+    from silofl.inference.export import export_bundle
+
+    print(export_bundle(options.super_model, options.out))
     return ExitCode.COMPLETE
 
 

@@ -244,6 +244,16 @@ class Study(Section):
         }
 
     @property
+    def training_rounds(self) -> int:
+        """Rounds in which models learn: the study's, and those in which every site goes on alone (fine-tuning)."""
+        return self.rounds if self.recipe.learns_best_model else self.total_rounds
+
+    @property
+    def total_rounds(self) -> int:
+        """All rounds, the extra ones included."""
+        return self.rounds + self.recipe.extra_rounds
+
+    @property
     def out_channels(self) -> int:
         """Channels of the network's output: one for a single label (sigmoid), else background and labels (softmax)."""
         if self.task == "classification":

@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.cli import main
 from silofl.data import importers
 from silofl.data.importers import LAYOUTS, ImportOptions, import_layout
+from silofl.data.layouts.plan import SitePlan
 from silofl.data.manifest import read_manifest
 from silofl.errors import ConfigError, DataError
 
@@ -30,7 +32,8 @@ def content_of(folder):
 
 
 def test_the_layouts_are_known_by_name():
-    assert set(LAYOUTS) == {"folders", "nuclei-dsb2018", "spine-gm", "medmnist"}
+    public = {"nuclei-dsb2018", "spine-gm", "medmnist", "prostate-saml", "camelyon17-wilds", "fundus-disc-cup"}
+    assert set(LAYOUTS) == {"folders", *public}
 
 
 def test_an_import_says_what_it_wrote(source, tmp_path):
@@ -45,6 +48,78 @@ def test_the_same_seed_writes_the_same_files(source, tmp_path):
         import_layout("folders", source, tmp_path / name, ImportOptions(seed=seed))
     assert content_of(tmp_path / "first") == content_of(tmp_path / "second")
     assert content_of(tmp_path / "first") != content_of(tmp_path / "other")
+
+
+# --- truncation
+
+
+@pytest.fixture
+def uneven(source):
+    """The two sites, the north with three patients less."""
+    for kind in ("images", "masks"):
+        for number in range(3):
+            (source / "north" / kind / f"{number}.png").unlink()
+    return source
+
+
+def test_truncation_cuts_the_training_alone_and_only_where_there_is_more(uneven, tmp_path):
+    summary = import_layout("folders", uneven, tmp_path / "target", ImportOptions(is_truncated=True))
+    # north, 3 patients: 1 test, round(2 * 0.2) = 0 but at least 1 validation, 1 training; south had 4 for training
+    assert summary.examples == {site: {"training": 1, "validation": 1, "test": 1} for site in ("north", "south")}
+    whole = import_layout("folders", uneven, tmp_path / "whole")
+    assert whole.examples["south"]["training"] == 4
+    for part in ("validation", "test"):
+        contents = [json.loads((tmp_path / run / "south" / "dataset.json").read_text()) for run in ("target", "whole")]
+        assert contents[0][part] == contents[1][part]
+
+
+def test_truncation_writes_no_file_that_nothing_names(uneven, tmp_path):
+    import_layout("folders", uneven, tmp_path / "target", ImportOptions(is_truncated=True))
+    content = json.loads((tmp_path / "target" / "south" / "dataset.json").read_text())
+    records = [record for part in ("training", "validation", "test") for record in content[part]]
+    named = {record[key] for record in records for key in ("image", "label")}
+    assert set(content_of(tmp_path / "target" / "south")) == {"dataset.json", *named}
+
+
+def test_truncation_follows_the_seed(uneven, tmp_path):
+    kept = []
+    for number in range(8):
+        import_layout("folders", uneven, tmp_path / str(number), ImportOptions(seed=number, is_truncated=True))
+        import_layout("folders", uneven, tmp_path / f"{number}-again", ImportOptions(seed=number, is_truncated=True))
+        assert content_of(tmp_path / str(number)) == content_of(tmp_path / f"{number}-again")
+        content = json.loads((tmp_path / str(number) / "south" / "dataset.json").read_text())
+        kept.append(content["training"][0]["case"])
+    assert len(set(kept)) > 1
+
+
+def test_truncation_changes_nothing_between_equal_sites(source, tmp_path):
+    import_layout("folders", source, tmp_path / "whole")
+    import_layout("folders", source, tmp_path / "cut", ImportOptions(is_truncated=True))
+    assert content_of(tmp_path / "cut") == content_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("count", "slices"),
+    [
+        # of the slices 4 to 9: all six, the middle four, the middle one (6.5 goes down)
+        (6, [[4, 9]]),
+        (4, [[5, 8]]),
+        (1, [[6, 6]]),
+    ],
+)
+def test_a_volume_is_cut_to_its_middle_slices(count, slices):
+    record = {"image": "a.nii", "label": "b.nii", "patient": "p", "case": "a", "slices": [4, 9]}
+    plan = SitePlan("segmentation", {1: "x"}, {"training": [record], "test": []}, {})
+    assert [cut["slices"] for cut in importers._cut(plan, count, seed=0).records["training"]] == slices
+
+
+def test_the_command_line_truncates(uneven, tmp_path, capsys):
+    assert main(["import", "folders", str(uneven), str(tmp_path / "target"), "--truncate", "--json"]) == 0
+    counts = json.loads(capsys.readouterr().out)["examples"]
+    assert {site: parts["training"] for site, parts in counts.items()} == {"north": 1, "south": 1}
+
+
+# --- targets
 
 
 def test_an_empty_target_is_used(source, tmp_path, study):

@@ -112,7 +112,7 @@ def test_integers_and_the_amplitude_never_travel(make_study, network, stays_home
     model = build_model(make_study(network, algorithm={"name": "harmofl"}), SHAPE, 0)
     names = traveling(model, stays_home)
     assert not set(names) & amplitude_names(model)
-    assert all(array.dtype == np.float32 for array in read_arrays(model, names).values())
+    assert all(array.dtype == np.float32 for array in read_arrays(model.state_dict(), names).values())
 
 
 def test_names_travel_in_the_models_order(harmofl):
@@ -142,7 +142,7 @@ def test_a_densenet_keeps_its_batchnorm_and_learns_the_rest_from_others(make_stu
     plain_step(there, torch.optim.SGD(there.parameters(), 0.1), nn.functional.cross_entropy, batch)
     before = {name: value.clone() for name, value in here.state_dict().items()}
     names = traveling_names(there, study.recipe)
-    write_arrays(here, read_arrays(there, names))
+    write_arrays(here.state_dict(), read_arrays(there.state_dict(), names))
     own = batchnorm_names(here)
     theirs = there.state_dict()
     assert set(names) | own == set(before)
@@ -157,22 +157,22 @@ def test_a_densenet_keeps_its_batchnorm_and_learns_the_rest_from_others(make_stu
 
 def test_arrays_read_from_one_model_and_written_to_another_make_them_equal(make_study):
     first, second = (build_plain_model(make_study(), seed) for seed in (1, 2))
-    write_arrays(second, read_arrays(first, list(first.state_dict())))
+    write_arrays(second.state_dict(), read_arrays(first.state_dict(), list(first.state_dict())))
     for (name, left), right in zip(first.state_dict().items(), second.state_dict().values(), strict=True):
         assert torch.equal(left, right), name
 
 
 def test_a_single_number_is_written_like_any_array():
     model = Named()
-    arrays = read_arrays(model, ["bn", "bn1.num_batches_tracked"])
+    arrays = read_arrays(model.state_dict(), ["bn", "bn1.num_batches_tracked"])
     assert arrays["bn"].shape == () and arrays["bn"] == 2
-    write_arrays(model, {"bn": np.float32(5), "bn1.num_batches_tracked": np.array(7)})
+    write_arrays(model.state_dict(), {"bn": np.float32(5), "bn1.num_batches_tracked": np.array(7)})
     assert model.bn == 5 and model.bn1.num_batches_tracked == 7
 
 
 def test_arrays_that_were_read_do_not_change_with_the_model():
     model = nn.Linear(2, 1)
-    arrays = read_arrays(model, ["weight"])
+    arrays = read_arrays(model.state_dict(), ["weight"])
     before = arrays["weight"].copy()
     nn.init.constant_(model.weight, 9.0)
     assert np.array_equal(arrays["weight"], before)
@@ -180,7 +180,7 @@ def test_arrays_that_were_read_do_not_change_with_the_model():
 
 def test_arrays_that_were_written_do_not_change_with_the_model():
     model, array = nn.Linear(2, 1), np.ones((1, 2), np.float32)
-    write_arrays(model, {"weight": array})
+    write_arrays(model.state_dict(), {"weight": array})
     nn.init.constant_(model.weight, 9.0)
     assert (array == 1).all()
 
@@ -188,21 +188,21 @@ def test_arrays_that_were_written_do_not_change_with_the_model():
 def test_writing_keeps_the_parameters_themselves_so_that_an_optimiser_goes_on():
     model = nn.Linear(2, 1)
     weight = model.weight
-    write_arrays(model, {"weight": np.full((1, 2), 3.0, np.float32)})
+    write_arrays(model.state_dict(), {"weight": np.full((1, 2), 3.0, np.float32)})
     assert model.weight is weight and weight.requires_grad and weight.tolist() == [[3, 3]]
 
 
 def test_arrays_of_another_memory_order_or_precision_are_written_by_value():
     model = nn.Linear(2, 3)
     array = np.arange(6, dtype=np.float64).reshape(2, 3).T
-    write_arrays(model, {"weight": array})
+    write_arrays(model.state_dict(), {"weight": array})
     assert model.weight.dtype == torch.float32 and model.weight.tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
 def test_names_that_are_not_given_stay(make_study):
     model = nn.Linear(2, 1)
     bias = model.bias.item()
-    write_arrays(model, {"weight": np.zeros((1, 2), np.float32)})
+    write_arrays(model.state_dict(), {"weight": np.zeros((1, 2), np.float32)})
     assert model.bias.item() == bias
 
 
@@ -217,4 +217,4 @@ def test_names_that_are_not_given_stay(make_study):
 )
 def test_an_array_that_does_not_fit_is_refused_with_its_name(name, shape, message):
     with pytest.raises(AggregationError, match=message):
-        write_arrays(nn.Linear(1, 2), {name: np.zeros(shape, np.float32)})
+        write_arrays(nn.Linear(1, 2).state_dict(), {name: np.zeros(shape, np.float32)})

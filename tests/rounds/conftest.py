@@ -10,6 +10,7 @@ from silofl.config import Site, Study, parse
 from silofl.rounds.ledger import Round
 from silofl.rounds.server import ServerRounds
 from silofl.rounds.site import SiteRounds
+from silofl.rounds.super_rounds import SuperRounds
 
 
 @pytest.fixture
@@ -80,14 +81,34 @@ class Play:
         self.answers = {name: change(name, self.sites[name].answer("train", sent[name])) for name in present}
         for name in present:
             self.server.accept(name, sent[name], self.answers[name])
-        self.server.finish_round(record, sent, self.answers)
+        self.server.finish_round(record, self.answers)
         return record
 
     def evaluate(self, task, number):
         return {n: s.answer(task, self.server.evaluation_task(n, number)) for n, s in self.sites.items()}
 
+    def selector_step(self, step):
+        sent = {name: self.server.selector_task(name, step) for name in self.sites}
+        answers = {name: site.answer("selector", sent[name]) for name, site in self.sites.items()}
+        for name in self.sites:
+            self.server.accept_selector(name, sent[name], answers[name])
+        self.server.step_selector(answers)
+        return answers
+
+    def together(self):
+        """Carry out the end of a run with a selector; returns the super model's rounds and the sites' tests."""
+        end = SuperRounds(self.server)
+        learns_later = self.study.recipe.learns_best_model
+        answers = {n: s.answer("assemble", end.task(n, has_selector=not learns_later)) for n, s in self.sites.items()}
+        end.note_assembled(answers)
+        for number in range(self.server.finished_rounds + 1, self.study.total_rounds + 1):
+            record = Round(number, asked=sorted(self.sites))
+            self.server.finish_selector_round(record, self.selector_step(1))
+        tests = {n: s.answer("test_super_model", end.task(n)) for n, s in self.sites.items()}
+        return end, {name: answer.meta["metrics"]["test"] for name, answer in tests.items()}
+
     def all_rounds(self):
-        while self.server.finished_rounds < self.study.rounds:
+        while self.server.finished_rounds < self.study.training_rounds:
             self.round()
         answers = self.evaluate("validate", self.server.finished_rounds)
         self.server.note_validation({name: a.meta["metrics"]["validation"] for name, a in answers.items()})

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from silofl.errors import AggregationError
+from silofl.files import load_tensors, save_tensors
 from silofl.models.parts import AMPLITUDE
-from silofl.rounds.files import load_tensors, save_tensors
 from silofl.rounds.message import Message
 from silofl.rounds.server import ServerRounds
 

@@ -7,7 +7,7 @@ from silofl.algorithms.harmofl import drift
 from silofl.algorithms.steps import plain_step
 from silofl.config import TrainingSettings
 from silofl.errors import TrainingError
-from silofl.training.loop import make_optimizer, train
+from silofl.training.loop import Learner, make_optimizer, train
 
 
 def one_weight(value=0.0):
@@ -31,6 +31,10 @@ def sgd(model, lr=0.1):
     return torch.optim.SGD(model.parameters(), lr)
 
 
+def train_one(model, epochs, optimizer, loss, step):
+    return train({"": Learner(model, optimizer, loss, step)}, epochs)[""]
+
+
 def step_of(values):
     """Return a step that changes nothing and reports one value after the other."""
     remaining = iter(values)
@@ -39,7 +43,7 @@ def step_of(values):
 
 def test_the_result_is_the_mean_loss_before_each_step_and_the_mean_squared_distance_after_it():
     model, batch = one_weight(), (torch.ones(1, 1), torch.full((1, 1), 2.0))
-    result = train(model, [[batch, batch]], sgd(model, 0.25), nn.functional.mse_loss, plain_step)
+    result = train_one(model, [[batch, batch]], sgd(model, 0.25), nn.functional.mse_loss, plain_step)
     # w = 0: loss (0 - 2)^2 = 4, gradient -4, so w = 1; then loss 1, gradient -2, so w = 1.5
     assert model.weight.item() == 1.5
     assert result.loss == (4 + 1) / 2
@@ -50,7 +54,7 @@ def test_the_result_is_the_mean_loss_before_each_step_and_the_mean_squared_dista
 def test_training_is_the_same_as_a_loop_written_out_in_torch():
     ours, theirs = network(), network()
     epochs = [batches(3, seed=1), batches(3, seed=2)]
-    train(ours, epochs, torch.optim.Adam(ours.parameters(), 0.01), nn.functional.cross_entropy, plain_step)
+    train_one(ours, epochs, torch.optim.Adam(ours.parameters(), 0.01), nn.functional.cross_entropy, plain_step)
     optimizer = torch.optim.Adam(theirs.parameters(), 0.01)
     for epoch in epochs:
         for inputs, targets in epoch:
@@ -72,7 +76,7 @@ def test_drift_is_that_of_the_recorded_trajectory():
             return value
 
         start = nn.utils.parameters_to_vector(model.parameters()).detach().numpy().copy()
-        results.append(train(model, [batches(4, seed)], sgd(model), nn.functional.cross_entropy, recording))
+        results.append(train_one(model, [batches(4, seed)], sgd(model), nn.functional.cross_entropy, recording))
         np.testing.assert_allclose(results[-1].drift, drift([steps], start), rtol=1e-5)
         trajectory.append(steps)
     # sites that take the same number of steps count the same in Eq. 9
@@ -82,7 +86,7 @@ def test_drift_is_that_of_the_recorded_trajectory():
 def test_learning_rate_zero_drifts_nowhere():
     model = network()
     before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-    result = train(model, [batches(3)], sgd(model, 0.0), nn.functional.cross_entropy, plain_step)
+    result = train_one(model, [batches(3)], sgd(model, 0.0), nn.functional.cross_entropy, plain_step)
     assert result.drift == 0
     assert torch.equal(nn.utils.parameters_to_vector(model.parameters()), before)
 
@@ -92,7 +96,7 @@ def test_frozen_parameters_stay_and_do_not_drift():
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
     model.bias.requires_grad_(False)
-    result = train(model, [[batch]], sgd(model, 0.25), nn.functional.mse_loss, plain_step)
+    result = train_one(model, [[batch]], sgd(model, 0.25), nn.functional.mse_loss, plain_step)
     # the weight alone moves, by 0.25 * 4 = 1
     assert result.drift == 1 and model.bias.item() == 0
 
@@ -104,7 +108,7 @@ def test_the_model_is_trained_in_training_mode():
         modes.append(model.training)
         return torch.tensor(1.0)
 
-    train(model, [batches(2)], sgd(model), nn.functional.cross_entropy, step)
+    train_one(model, [batches(2)], sgd(model), nn.functional.cross_entropy, step)
     assert modes == [True, True]
 
 
@@ -121,7 +125,7 @@ def test_an_epoch_is_drawn_only_after_the_one_before_is_done():
         return torch.tensor(1.0)
 
     model = network()
-    train(model, epochs(), sgd(model), nn.functional.cross_entropy, step)
+    train_one(model, epochs(), sgd(model), nn.functional.cross_entropy, step)
     assert events == ["epoch 1", "step", "step", "epoch 2", "step", "step"]
 
 
@@ -131,7 +135,7 @@ def test_a_loss_that_is_not_finite_stops_training_and_names_epoch_and_batch(valu
     model = network()
     epochs = [batches(3), batches(3)]
     with pytest.raises(TrainingError, match=f"the loss must be finite, not {value}, in {place}"):
-        train(model, epochs, sgd(model), nn.functional.cross_entropy, step_of([0.5] * before + [value]))
+        train_one(model, epochs, sgd(model), nn.functional.cross_entropy, step_of([0.5] * before + [value]))
 
 
 def test_parameters_that_the_last_step_broke_are_refused_though_every_loss_was_finite():
@@ -144,7 +148,7 @@ def test_parameters_that_the_last_step_broke_are_refused_though_every_loss_was_f
         return torch.tensor(0.5)
 
     with pytest.raises(TrainingError, match="parameters must stay finite.* epoch 2, batch 2"):
-        train(model, [[0, 1], [2, 3]], sgd(model), nn.functional.mse_loss, step)
+        train_one(model, [[0, 1], [2, 3]], sgd(model), nn.functional.mse_loss, step)
 
 
 # --- the optimiser
@@ -197,3 +201,33 @@ def test_adam_decays_through_the_gradient_and_adamw_beside_it():
     # Adam's first step has the length of the learning rate whatever the gradient, here the decay alone: 1 - 0.25;
     # AdamW scales by 1 - 0.25 * 0.5 and its gradient is zero
     assert weights == pytest.approx({"adam": 0.75, "adamw": 0.875}, rel=1e-6)
+
+
+def test_several_models_learn_from_one_pass_as_each_would_alone():
+    together, alone = [network(1), network(2)], [network(1), network(2)]
+    epochs = [batches(3, seed=1), batches(2, seed=2)]
+    seen = []
+
+    def one_pass():
+        for epoch in epochs:
+            seen.append(len(epoch))
+            yield iter(epoch)
+
+    learners = {
+        role: Learner(model, sgd(model, rate), nn.functional.cross_entropy, plain_step)
+        for role, model, rate in zip(("global", "personal"), together, (0.1, 0.2), strict=True)
+    }
+    results = train(learners, one_pass())
+    for role, model, other, rate in zip(results, together, alone, (0.1, 0.2), strict=True):
+        result = train_one(other, epochs, sgd(other, rate), nn.functional.cross_entropy, plain_step)
+        assert results[role] == result
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert seen == [3, 2]
+
+
+def test_a_loss_that_is_not_finite_names_the_model_where_there_are_several():
+    models = {"global": one_weight(), "personal": one_weight()}
+    steps = {"global": step_of([1.0]), "personal": step_of([float("nan")])}
+    learners = {role: Learner(model, None, None, steps[role]) for role, model in models.items()}
+    with pytest.raises(TrainingError, match="the loss of the personal model must be finite, not nan, in epoch 1"):
+        train(learners, [[0]])

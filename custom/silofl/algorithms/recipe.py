@@ -28,9 +28,22 @@ class Recipe:
         perturbation: HarmoFL's alpha: length of the weight perturbation of the ``perturbed`` step, above 0.
         proximal: FedProx's mu: weight of the squared distance to the received model in the ``proximal`` step.
         stays_home: What never leaves the site: ``nothing``, ``batchnorm`` or ``everything`` (local training).
-        mixing: Who listens to whom: ``shared`` gives every site the same weighted mean.
+        mixing: Who listens to whom: ``shared`` gives all sites the same weighted mean, ``softpull`` each its own model.
+        self_weight: The paper's lambda of ``softpull``: the weight of a site's own model, in [1/K, 1] for K sites.
         weights: Aggregation weights: by number of training ``examples``, or ``uniform``.
         server_lr: The server's learning rate eta_g, above 0; 1 takes the mean as it is.
+        selector: FedSM's selector, with which a global and a personalised model train side by side, and how it learns:
+            ``none``; ``gradients`` (sites send mean gradients, the server steps); ``local_steps``; ``moments`` (one
+            full-batch Adam step at each site, its moments averaged too).
+        selector_network: ``light`` (GroupNorm, global pooling) or ``vgg11``.
+        selector_labels: What the selector learns of an image: its ``site`` (Eq. 2), or in the extra rounds the
+            ``best_model`` for it (Eq. 1, FedSM-extra).
+        selector_learning_rate: Of the selector's Adam, above 0.
+        selector_steps: Steps of the ``gradients`` selector in a round, each one exchange with every site.
+        threshold: The paper's gamma, in [0, 1], or ``tuned`` on the sites' validation data.
+        answer: How the super model answers: with the model of its ``choice``, or with an ``ensemble`` of them.
+        extra_rounds: Rounds after the study's own: of the selector alone where it learns the best model, otherwise of
+            every site alone (fine-tuning).
     """
 
     amplitude_band: Literal["none", "full"] | Annotated[int, Field(strict=True, ge=0)] = "none"
@@ -39,9 +52,28 @@ class Recipe:
     perturbation: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] = 0.05
     proximal: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.01
     stays_home: Literal["nothing", "batchnorm", "everything"] = "nothing"
-    mixing: Literal["shared"] = "shared"
+    mixing: Literal["shared", "softpull"] = "shared"
+    self_weight: Annotated[float, Field(strict=True, gt=0, le=1)] = 0.7
     weights: Literal["examples", "uniform"] = "examples"
     server_lr: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] = 1.0
+    selector: Literal["none", "gradients", "local_steps", "moments"] = "none"
+    selector_network: Literal["light", "vgg11"] = "light"
+    selector_labels: Literal["site", "best_model"] = "site"
+    selector_learning_rate: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] = 1e-3
+    selector_steps: Annotated[int, Field(strict=True, ge=1)] = 1
+    threshold: Literal["tuned"] | Annotated[float, Field(strict=True, ge=0, le=1)] = "tuned"
+    answer: Literal["choice", "ensemble"] = "choice"
+    extra_rounds: Annotated[int, Field(strict=True, ge=0)] = 0
+
+    @property
+    def has_selector(self) -> bool:
+        """Whether a global model, a personalised one and a selector train side by side."""
+        return self.selector != "none"
+
+    @property
+    def learns_best_model(self) -> bool:
+        """Whether the selector learns in extra rounds which model is the best for an image (FedSM-extra)."""
+        return self.has_selector and self.selector_labels == "best_model"
 
     @property
     def has_amplitude(self) -> bool:
@@ -77,7 +109,15 @@ def find_recipe(algorithm: str, preset: str, changes: dict[str, object]) -> Reci
 
 def _check_acts(recipe: Recipe, changes: Iterable[str]) -> None:
     """Refuse a constant of an answer that the recipe does not give: it would do nothing."""
+    is_softpull, has_threshold = recipe.mixing == "softpull", recipe.has_selector and recipe.selector_labels == "site"
     acts = {
+        "self_weight": (is_softpull, "mixing: softpull"),
+        "selector_network": (recipe.has_selector, "a selector"),
+        "selector_labels": (recipe.has_selector, "a selector"),
+        "selector_learning_rate": (recipe.has_selector, "a selector"),
+        "selector_steps": (recipe.selector == "gradients", "selector: gradients"),
+        "threshold": (has_threshold, "a selector that learns the site"),
+        "answer": (recipe.has_selector, "a selector"),
         "perturbation": (recipe.step == "perturbed", "step: perturbed"),
         "proximal": (recipe.step == "proximal", "step: proximal"),
         "amplitude_momentum": (recipe.has_amplitude, "amplitude_band: full or a radius"),
@@ -86,6 +126,15 @@ def _check_acts(recipe: Recipe, changes: Iterable[str]) -> None:
         is_used, partner = acts.get(name, (True, ""))
         if not is_used:
             raise ConfigError(f"algorithm.{name} must go with {partner}; without it, it does nothing: leave it out")
+    if recipe.has_selector and not is_softpull:
+        raise ConfigError("algorithm.selector must go with mixing: softpull: it chooses among personalised models")
+    if recipe.has_selector and recipe.stays_home != "nothing":
+        raise ConfigError(
+            f"algorithm.stays_home must be nothing where a selector hands out the sites' models, not "
+            f"{recipe.stays_home!r}; choose a normalisation without BatchNorm to keep what differs apart"
+        )
+    if recipe.learns_best_model and not recipe.extra_rounds:
+        raise ConfigError("algorithm.extra_rounds must be at least 1 where the selector learns the best model, not 0")
 
 
 def _require_known(thing: str, name: str, known: Sequence[str]) -> None:

@@ -6,14 +6,19 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from silofl.data.access import open_error
+from silofl.data.layouts.camelyon17_wilds import plan_camelyon17
 from silofl.data.layouts.folders import plan_folders
+from silofl.data.layouts.fundus_disc_cup import plan_fundus
 from silofl.data.layouts.medmnist import plan_medmnist
 from silofl.data.layouts.nuclei_dsb2018 import plan_nuclei
 from silofl.data.layouts.plan import ImportOptions, JsonRecord, SitePlan
+from silofl.data.layouts.prostate_saml import plan_prostate
 from silofl.data.layouts.spine_gm import plan_spine
 from silofl.errors import ConfigError, DataError, nearest
 
@@ -24,6 +29,9 @@ LAYOUTS: Mapping[str, Callable[[Path, ImportOptions], dict[str, SitePlan]]] = {
     "nuclei-dsb2018": plan_nuclei,
     "spine-gm": plan_spine,
     "medmnist": plan_medmnist,
+    "prostate-saml": plan_prostate,
+    "camelyon17-wilds": plan_camelyon17,
+    "fundus-disc-cup": plan_fundus,
 }
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -50,7 +58,7 @@ def import_layout(layout: str, source: Path, target: Path, options: ImportOption
         layout: A name in `LAYOUTS`.
         source: The public set's folder or file.
         target: A folder that is empty or absent.
-        options: Seed, fractions and sites.
+        options: Seed, fractions, sites and truncation.
 
     Raises:
         ConfigError: The layout is not known.
@@ -61,11 +69,14 @@ def import_layout(layout: str, source: Path, target: Path, options: ImportOption
     if not source.exists():
         raise DataError(f"SOURCE must exist; {source.name} is not there: give the folder of the data")
     _check_target(target)
+    options = options or ImportOptions()
     try:
-        plans = LAYOUTS[layout](source, options or ImportOptions())
+        plans = LAYOUTS[layout](source, options)
     except OSError as error:
         raise open_error(source.name, error) from None
     _check_names(plans)
+    if options.is_truncated:
+        plans = _truncated(plans, options.seed)
     _write(plans, target)
     return _summary(plans)
 
@@ -81,6 +92,32 @@ def _check_names(plans: Mapping[str, SitePlan]) -> None:
     for site in plans:
         if not SITE_NAME.fullmatch(site):
             raise DataError(f"a site's name must be letters, digits, '_', '.' and '-', not {site!r}; rename its folder")
+
+
+def _truncated(plans: Mapping[str, SitePlan], seed: int) -> dict[str, SitePlan]:
+    smallest = min(sum(map(_count, plan.records["training"])) for plan in plans.values())
+    return {site: _cut(plan, smallest, seed) for site, plan in plans.items()}
+
+
+def _cut(plan: SitePlan, count: int, seed: int) -> SitePlan:
+    """Keep `count` training examples, drawn by case; validation and test stay whole."""
+    training, kept = plan.records["training"], {}
+    for place in np.random.default_rng(seed).permutation(len(training)).tolist():
+        taken = min(_count(training[place]), count)
+        count -= taken
+        if taken:
+            kept[place] = _middle(training[place], taken)
+    records = {**plan.records, "training": [kept[place] for place in sorted(kept)]}
+    used = {record[key] for part in records.values() for record in part for key in ("image", "label")}
+    return replace(plan, records=records, files={name: write for name, write in plan.files.items() if name in used})
+
+
+def _middle(record: JsonRecord, count: int) -> JsonRecord:
+    """Return a record with `count` of its slices, those of the middle, where an organ is likeliest."""
+    if count == _count(record):
+        return record
+    first = record["slices"][0] + (_count(record) - count) // 2
+    return {**record, "slices": [first, first + count - 1]}
 
 
 def _write(plans: Mapping[str, SitePlan], target: Path) -> None:

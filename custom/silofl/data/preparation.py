@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from silofl.data.transforms import compose, metadata_tracking, one_line
 from silofl.errors import DataError
 
 if TYPE_CHECKING:
+    from monai.data import MetaTensor
     from monai.transforms import Compose
 
 
@@ -30,6 +31,38 @@ class Preparation:
     study: Study
     volume_steps: Compose | None
     image_steps: Compose | None
+
+
+@dataclass(frozen=True)
+class Passage:
+    """What transforms did to an array's grid: enough to take an array on the new grid back to the old one.
+
+    Attributes:
+        affine: The affine behind the transforms, (4, 4).
+        operations: MONAI's record of the invertible transforms, in their order.
+    """
+
+    affine: NDArray[np.float64]
+    operations: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class PreparedImage:
+    """An image without a label, prepared, and how it came there.
+
+    Attributes:
+        images: float32 (n, C, H, W): one picture, or the slices of a volume.
+        shape: Size of the input without channels: (rows, columns), or (X, Y, Z).
+        affine: The input's voxel indices to millimetres, (4, 4); None for a picture.
+        volume_passage: What happened to the whole volume; None for a picture and without such transforms.
+        plane_passage: What happened to each 2D image, the same to all; None without such transforms.
+    """
+
+    images: NDArray[np.float32]
+    shape: tuple[int, ...]
+    affine: NDArray[np.float64] | None
+    volume_passage: Passage | None
+    plane_passage: Passage | None
 
 
 def preparation(study: Study, has_label_map: bool | None = None) -> Preparation:
@@ -62,10 +95,32 @@ def prepare_image(path: Path, study: Study, name: str | None = None, index: int 
     Raises:
         DataError: The image cannot be read or scaled.
     """
+    return prepare_with_way_back(path, preparation(study, has_label_map=False), name, index).images
+
+
+def prepare_with_way_back(
+    path: Path, steps: Preparation, name: str | None = None, index: int | None = None
+) -> PreparedImage:
+    """Prepare an image as `prepare_image` does, and keep what is needed to bring an answer back to the input's grid.
+
+    Args:
+        path: The file, or the folder of a DICOM series.
+        steps: The study's preparation without label maps; the way back needs the very same one.
+        name: What messages call it.
+        index: Which image of an npz file.
+
+    Raises:
+        DataError: The image cannot be read, scaled or transformed.
+    """
     image = read_image(path, name, index)
-    pixels = _scaled(image, study)
-    images, _ = _planes(pixels, None, image.affine, preparation(study, has_label_map=False))
-    return images
+    pixels, volume_passage = _scaled(image, steps.study), None
+    if pixels.ndim == 4:
+        moved = _moved(steps.volume_steps, {"image": pixels}, image.affine)
+        pixels, volume_passage = _array(moved["image"]), _passage(moved["image"])
+    planes = [pixels[..., z] for z in range(pixels.shape[3])] if pixels.ndim == 4 else [pixels]
+    prepared = [_moved(steps.image_steps, {"image": plane}, None)["image"] for plane in planes]
+    images = np.stack([_array(plane) for plane in prepared])
+    return PreparedImage(images, image.spatial_shape, image.affine, volume_passage, _passage(prepared[0]))
 
 
 def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:
@@ -144,6 +199,13 @@ def _planes(
 def _apply(
     steps: Callable[[dict], dict] | None, case: dict[str, NDArray], affine: NDArray | None
 ) -> dict[str, NDArray[np.float32]]:
+    return {key: _array(value) for key, value in _moved(steps, case, affine).items()}
+
+
+def _moved(
+    steps: Callable[[dict], dict] | None, case: dict[str, NDArray], affine: NDArray | None
+) -> dict[str, NDArray | MetaTensor]:
+    """Return a case behind its transforms, with MONAI's record of them; unchanged where there are none."""
     if steps is None:
         return case
     from monai.data import MetaTensor
@@ -154,4 +216,14 @@ def _apply(
     except Exception as error:  # MONAI raises whatever its array code raises
         size, reason = case["image"].shape[1:], one_line(error.__cause__ or error)
         raise DataError(f"an image of size {size} must pass the study's transforms; MONAI says: {reason}") from None
-    return {key: np.asarray(moved[key], dtype=np.float32) for key in case}
+    return {key: moved[key] for key in case}
+
+
+def _array(moved: NDArray | MetaTensor) -> NDArray[np.float32]:
+    return moved if isinstance(moved, np.ndarray) else np.asarray(moved, dtype=np.float32)
+
+
+def _passage(moved: NDArray | MetaTensor) -> Passage | None:
+    if isinstance(moved, np.ndarray):
+        return None
+    return Passage(np.asarray(moved.affine, dtype=np.float64), tuple(moved.applied_operations))

@@ -92,9 +92,14 @@ def compose(settings: DataSettings, kind: Kind, has_label_map: bool) -> Compose 
     return Compose([step for transform in named for step in _steps(transform, kind, keys)])
 
 
-def augmentation(study: Study) -> Compose | None:
-    """Build the study's random transforms of training images, for `silofl.data.batches.training_batches`."""
-    return compose(study.data, "augment", study.task == "segmentation")
+def augmentation(study: Study, has_label_map: bool | None = None) -> Compose | None:
+    """Build the study's random transforms of training images, for `silofl.data.batches.training_batches`.
+
+    Args:
+        study: The study.
+        has_label_map: Whether a label map is moved along; by default when the task is segmentation.
+    """
+    return compose(study.data, "augment", study.task == "segmentation" if has_label_map is None else has_label_map)
 
 
 def check_transforms(study: Study) -> None:

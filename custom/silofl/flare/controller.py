@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -22,8 +22,14 @@ from silofl.rounds.ledger import Round
 from silofl.rounds.message import Message, check_score
 from silofl.rounds.run import RunFolder
 from silofl.rounds.server import ServerRounds
+from silofl.rounds.super_rounds import SuperRounds
 
 POLL_S = 0.05
+
+
+def _new_record(server: ServerRounds) -> Round:
+    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    return Round(server.finished_rounds + 1, started_at, sorted(server.models))
 
 
 @dataclass(frozen=True)
@@ -63,23 +69,61 @@ class RoundsController(ModelController):
             raise ConfigError(
                 f"continue_run must name a run that this server keeps, not {run!r}; leave it out for a new one"
             )
-        server = server or ServerRounds.start(study, run, self._wait_for_sites(study))
-        while server.finished_rounds < study.rounds and not self.abort_signal.triggered:
+        if server is None:
+            server = ServerRounds.start(study, run, self._wait_for_sites(study))
+        else:
+            self._take_in_newcomers(server)
+        while server.finished_rounds < study.training_rounds and not self.abort_signal.triggered:
             self._train_round(server)
+            folder.save(server)
+        if not self.abort_signal.triggered and not server.has_validated:
+            validation, _ = self._evaluate("validate", "validation", server, server.finished_rounds)
+            server.note_validation(validation)
+            folder.save(server)
+        if study.recipe.has_selector:
+            self._finish_together(server, folder)
+        elif not self.abort_signal.triggered:
+            tasks = {site: server.evaluation_task(site, server.reported_round()) for site in server.models}
+            folder.finish(server, *self._scores("test", "test", tasks, study))
+
+    def _finish_together(self, server: ServerRounds, folder: RunFolder) -> None:
+        """Give every site all models, let the selector learn the best ones if it does, tune the threshold, test."""
+        study, together = server.study, SuperRounds(server)
+        while server.finished_rounds < study.total_rounds and not self.abort_signal.triggered:
+            self._assemble(together, has_selector=False)
+            self._selector_round(server)
             folder.save(server)
         if self.abort_signal.triggered:
             return
-        validation, _ = self._evaluate("validate", "validation", server, server.finished_rounds)
-        server.note_validation(validation)
-        folder.save(server)
-        folder.finish(server, *self._evaluate("test", "test", server, server.reported_round()))
+        if not study.recipe.learns_best_model:
+            self._assemble(together)
+        tasks = {site: together.task(site) for site in server.models}
+        folder.finish(server, *self._scores("test_super_model", "test", tasks, study), together)
+
+    def _assemble(self, together: SuperRounds, has_selector: bool = True) -> None:
+        """Send all models to the sites that do not hold them yet."""
+        server = together.server
+        tasks = {site: together.task(site, has_selector) for site in server.models if site not in together.holders}
+        if tasks:
+            together.note_assembled(self._ask("assemble", tasks, server.study.federation.task_timeout_s).given)
+
+    def _take_in_newcomers(self, server: ServerRounds) -> None:
+        """Let sites that are here for the first time join the run that goes on."""
+        for name in sorted({client.name for client in self.engine.get_clients()} - server.models.keys()):
+            self.info(f"site {name!r} joins run {server.run}")
+            server.join(name)
 
     def _evaluate(
         self, task: str, part: str, server: ServerRounds, number: int
     ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
         """Return the sites' scores of a finished round's model on a part of their data, and why others gave none."""
         tasks = {site: server.evaluation_task(site, number) for site in server.models}
-        answers = self._ask(task, tasks, server.study.federation.task_timeout_s)
+        return self._scores(task, part, tasks, server.study)
+
+    def _scores(
+        self, task: str, part: str, tasks: Mapping[str, Message], study: Study
+    ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+        answers = self._ask(task, tasks, study.federation.task_timeout_s)
         scores, missing = {}, answers.failed | dict.fromkeys(answers.late, "no answer in time")
         for site, answer in answers.given.items():
             try:
@@ -103,37 +147,70 @@ class RoundsController(ModelController):
         return sites
 
     def _train_round(self, server: ServerRounds) -> None:
-        federation, started = server.study.federation, time.monotonic()
-        sent = {site: server.train_task(site) for site in sorted(server.models)}
-        record = Round(server.finished_rounds + 1, datetime.now(UTC).isoformat(timespec="seconds"), list(sent))
-        answers = self._ask("train", sent, federation.task_timeout_s)
-        if self.abort_signal.triggered:
+        started, record = time.monotonic(), _new_record(server)
+        sent = {site: server.train_task(site) for site in record.asked}
+        accepted = self._exchange("train", server, sent, record, server.accept)
+        if accepted is None:
             return
-        record.late, record.failed = answers.late, answers.failed
-        accepted = self._accepted(server, sent, answers.given, record)
+        server.finish_round(record, accepted)
+        for step in range(2, server.selector_steps + 1):
+            self._selector_step(server, record, step)
+        record.seconds = round(time.monotonic() - started, 3)
+
+    def _selector_round(self, server: ServerRounds) -> None:
+        """Carry out an extra round, in which the selector alone learns."""
+        started, record = time.monotonic(), _new_record(server)
+        accepted = None
+        for step in range(1, server.study.recipe.selector_steps + 1):
+            accepted = self._selector_step(server, record, step)
+        if accepted is None:
+            return
+        server.finish_selector_round(record, accepted)
+        record.seconds = round(time.monotonic() - started, 3)
+
+    def _selector_step(self, server: ServerRounds, record: Round, step: int) -> dict[str, Message] | None:
+        sent = {site: server.selector_task(site, step) for site in record.asked}
+        accepted = self._exchange("selector", server, sent, record, server.accept_selector)
+        if accepted is not None:
+            server.step_selector(accepted)
+        return accepted
+
+    def _exchange(
+        self,
+        task: str,
+        server: ServerRounds,
+        sent: Mapping[str, Message],
+        record: Round,
+        accept: Callable[[str, Message, Message], None],
+    ) -> dict[str, Message] | None:
+        """Send a task to each site, return the answers that fit what was sent, and note all others in the record.
+
+        Returns:
+            None where the run is being aborted.
+
+        Raises:
+            AggregationError: Fewer sites answered than the study asks for.
+        """
+        federation = server.study.federation
+        answers = self._ask(task, sent, federation.task_timeout_s)
+        if self.abort_signal.triggered:
+            return None
+        record.late, record.failed = sorted({*record.late, *answers.late}), record.failed | answers.failed
+        accepted = {}
+        for site in sorted(answers.given):
+            try:
+                accept(site, sent[site], answers.given[site])
+                accepted[site] = answers.given[site]
+            except AggregationError as error:
+                record.refused[site] = str(error)
+                self.warning(str(error))
         if len(accepted) < federation.min_sites:
             reasons = {**record.failed, **record.refused, **dict.fromkeys(record.late, "no answer in time")}
             raise AggregationError(
                 f"round {record.round} must have answers of at least {federation.min_sites} sites, "
                 f"not {len(accepted)}: {reasons}"
             )
-        record.bytes_to = {site: message.num_bytes for site, message in sent.items()}
-        record.bytes_from = {site: answer.num_bytes for site, answer in accepted.items()}
-        server.finish_round(record, sent, accepted)
-        record.seconds = round(time.monotonic() - started, 3)
-
-    def _accepted(
-        self, server: ServerRounds, sent: Mapping[str, Message], given: Mapping[str, Message], record: Round
-    ) -> dict[str, Message]:
-        """Return the answers that fit what was sent; the others are in the record, with the reason."""
-        accepted = {}
-        for site in sorted(given):
-            try:
-                server.accept(site, sent[site], given[site])
-                accepted[site] = given[site]
-            except AggregationError as error:
-                record.refused[site] = str(error)
-                self.warning(str(error))
+        record.add_traffic(sent, accepted)
         return accepted
 
     def _ask(self, task_name: str, messages: Mapping[str, Message], timeout_s: float) -> Answers:

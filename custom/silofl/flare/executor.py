@@ -16,11 +16,11 @@ from silofl.errors import SiloFLError
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import job_study, site_settings
 from silofl.rounds.message import Message
-from silofl.rounds.site import SiteRounds, public_reason
+from silofl.rounds.site import TASKS, SiteRounds, public_reason
 
 
 class SiteExecutor(Executor):
-    """Answers the tasks ``train``, ``validate`` and ``test``; all that it keeps lies in the site's state folder."""
+    """Answers the server's tasks; all that it keeps lies in the site's state folder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class SiteExecutor(Executor):
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Carry out one task; a task that cannot be done is answered with the reason."""
-        if task_name not in ("train", "validate", "test"):
+        if task_name not in TASKS:
             return make_reply(ReturnCode.TASK_UNKNOWN)
         message = from_model(FLModelUtils.from_shareable(shareable))
         if self._rounds is None:

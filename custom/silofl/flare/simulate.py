@@ -19,12 +19,12 @@ from silofl.data.phantoms import UNSEEN_SITE, is_phantoms, make_phantoms
 from silofl.data.site_data import load_site_data
 from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, nearest
+from silofl.files import held, write_json, write_text
 from silofl.flare.processes import ProcessTree
 from silofl.flare.workspace import prepare_workspace
 from silofl.report.pages import write_report
 from silofl.report.progress import RoundLines
 from silofl.report.tables import print_results
-from silofl.rounds.files import held, write_json, write_text
 from silofl.training.device import choose_device
 
 POLL_S = 0.3

@@ -8,7 +8,7 @@ import yaml
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 
 from silofl.config import Server, Site
-from silofl.rounds.files import write_json, write_text
+from silofl.files import write_json, write_text
 
 
 def prepare_workspace(workspace: Path, site: Site, server: Server) -> None:

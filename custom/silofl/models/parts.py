@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from silofl.algorithms.harmofl import AmplitudeNorm
@@ -42,19 +44,17 @@ def buffer_names(model: nn.Module) -> set[str]:
     return {name for name, _ in model.named_buffers()}
 
 
-def read_arrays(model: nn.Module, names: list[str]) -> dict[str, NDArray]:
-    """Copy some of a model's arrays to NumPy."""
-    state = model.state_dict()
+def read_arrays(state: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, NDArray]:
+    """Copy some arrays of a model's state to NumPy."""
     return {name: state[name].detach().cpu().numpy().copy() for name in names}
 
 
-def write_arrays(model: nn.Module, arrays: dict[str, NDArray]) -> None:
-    """Write arrays into a model in place.
+def write_arrays(state: Mapping[str, Tensor], arrays: Mapping[str, NDArray]) -> None:
+    """Write arrays into a model's state in place.
 
     Raises:
         AggregationError: A name or shape that the model does not have.
     """
-    state = model.state_dict()
     for name, array in arrays.items():
         if name not in state or tuple(state[name].shape) != np.shape(array):
             here = f"shape {tuple(state[name].shape)}" if name in state else "no such array"

@@ -9,9 +9,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from silofl.errors import ConfigError
+from silofl.files import write_text
 from silofl.report.contents import comparison_values, report_values
 from silofl.report.folder import read_run
-from silofl.rounds.files import write_text
 
 
 def write_report(run: Path) -> Path:

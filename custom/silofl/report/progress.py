@@ -42,7 +42,7 @@ class RoundLines:
         record = ledger[number]
         loss = np.mean([values["loss"] for values in record["metrics"].values()])
         parts = [
-            f"round {record['round']:>3}/{self.study.rounds}",
+            f"round {record['round']:>3}/{self.study.total_rounds}",
             f"loss {loss:.4f}",
             self._validation(ledger, number),
         ]
@@ -50,7 +50,7 @@ class RoundLines:
         parts.append(f"{record['seconds']:.1f} s")
         # The first round's time holds the start of all processes.
         recent = [r["seconds"] for r in ledger[1 : number + 1][-5:]] or [record["seconds"]]
-        parts.append(f"about {_duration(float(np.mean(recent)) * (self.study.rounds - record['round']))} left")
+        parts.append(f"about {_duration(float(np.mean(recent)) * (self.study.total_rounds - record['round']))} left")
         for kind in ("late", "failed", "refused"):
             if record[kind]:
                 parts.append(f"{kind}: {', '.join(record[kind])}")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
+
+from silofl.rounds.message import Message
 
 
 @dataclass
@@ -61,6 +63,12 @@ class Round:
         """What rounds are compared by: sites that validated, then their mean; None without validation."""
         values = [score["value"] for score in self.validation.values() if score["value"] is not None]
         return (len(values), float(np.mean(values))) if values else None
+
+    def add_traffic(self, sent: Mapping[str, Message], received: Mapping[str, Message]) -> None:
+        """Count the bytes of one exchange with every site."""
+        for total, messages in ((self.bytes_to, sent), (self.bytes_from, received)):
+            for site, message in messages.items():
+                total[site] = total.get(site, 0) + message.num_bytes
 
     def close(self, weights: np.ndarray, examples: dict[str, int], metrics: dict[str, dict[str, float]]) -> None:
         """Write down what a round came to; sites in the order of the weights' rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,8 +54,8 @@ def check_numbers(site: str, meta: dict[str, Any]) -> None:
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise AggregationError(f"site {site!r} must have at least 1 training example, not {count!r}")
     metrics = meta.get("metrics") or {}
-    for name in ("loss", "drift"):
-        if not _is_finite(metrics.get(name)):
+    for name in {"loss": None, "drift": None, **metrics}:
+        if name != "validation" and not _is_finite(metrics.get(name)):
             raise AggregationError(f"site {site!r} must send its {name} as a finite number, not {metrics.get(name)!r}")
     check_score(site, "validation", meta)
 
@@ -71,6 +72,10 @@ def check_score(site: str, part: str, meta: dict[str, Any]) -> dict[str, Any] | 
     value, counts = score.get("value"), [score.get("num_cases"), score.get("num_excluded")]
     if (value is not None and not _is_finite(value)) or not all(isinstance(count, int) for count in counts):
         raise AggregationError(f"site {site!r} must send its {part} as a finite number with counts, not {score}")
+    try:
+        json.dumps(score, allow_nan=False)
+    except (TypeError, ValueError):
+        raise AggregationError(f"site {site!r} must send its {part} as plain finite values, not {score}") from None
     return score
 
 

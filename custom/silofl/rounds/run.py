@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,14 @@ from silofl import __version__
 from silofl.algorithms.mixing import Arrays
 from silofl.config import Study
 from silofl.errors import ConfigError
+from silofl.files import held, load_tensors, save_tensors, write_json, write_text
+from silofl.inference.directory import plain_study
+from silofl.inference.directory import write as write_super_model
 from silofl.models import build_plain_model
 from silofl.models.parts import AMPLITUDE, batchnorm_names
-from silofl.rounds.files import held, load_tensors, save_tensors, write_json, write_text
 from silofl.rounds.ledger import Round, metrics_csv
 from silofl.rounds.server import Models, ServerRounds
+from silofl.rounds.super_rounds import SuperRounds, single_contents
 from silofl.training.metrics import pooled
 
 IS_FIXED = "input_norm.is_fixed"
@@ -38,7 +41,7 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=True)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the folder for this process; the errors of `silofl.rounds.files.held`."""
+        """Hold the folder for this process; the errors of `silofl.files.held`."""
         return held(self.path / "lock")
 
     def load(self) -> ServerRounds | None:
@@ -58,7 +61,11 @@ class RunFolder:
         self._write_metrics(server, {})
 
     def finish(
-        self, server: ServerRounds, tests: Mapping[str, dict[str, Any]], missing: Mapping[str, str] | None = None
+        self,
+        server: ServerRounds,
+        tests: Mapping[str, dict[str, Any]],
+        missing: Mapping[str, str] | None = None,
+        together: SuperRounds | None = None,
     ) -> None:
         """Write the models and, last of all, the result.
 
@@ -66,13 +73,18 @@ class RunFolder:
             server: The run after its last round.
             tests: The test score of each site that has one.
             missing: Why other sites have none.
+            together: The super model with its selector, of a study that has one.
         """
         self._write_metrics(server, tests)
-        self._save_models("last", server, server.models)
-        self._save_models("best", server, server.reported_models())
-        write_text(self.path / "model" / "study.yaml", yaml.safe_dump(_plain_study(self.study), sort_keys=False))
-        write_text(self.path / "model" / "README.md", _model_readme(self.study, server))
-        write_json(self.path / "results.json", results(server, tests, missing or {}))
+        if together is None:
+            self._save_models("last", server, server.models)
+            self._save_models("best", server, server.reported_models())
+            write_text(self.path / "model" / "study.yaml", yaml.safe_dump(plain_study(self.study), sort_keys=False))
+            write_text(self.path / "model" / "README.md", _model_readme(self.study, server))
+        contents = together.contents() if together else single_contents(server)
+        if contents is not None:
+            write_super_model(self.path / "supermodel", contents)
+        write_json(self.path / "results.json", results(server, tests, missing or {}) | _super_results(together, tests))
 
     def write_failure(self, reason: str) -> None:
         """Write a result that says why there is none."""
@@ -85,9 +97,13 @@ class RunFolder:
         write_text(self.path / "metrics.csv", text)
 
     def _save_models(self, name: str, server: ServerRounds, models: Models) -> None:
+        """Save one file where all sites have the same model, else one a site."""
         arrays = next(iter(models.values()))
-        if arrays:
-            save_tensors(self.path / "model" / f"{name}.pt", _state_dict(arrays, server.amplitude))
+        is_shared = all(other.get(key) is array for other in models.values() for key, array in arrays.items())
+        named = {name: arrays} if is_shared else {f"{name}-{site}": own for site, own in models.items()}
+        for file, own in named.items():
+            if own:
+                save_tensors(self.path / "model" / f"{file}.pt", _state_dict(own, server.amplitude))
 
 
 def results(server: ServerRounds, tests: Mapping[str, dict[str, Any]], missing: Mapping[str, str]) -> dict[str, Any]:
@@ -110,6 +126,31 @@ def results(server: ServerRounds, tests: Mapping[str, dict[str, Any]], missing: 
         "excluded_cases": {site: score["num_excluded"] for site, score in tests.items()},
         "validation": server.ledger[number - 1].validation,
     }
+
+
+def _super_results(together: SuperRounds | None, tests: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return what a super model's result says more: the value of each model, whom the selector chose, by threshold."""
+    if together is None:
+        return {}
+    selector = together.server.reported_selector()
+    return {
+        "models": {site: test["models"] for site, test in tests.items()},
+        "choices": {site: test["choices"] for site, test in tests.items()},
+        "selector": {"outputs": list(selector.outputs)}
+        | {unit: {site: test["selector"][unit] for site, test in tests.items()} for unit in ("cases", "slices")},
+        "threshold": together.threshold,
+        "by_threshold": _by_threshold(together.thresholds, [test["by_threshold"] for test in tests.values()]),
+    }
+
+
+def _by_threshold(thresholds: Sequence[float], tables: list[list[list[float]]]) -> list[dict[str, float]]:
+    """Return for each threshold the mean over sites of their cases' mean value."""
+    rows = []
+    for number, threshold in enumerate(thresholds):
+        means = [table[number][0] / table[number][1] for table in tables if table[number][1]]
+        if means:
+            rows.append({"threshold": threshold, "value": float(np.mean(means))})
+    return rows
 
 
 def _description(study: Study) -> dict[str, Any]:
@@ -149,14 +190,6 @@ def _state_dict(arrays: Arrays, amplitude: np.ndarray | None) -> dict[str, torch
     if amplitude is not None:
         state |= {AMPLITUDE: torch.from_numpy(amplitude), IS_FIXED: torch.tensor(True)}
     return state
-
-
-def _plain_study(study: Study) -> dict[str, Any]:
-    """Return the study as study.yaml would hold it."""
-    plain = study.model_dump(mode="json", exclude_none=True)
-    for kind in ("volume_transforms", "transforms", "augment"):
-        plain["data"][kind] = [{t["name"]: t["options"]} for t in plain["data"][kind]]
-    return plain
 
 
 def _model_readme(study: Study, server: ServerRounds) -> str:

@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from monai.transforms import Compose
 
-from silofl.algorithms.harmofl import AmplitudeNorm
 from silofl.algorithms.steps import Batch, make_step
 from silofl.config import Site, Study
 from silofl.data.batches import training_batches
-from silofl.data.site_data import Part, SiteData, load_site_data
+from silofl.data.parts import Part
+from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import augmentation
 from silofl.errors import ConfigError, DataError, SiloFLError, TrainingError
-from silofl.models import HarmonizedModel, build_model
-from silofl.models.parts import AMPLITUDE, amplitude_names, read_arrays, traveling_names, write_arrays
-from silofl.rounds.files import save_tensors, write_atomically, write_text
+from silofl.models.members import Members, role_of
+from silofl.models.parts import AMPLITUDE
 from silofl.rounds.message import Message
+from silofl.rounds.selector import is_selectors
+from silofl.rounds.site_selector import SiteSelector
 from silofl.rounds.site_state import SiteState
+from silofl.rounds.site_tests import SiteTests, validate
 from silofl.training.device import choose_device, keep_freed_memory, seed_of
-from silofl.training.evaluation import predict, score
-from silofl.training.loop import TrainingResult, make_optimizer, train
+from silofl.training.loop import Learner, TrainingResult, make_optimizer, train
 from silofl.training.losses import make_loss
-from silofl.training.metrics import Score
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a task begins from: the models of a finished round, their optimisers, and the selector if it takes part."""
+
+    members: Members
+    optimizers: dict[str, torch.optim.Optimizer]
+    selector: SiteSelector | None
+
+    def optimizer_states(self) -> dict[str, Any]:
+        """Return the optimisers' states by role."""
+        states = {role: optimizer.state_dict() for role, optimizer in self.optimizers.items()}
+        if self.selector is not None and self.selector.optimizer is not None:
+            states["selector"] = self.selector.optimizer.state_dict()
+        return states
 
 
 class SiteRounds:
@@ -61,102 +75,156 @@ class SiteRounds:
         )
 
     @cached_property
-    def _augment(self) -> Compose | None:
-        return augmentation(self.study)
+    def _augmentations(self) -> dict[bool, Compose | None]:
+        """The study's random transforms by whether a label map is to be moved along with the image."""
+        return {has_label_map: augmentation(self.study, has_label_map) for has_label_map in (True, False)}
 
     def answer(self, task: str, message: Message) -> Message:
-        """Carry out a task of the server: ``train``, ``validate`` or ``test``.
+        """Carry out a task of the server, one of ``TASKS``.
 
         Returns:
             The site's answer; where the task could not be done, no arrays and ``meta["error"]`` with a reason that
             names no case. The full reason is in the site's own log.
         """
-        tasks = {"train": self.train, "validate": self.validate, "test": self.test}
         try:
-            return tasks[task](message)
+            return getattr(self, TASKS[task])(message)
         except Exception as error:  # whatever fails here must be told at once, or the server waits in vain
             is_known = isinstance(error, SiloFLError)
             logger.error("%s of round %s failed: %s", task, message.meta.get("round"), error, exc_info=not is_known)
             return Message(meta={"round": message.meta.get("round"), "error": public_reason(error)})
 
     def train(self, message: Message) -> Message:
-        """Validate the received model of the round before, then train one round from it."""
+        """Validate the received models of the round before, then train one round from them."""
         number, run = message.meta["round"], message.meta["run"]
-        model, optimizer = self._load(message, number - 1)
+        start = self._start(message, number - 1)
         metrics = {}
         if number > 1:
-            metrics["validation"] = self._evaluate(model, self.data.validation)
-        result = self._train(model, optimizer, number)
+            metrics["validation"] = self._validation(start)
+        names = start.members.traveling_names(self.study.recipe)
+        before = start.members.read(names)
+        results = self._train(self._learners(start), self.data.training, number)
         if self.study.recipe.stays_home == "everything" and number == 1:
-            self._fix_own_amplitude(model)
-        self._state(run).save(number, _kept(model, optimizer, message.arrays), message.meta.get("best_round"))
-        metrics |= {"loss": result.loss, "drift": result.drift}
-        meta = {"round": number, "num_examples": len(self.data.training), "metrics": metrics, "steps": result.steps}
-        return Message(self._update(model, message), meta)
+            start.members.fix_amplitude()
+        self._state(run).save(number, self._kept(start, message), message.meta.get("best_round"))
+        update = {name: value - before[name] for name, value in start.members.read(names).items()}
+        if message.meta.get("wants_amplitude"):
+            update[AMPLITUDE] = start.members.amplitude()
+        if start.selector is not None:
+            update |= start.selector.update()
+        return Message(update, self._meta(number, results, metrics))
+
+    def learn_selector(self, message: Message) -> Message:
+        """Take one more pass over the training data with the selector alone."""
+        number, step = message.meta["round"], message.meta["step"]
+        selector = SiteSelector(self.study, message, self.device, self._selector_optimizer(message, number))
+        part, site = self.data.training, self.name
+        if self.study.recipe.learns_best_model:
+            part, site = self._tests(message).with_best_models(part, selector.outputs), None
+        results = self._train({"": selector.learner(site)}, part, number, "selector", step)
+        if selector.optimizer is not None:
+            state = {"home": {}, "optimizer": {"selector": selector.optimizer.state_dict()}}
+            self._state(message.meta["run"]).save(number, state, message.meta.get("best_round"))
+        return Message(selector.update(), self._meta(number, results, {}))
 
     def validate(self, message: Message) -> Message:
-        """Validate the received model of a finished round."""
+        """Validate the received models of a finished round."""
         number = message.meta["round"]
-        model, _ = self._load(message, number)
-        return Message(meta={"round": number, "metrics": {"validation": self._evaluate(model, self.data.validation)}})
+        return Message(
+            meta={"round": number, "metrics": {"validation": self._validation(self._start(message, number))}}
+        )
 
     def test(self, message: Message) -> Message:
         """Test the received model of the chosen round, and keep it with scores and pictures at the site."""
         number = message.meta["round"]
-        model, _ = self._load(message, number)
-        part = self.data.test
-        predictions = predict(model, part, self.study.training.batch_size, self.device)
-        result = score(predictions, part, self.study)
-        folder = self._folder(message.meta["run"])
-        save_tensors(folder / "model.pt", {name: value.cpu() for name, value in model.state_dict().items()})
-        _write_scores(folder / "scores.csv", result)
-        if self.study.task == "segmentation":
-            _write_pictures(folder / "pictures.npz", model, part, predictions, result, self.device)
-        return Message(meta={"round": number, "metrics": {"test": _numbers(result)}})
+        model = self._start(message, number).members.own
+        return Message(meta={"round": number, "metrics": {"test": self._tests(message).test_model(model, self.name)}})
 
-    def _load(self, message: Message, number: int) -> tuple[HarmonizedModel, torch.optim.Optimizer]:
-        """Return the model of a finished round: received arrays over what this site kept at home."""
-        model = build_model(self.study, self.data.training.images.shape[1:], self.study.seed).to(self.device)
-        optimizer = make_optimizer(self.study.training, model)
-        state = self._state(message.meta["run"]).load(number)
+    def assemble(self, message: Message) -> Message:
+        """Keep all sites' models and the selector as the site's super model; count what each threshold would give."""
+        counts = self._tests(message).assemble(message, self.data.training.images.shape[1:])
+        return Message(meta={"round": message.meta["round"], "by_threshold": counts})
+
+    def test_super_model(self, message: Message) -> Message:
+        """Test the kept super model with the threshold that the sites found together."""
+        test = self._tests(message).test_super_model(message)
+        return Message(meta={"round": message.meta["round"], "metrics": {"test": test}})
+
+    def _start(self, message: Message, number: int) -> Start:
+        """Return the models of a finished round: received arrays over what this site kept at home."""
+        members = Members.build(self.study, self.data.training.images.shape[1:]).to(self.device)
+        optimizers = {role: make_optimizer(self.study.training, model) for role, model in members.models.items()}
+        states = self._state(message.meta["run"])
+        if message.meta.get("holds") and message.meta["holds"] not in states.rounds():
+            raise TrainingError(
+                f"site {self.name!r} must hold its own model of round {message.meta['holds']}, which is not on its "
+                "disk any more; the server sends it again in the next round"
+            )
+        state = states.load(number)
         if state is not None:
-            model.load_state_dict(state["home"], strict=False)
-            optimizer.load_state_dict(state["optimizer"])
-        arrays = dict(message.arrays)
-        amplitude = arrays.pop(AMPLITUDE, None)
-        if amplitude is not None:
-            model.input_norm.fix(amplitude)
-        write_arrays(model, arrays)
-        return model, optimizer
+            members.restore(state["home"])
+            for role, optimizer in optimizers.items():
+                optimizer.load_state_dict(state["optimizer"][role])
+        members.write({name: array for name, array in message.arrays.items() if not is_selectors(name)})
+        selector = None
+        if "outputs" in message.meta:
+            kept = state and state["optimizer"].get("selector")
+            selector = SiteSelector(self.study, message, self.device, kept)
+        return Start(members, optimizers, selector)
 
-    def _train(self, model: HarmonizedModel, optimizer: torch.optim.Optimizer, number: int) -> TrainingResult:
+    def _learners(self, start: Start) -> dict[str, Learner]:
+        recipe, loss = self.study.recipe, make_loss(self.study)
+        learners = {
+            role: Learner(model, start.optimizers[role], loss, make_step(recipe))
+            for role, model in start.members.models.items()
+        }
+        return learners | ({} if start.selector is None else {"selector": start.selector.learner(self.name)})
+
+    def _train(self, learners: dict[str, Learner], part: Part, number: int, *what: object) -> dict[str, TrainingResult]:
         try:
-            return train(model, self._epochs(number), optimizer, make_loss(self.study), make_step(self.study.recipe))
+            return train(learners, self._epochs(part, number, *what))
         except TrainingError as error:
             raise TrainingError(f"site {self.name!r}, round {number}: {error}") from None
 
-    def _epochs(self, number: int) -> Iterator[Iterator[Batch]]:
-        settings = self.study.training
+    def _epochs(self, part: Part, number: int, *what: object) -> Iterator[Iterator[Batch]]:
+        settings, augment = self.study.training, self._augmentations[part.targets.ndim > 1]
         for epoch in range(1, settings.local_epochs + 1):
-            seed = seed_of(self.study.seed, self.name, number, epoch)
+            seed = seed_of(self.study.seed, self.name, number, epoch, *what)
             torch.manual_seed(seed)
-            yield training_batches(self.data.training, settings.batch_size, self._augment, seed, self.device)
+            yield training_batches(part, settings.batch_size, augment, seed, self.device)
 
-    def _evaluate(self, model: HarmonizedModel, part: Part) -> dict[str, Any] | None:
-        if len(part) == 0:
+    def _validation(self, start: Start) -> dict[str, Any] | None:
+        if len(self.data.validation) == 0:
             return None
-        return _numbers(score(predict(model, part, self.study.training.batch_size, self.device), part, self.study))
+        return validate(start.members, start.selector, self.data.validation, self.study, self.name, self.device)
 
-    def _update(self, model: HarmonizedModel, message: Message) -> dict[str, np.ndarray]:
-        names = traveling_names(model, self.study.recipe)
-        update = {name: value - message.arrays[name] for name, value in read_arrays(model, names).items()}
-        if message.meta.get("wants_amplitude"):
-            update[AMPLITUDE] = model.input_norm.band_amplitude().cpu().numpy()
-        return update
+    def _meta(self, number: int, results: dict[str, TrainingResult], metrics: dict[str, Any]) -> dict[str, Any]:
+        """Return the numbers of a round: loss and drift of the site's own model, and the losses of those beside it."""
+        own = results.get("personal") or results[""]
+        others = {f"loss_{role}": result.loss for role, result in results.items() if result is not own}
+        return {
+            "round": number,
+            "num_examples": len(self.data.training),
+            "image_shape": list(self.data.training.images.shape[1:]),
+            "metrics": metrics | {"loss": own.loss, "drift": own.drift} | others,
+            "steps": own.steps,
+        }
 
-    def _fix_own_amplitude(self, model: HarmonizedModel) -> None:
-        if isinstance(model.input_norm, AmplitudeNorm):
-            model.input_norm.fix(model.input_norm.running_amplitude)
+    def _kept(self, start: Start, message: Message) -> dict[str, Any]:
+        """Return what stays at home after a round: all that the server does not send, and the optimisers."""
+        recipe = self.study.recipe
+        # A model that nobody else listens to may not travel back.
+        has_own = recipe.mixing != "shared" or recipe.extra_rounds > 0
+        sent = {name for name in message.arrays if not (has_own and role_of(name) != "global")}
+        sent -= start.members.amplitude_names() | {AMPLITUDE}
+        home = {name: value.cpu() for name, value in start.members.state().items() if name not in sent}
+        return {"home": home, "optimizer": start.optimizer_states()}
+
+    def _selector_optimizer(self, message: Message, number: int) -> dict[str, Any] | None:
+        state = self._state(message.meta["run"]).load(number)
+        return state and state["optimizer"].get("selector")
+
+    def _tests(self, message: Message) -> SiteTests:
+        return SiteTests(self.study, self.data, self._folder(message.meta["run"]), self.device)
 
     def _folder(self, run: str) -> Path:
         if not run or Path(run).name != run:
@@ -167,6 +235,16 @@ class SiteRounds:
         return SiteState(self._folder(run) / "rounds")
 
 
+TASKS = {
+    "train": "train",
+    "selector": "learn_selector",
+    "validate": "validate",
+    "test": "test",
+    "assemble": "assemble",
+    "test_super_model": "test_super_model",
+}
+
+
 def public_reason(error: Exception) -> str:
     """Return the reason that may leave the site: what may name a case or a path stays in the site's own log."""
     if isinstance(error, (DataError, ConfigError)):
@@ -174,51 +252,3 @@ def public_reason(error: Exception) -> str:
     if isinstance(error, SiloFLError):
         return str(error)
     return f"an unexpected {type(error).__name__}; the site's own log has it"
-
-
-def _kept(model: HarmonizedModel, optimizer: torch.optim.Optimizer, received: dict[str, Any]) -> dict[str, Any]:
-    """Return what stays at home after a round: all that the server does not send, and the optimiser."""
-    sent = set(received) - amplitude_names(model)
-    home = {name: value.cpu() for name, value in model.state_dict().items() if name not in sent}
-    return {"home": home, "optimizer": optimizer.state_dict()}
-
-
-def _numbers(result: Score) -> dict[str, Any]:
-    value = result.value if result.num_cases else None
-    return {"value": value, "num_cases": result.num_cases, "num_excluded": result.num_excluded}
-
-
-def _write_scores(path: Path, result: Score) -> None:
-    text = io.StringIO()
-    csv.writer(text).writerows([("case", "value"), *result.by_case.items()])
-    write_text(path, text.getvalue())
-
-
-def _write_pictures(
-    path: Path, model: HarmonizedModel, part: Part, predictions: np.ndarray, result: Score, device: torch.device
-) -> None:
-    """Keep the worst, the median and the best case's largest slice: image, what the network sees, truth, prediction."""
-    ordered = sorted(result.by_case, key=lambda case: (result.by_case[case], case))
-    if not ordered:
-        return
-    cases = [ordered[0], ordered[len(ordered) // 2], ordered[-1]]
-    chosen = [_largest_slice(part, case) for case in cases]
-    images = np.stack([part.images[i] for i in chosen])
-    with torch.inference_mode():
-        normalized = model.eval().input_norm(torch.from_numpy(images).to(device)).cpu().numpy()
-    pictures = {
-        "images": images,
-        "normalized": normalized,
-        "truths": np.stack([part.targets[i] for i in chosen]),
-        "predictions": predictions[chosen],
-    }
-    if part.slices[chosen[0]] is not None:
-        # A volume's first axis runs across the body: rows and columns change places for the eye.
-        pictures = {name: np.swapaxes(array, -1, -2) for name, array in pictures.items()}
-    values = np.array([result.by_case[case] for case in cases])
-    write_atomically(path, lambda stream: np.savez_compressed(stream, **pictures, values=values, cases=np.array(cases)))
-
-
-def _largest_slice(part: Part, case: str) -> int:
-    members = [i for i, name in enumerate(part.cases) if name == case]
-    return max(members, key=lambda i: int(np.count_nonzero(part.targets[i])))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from silofl.rounds.files import load_tensors, save_tensors
+from silofl.files import load_tensors, save_tensors
 
 
 class SiteState:

@@ -45,7 +45,7 @@ def dice_by_case(
     labels = [0, *labels] if has_background else list(labels)
     by_case: dict[str, float] = {}
     excluded = 0
-    for case, member in _members(cases).items():
+    for case, member in members_of(cases).items():
         values = [_dice(predictions[member] == label, targets[member] == label) for label in labels]
         if has_background:
             values = [1.0 if value is None else value for value in values]
@@ -60,7 +60,7 @@ def dice_by_case(
 def accuracy_by_case(predictions: NDArray, targets: NDArray, cases: Sequence[str]) -> Score:
     """Return the mean over cases of the share of right classes; predictions and targets have shape (N,)."""
     is_right = np.array([p == t for p, t in zip(predictions, targets, strict=True)])
-    return _score({case: float(np.mean(is_right[member])) for case, member in _members(cases).items()}, 0)
+    return _score({case: float(np.mean(is_right[member])) for case, member in members_of(cases).items()}, 0)
 
 
 def pooled(scores: Sequence[tuple[float, int]]) -> float | None:
@@ -70,8 +70,8 @@ def pooled(scores: Sequence[tuple[float, int]]) -> float | None:
     return sum(value * cases for value, cases in counted) / total if total else None
 
 
-def _members(cases: Sequence[str]) -> dict[str, list[int]]:
-    """Return the positions of each case's slices."""
+def members_of(cases: Sequence[str]) -> dict[str, list[int]]:
+    """Return the positions of each case's slices, cases in the order of their first."""
     members: dict[str, list[int]] = {}
     for position, case in enumerate(cases):
         members.setdefault(case, []).append(position)

@@ -1,6 +1,7 @@
 """What an import is to write: a site's dataset.json and its files."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ class ImportOptions:
         num_sites: Sites to make of a set that has none (medmnist).
         alpha: Concentration of the Dirichlet split over those sites, above 0; small values differ more.
         labels: Names of the labels in the order of their numbers; the layout's own when not given.
+        is_truncated: Whether every site is cut to as many training examples as the smallest has.
     """
 
     seed: int = 0
@@ -37,6 +39,7 @@ class ImportOptions:
     num_sites: int = 4
     alpha: float = 0.5
     labels: tuple[str, ...] | None = None
+    is_truncated: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,16 @@ class SitePlan:
 
 @dataclass(frozen=True)
 class Pair:
-    """An image and its mask on the way to a site, both by their path at the site and how to write them."""
+    """An image and its mask on the way to a site, both by their path at the site and how to write them.
+
+    `slices` are the first and the last slice of a volume, where they are known.
+    """
 
     case: str
     patient: str
     image: tuple[str, Writer]
     mask: tuple[str, Writer] = field(repr=False)
+    slices: tuple[int, int] | None = None
 
 
 def plan_pairs(site: str, pairs: Iterable[Pair], labels: Mapping[int, str], options: ImportOptions) -> SitePlan:
@@ -73,19 +80,30 @@ def plan_pairs(site: str, pairs: Iterable[Pair], labels: Mapping[int, str], opti
         DataError: The site has fewer than two patients, so that training and test cannot be kept apart.
     """
     pairs = list(pairs)
-    part_of = split_by_patient([pair.patient for pair in pairs], options.test, options.validation, options.seed)
+    part_of = split_patients(site, [pair.patient for pair in pairs], options)
+    records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
+    for pair in pairs:
+        record: JsonRecord = {"image": pair.image[0], "label": pair.mask[0], "patient": pair.patient, "case": pair.case}
+        record |= {} if pair.slices is None else {"slices": list(pair.slices)}
+        records[part_of[pair.patient]].append(record)
+    return SitePlan(
+        "segmentation", dict(labels), records, dict(file for pair in pairs for file in (pair.image, pair.mask))
+    )
+
+
+def split_patients(site: str, patients: Iterable[str], options: ImportOptions) -> dict[str, str]:
+    """Return a site's part by patient, with training and test kept apart.
+
+    Raises:
+        DataError: The site has fewer than two patients, or no share is for the test.
+    """
+    part_of = split_by_patient(list(patients), options.test, options.validation, options.seed)
     if len(part_of) < 2 or "test" not in part_of.values():
         raise DataError(
             f"site {site!r} must have at least 2 patients and a test fraction above 0, to keep training and test "
             f"apart, not {len(part_of)} and {options.test}; join it with another site or change the fraction"
         )
-    records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
-    for pair in pairs:
-        record = {"image": pair.image[0], "label": pair.mask[0], "patient": pair.patient, "case": pair.case}
-        records[part_of[pair.patient]].append(record)
-    return SitePlan(
-        "segmentation", dict(labels), records, dict(file for pair in pairs for file in (pair.image, pair.mask))
-    )
+    return part_of
 
 
 def copy_of(source: Path) -> Writer:
@@ -95,6 +113,21 @@ def copy_of(source: Path) -> Writer:
         if source.is_dir():
             shutil.copytree(source, target)
         else:
+            target.write_bytes(read_bytes(source, source.name))
+
+    return write
+
+
+def link_of(source: Path) -> Writer:
+    """Return a writer that links a file, which costs no space, and copies it where the disk has no such links.
+
+    Source and site then share one file: what changes one in place changes the other.
+    """
+
+    def write(target: Path) -> None:
+        try:
+            os.link(source.resolve(), target)  # a symbolic link resolved: the site keeps no way out of its folder
+        except OSError:
             target.write_bytes(read_bytes(source, source.name))
 
     return write

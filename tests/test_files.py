@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from silofl.rounds.files import load_tensors, save_tensors, write_atomically, write_json
+from silofl.files import load_tensors, save_tensors, write_atomically, write_json
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):

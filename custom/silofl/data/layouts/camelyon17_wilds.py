@@ -1,0 +1,91 @@
+"""Lymph node patches of five hospitals, with tumour or without: Camelyon17 as WILDS gives it out (CC0).
+
+Bandi et al., From Detection of Individual Metastases to Classification of Lymph Node Status at the Patient Level, IEEE
+TMI 2019; Koh et al., WILDS: A Benchmark of in-the-Wild Distribution Shifts, ICML 2021, arXiv:2012.07421::
+
+    SOURCE/
+      metadata.csv     with the columns (number), patient, node, x_coord, y_coord, tumor, slide, center, split
+      patches/
+        patient_004_node_4/
+          patch_patient_004_node_4_x_3328_y_21792.png ...
+
+A center is a site, and its patients are split anew, so that a patient stands in one part; the file's own split, which
+keeps whole hospitals for the test, is not used. The patches are hard links to the set where the disk allows it, copies
+where not: do not change them in place.
+"""
+
+import csv
+from pathlib import Path
+from typing import NamedTuple
+
+from silofl.data.access import read_bytes
+from silofl.data.layouts.plan import (
+    ImportOptions,
+    JsonRecord,
+    SitePlan,
+    Writer,
+    link_of,
+    numbered_labels,
+    split_patients,
+)
+from silofl.data.manifest import PARTS
+from silofl.errors import DataError
+
+COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center")
+
+
+class Patch(NamedTuple):
+    """A patch: its site, its patient, its file relative to SOURCE, and whether its centre holds tumour (0 or 1)."""
+
+    site: str
+    patient: str
+    path: str
+    tumor: int
+
+
+def plan_camelyon17(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
+    """Plan the import of SOURCE/metadata.csv and SOURCE/patches.
+
+    Raises:
+        DataError: metadata.csv is missing or not of this set, or a center has fewer than two patients.
+    """
+    labels = numbered_labels(options.labels or ("normal", "tumor"), first=0)
+    patches: dict[str, list[Patch]] = {}
+    for patch in _patches(source):
+        patches.setdefault(patch.site, []).append(patch)
+    return {site: _plan_site(source, found, labels, options) for site, found in sorted(patches.items())}
+
+
+def _plan_site(source: Path, patches: list[Patch], labels: dict[int, str], options: ImportOptions) -> SitePlan:
+    part_of = split_patients(patches[0].site, [patch.patient for patch in patches], options)
+    records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
+    files: dict[str, Writer] = {}
+    for patch in patches:
+        case = Path(patch.path).stem.removeprefix("patch_")
+        record: JsonRecord = {"image": patch.path, "label": patch.tumor, "patient": patch.patient, "case": case}
+        records[part_of[patch.patient]].append(record)
+        files[patch.path] = link_of(source / patch.path)
+    return SitePlan("classification", labels, records, files)
+
+
+def _patches(source: Path) -> list[Patch]:
+    name = f"metadata.csv in {source.name}"
+    lines = read_bytes(source / "metadata.csv", name).decode("utf-8-sig", errors="replace").splitlines()
+    rows = csv.DictReader(lines)
+    missing = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
+    if missing:
+        wanted = ", ".join(COLUMNS)
+        raise DataError(f"{name} must have the columns {wanted}; {', '.join(missing)} missing: is it this set?")
+    return [_patch(row, f"row {number} of {name}") for number, row in enumerate(rows, start=1)]
+
+
+def _patch(row: dict[str, str | None], where: str) -> Patch:
+    try:
+        patient, node, x, y, tumor, center = (int(row[column] or "") for column in COLUMNS)
+    except ValueError:
+        found = ", ".join(str(row[column]) for column in COLUMNS)
+        raise DataError(f"{where} must hold whole numbers in {', '.join(COLUMNS)}, not {found}; correct it") from None
+    if tumor not in (0, 1):
+        raise DataError(f"{where} must have tumor 0 or 1, not {tumor}; correct it")
+    folder = f"patient_{patient:03d}_node_{node}"
+    return Patch(f"center_{center}", f"{patient:03d}", f"patches/{folder}/patch_{folder}_x_{x}_y_{y}.png", tumor)

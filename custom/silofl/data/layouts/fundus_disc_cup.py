@@ -1,0 +1,100 @@
+"""Optic disc and cup in fundus photographs: the four sources that DoFE gave out, or folders of images and masks.
+
+Wang et al., DoFE: Domain-oriented Feature Embedding for Generalizable Fundus Image Segmentation on Unseen Datasets,
+IEEE TMI 2020, arXiv:2010.06208; FedDG (Liu et al., CVPR 2021) takes them as hospitals::
+
+    SOURCE/                              SOURCE/
+      Domain1/                             north/
+        train/                               images/
+          ROIs/      (or without it)           0001.png ...
+            image/gdrishtiGS_002.png         masks/
+            mask/gdrishtiGS_002.png            0001.png ...
+        test/ ...
+
+A mask is grey: 0 the cup, 128 the rim of the disc around it, 255 the background; every other value is refused. At the
+site the rim is label 1 (disc) and the cup label 2. The set's train and test folders are put together and split anew.
+The sets name no patients: every image counts as a patient of its own.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from silofl.data.formats import PICTURES
+from silofl.data.images import read_label
+from silofl.data.layouts.plan import ImportOptions, Pair, SitePlan, Writer, copy_of, numbered_labels, plan_pairs
+from silofl.errors import DataError
+
+CUP, RIM, BACKGROUND = 0, 128, 255
+# Folder of the images, folder of the masks, what a case's name begins with.
+PLACES = (
+    ("images", "masks", ""),
+    ("train/ROIs/image", "train/ROIs/mask", "train-"),
+    ("train/image", "train/mask", "train-"),
+    ("test/ROIs/image", "test/ROIs/mask", "test-"),
+    ("test/image", "test/mask", "test-"),
+)
+
+
+def plan_fundus(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
+    """Plan the import of a folder a hospital, with train/ROIs/image and its like, or with images and masks.
+
+    Raises:
+        DataError: No hospital is found, or an image has no mask or a mask no image.
+    """
+    folders = sorted(f for f in source.iterdir() if f.is_dir() and not f.name.startswith("."))
+    if not folders:
+        raise DataError(f"{source.name} must hold a folder for each hospital, as Domain1, not none")
+    labels = numbered_labels(options.labels or ("disc", "cup"), first=1)
+    return {folder.name: plan_pairs(folder.name, _pairs(folder), labels, options) for folder in folders}
+
+
+def _pairs(folder: Path) -> list[Pair]:
+    pairs: list[Pair] = []
+    for image_place, mask_place, prefix in PLACES:
+        images, masks = _by_stem(folder / image_place), _by_stem(folder / mask_place)
+        lonely = sorted(images.keys() ^ masks.keys())
+        if lonely:
+            raise DataError(
+                f"site {folder.name!r} must have each picture in {image_place} and in {mask_place}; one of the two is "
+                f"missing of {', '.join(lonely[:3])}: add it or remove the other"
+            )
+        pairs += [_pair(f"{prefix}{stem}", image, masks[stem]) for stem, image in images.items()]
+    if not pairs:
+        raise DataError(f"site {folder.name!r} must have pictures in images or train/ROIs/image, not none; add them")
+    return pairs
+
+
+def _by_stem(folder: Path) -> dict[str, Path]:
+    if not folder.is_dir():
+        return {}
+    pictures = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES and path.name[0] != ".")
+    found = {path.stem: path for path in pictures}
+    twins = [path.name for path in pictures if found[path.stem] != path]
+    if twins:
+        raise DataError(f"{twins[0]} must be the only picture of its name in {folder.name}; rename or remove the other")
+    return found
+
+
+def _pair(case: str, image: Path, mask: Path) -> Pair:
+    files = (f"images/{case}{image.suffix.lower()}", copy_of(image)), (f"masks/{case}.png", _numbered(mask, case))
+    return Pair(case, case, *files)
+
+
+def _numbered(mask: Path, case: str) -> Writer:
+    """Return a writer that saves a mask's greys as label numbers."""
+
+    def write(target: Path) -> None:
+        from PIL import Image
+
+        grey = read_label(mask, f"the mask of {case}").array[0]
+        others = sorted(set(np.unique(grey).tolist()) - {CUP, RIM, BACKGROUND})
+        if others:
+            shown = ", ".join(map(str, others[:8])) + (", ..." if len(others) > 8 else "")
+            raise DataError(
+                f"the mask {mask.name} of {case} must hold 0 (cup), 128 (rim of the disc) and 255 (background), not "
+                f"{shown}; save it in these greys, without interpolation"
+            )
+        Image.fromarray(np.select([grey == RIM, grey == CUP], [1, 2]).astype(np.uint8)).save(target)
+
+    return write

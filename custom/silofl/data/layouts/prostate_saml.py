@@ -1,0 +1,87 @@
+"""Prostate MRI of six sites, gathered by SAML: NIfTI volumes in a folder a site.
+
+Liu, Dou and Heng, Shape-aware Meta-learning for Generalizing Prostate MRI Segmentation to Unseen Domains, MICCAI 2020,
+arXiv:2007.02035::
+
+    SOURCE/
+      RUNMC/                          RUNMC, BMC, I2CVB (also called HCRUDB), UCL, BIDMC, HK; any name is taken
+        Case00.nii.gz                 axial slices along the last axis
+        Case00_Segmentation.nii.gz    or Case00_segmentation.nii.gz
+        Case01.nii.gz ...
+
+A case is a patient. Where a segmentation tells the prostate's zones apart (1 and 2), the two become one label; the
+images are copied as they are, with all their slices.
+"""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from silofl.data.images import read_image, read_label
+from silofl.data.layouts.plan import ImportOptions, Pair, SitePlan, Writer, copy_of, numbered_labels, plan_pairs
+from silofl.errors import DataError
+
+VOLUME = re.compile(r"(?P<case>[^.].*?)(?P<segmentation>_segmentation)?\.nii(\.gz)?", re.IGNORECASE)
+
+
+def plan_prostate(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
+    """Plan the import of SOURCE/<site>/<case>.nii.gz and SOURCE/<site>/<case>_Segmentation.nii.gz.
+
+    Raises:
+        DataError: No site is found, a case lacks its image or its segmentation, or an image cannot be read.
+    """
+    folders = sorted(f for f in source.iterdir() if f.is_dir() and not f.name.startswith("."))
+    if not folders:
+        raise DataError(f"{source.name} must hold a folder for each site with NIfTI volumes in it, not none")
+    labels = numbered_labels(options.labels or ("prostate",), first=1)
+    return {folder.name: plan_pairs(folder.name, _pairs(folder), labels, options) for folder in folders}
+
+
+def _pairs(folder: Path) -> list[Pair]:
+    images, segmentations = _volumes(folder)
+    if not images and not segmentations:
+        raise DataError(f"site {folder.name!r} must have volumes like Case00.nii.gz, not none; remove its folder")
+    lonely = sorted(images.keys() ^ segmentations.keys())
+    if lonely:
+        raise DataError(
+            f"site {folder.name!r} must have an image and a segmentation of each case; one is missing of "
+            f"{', '.join(lonely[:3])}: add it or remove the other"
+        )
+    return [_pair(case, image, segmentations[case]) for case, image in images.items()]
+
+
+def _volumes(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
+    """Return the images and the segmentations of a site by their case."""
+    found: tuple[dict[str, Path], dict[str, Path]] = ({}, {})
+    for path in sorted(folder.iterdir()):
+        match = VOLUME.fullmatch(path.name)
+        if match is None:
+            continue
+        group, case = found[match["segmentation"] is not None], match["case"]
+        if case in group:
+            twins = f"{group[case].name} and {path.name}"
+            raise DataError(f"site {folder.name!r} must have one file of a kind for {case}, not {twins}; remove one")
+        group[case] = path
+    return found
+
+
+def _pair(case: str, image: Path, segmentation: Path) -> Pair:
+    num_slices = read_image(image, f"{image.parent.name}/{image.name}").spatial_shape[-1]
+    files = (f"images/{image.name}", copy_of(image)), (f"labels/{case}.nii.gz", _whole_prostate(segmentation))
+    return Pair(case, case, *files, slices=(0, num_slices - 1))
+
+
+def _whole_prostate(segmentation: Path) -> Writer:
+    """Return a writer that saves every number but 0 as 1, on the same grid."""
+
+    def write(target: Path) -> None:
+        import nibabel
+
+        numbers = read_label(segmentation, f"{segmentation.parent.name}/{segmentation.name}").array[0]
+        stored = nibabel.load(segmentation)
+        header = stored.header.copy()
+        header.set_data_dtype(np.uint8)
+        nibabel.save(type(stored)((numbers != 0).astype(np.uint8), stored.affine, header), target)
+
+    return write

@@ -1,0 +1,57 @@
+"""What runs inside an exported MONAI bundle: one file to its label map or class, with the bundle's network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from silofl.config import load_study
+from silofl.data.preparation import preparation, prepare_with_way_back
+from silofl.files import write_json
+from silofl.inference.geometry import check_images, decide_on_input
+from silofl.inference.output import stem_of, write_label_map
+
+
+class FilePredictor:
+    """Prepares a file as the study did, runs the network on the whole case, and writes the answer.
+
+    Args:
+        network: TorchScript of a super model.
+        study_file: The bundle's ``configs/study.yaml``.
+        image_shape: (C, H, W) of the training images.
+        device: Where the network computes.
+    """
+
+    def __init__(self, network: nn.Module, study_file: str, image_shape: Sequence[int], device: torch.device) -> None:
+        self.network, self.device, self.image_shape = network, device, tuple(image_shape)
+        self.study = load_study(Path(study_file))
+
+    def __call__(self, image: str, out: str) -> Path:
+        """Predict an image file or the folder of a DICOM series and return the file that was written.
+
+        Args:
+            image: The input.
+            out: Folder of the answer: ``<name>_labels.nii.gz`` or ``.png``, or ``<name>_class.json``.
+
+        Raises:
+            DataError: The image cannot be read or prepared.
+        """
+        steps = preparation(self.study, has_label_map=False)
+        prepared = prepare_with_way_back(Path(image), steps)
+        check_images(prepared.images, self.image_shape)
+        with torch.inference_mode():
+            found = self.network(torch.from_numpy(prepared.images).to(self.device)).cpu().numpy()
+        folder, stem = Path(out), stem_of(Path(image))
+        if self.study.task == "classification":
+            return self._write_class(folder / f"{stem}_class.json", found.mean(axis=0))
+        label_map = decide_on_input(found, prepared, steps)
+        return folder / write_label_map(folder, stem, label_map, prepared.affine)
+
+    def _write_class(self, path: Path, scores: NDArray) -> Path:
+        named = {name: float(scores[number]) for number, name in sorted(self.study.labels.items())}
+        write_json(path, {"label": int(scores.argmax()), "class_scores": named})
+        return path

@@ -1,0 +1,141 @@
+"""Predict many inputs with one super model, keep what is done after each, and go on past a bad one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from silofl.errors import ConfigError, ExitCode, SiloFLError
+from silofl.files import write_atomically, write_json
+from silofl.inference.directory import fingerprint_of
+from silofl.inference.output import model_sentence, record_of, sentence_of, stem_of, write_label_map
+from silofl.inference.prediction import Prediction
+from silofl.inference.super_model import BATCH_SIZE, SuperModel
+
+RECORD = "prediction.json"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How inputs are predicted.
+
+    Attributes:
+        has_picture: Whether an overlay is drawn of each input.
+        site: Whose model answers, instead of a choice.
+        threshold: Instead of the super model's own gamma.
+        batch_size: Slices at a time.
+        device: ``auto``, ``cpu`` or ``cuda``.
+    """
+
+    has_picture: bool = False
+    site: str | None = None
+    threshold: float | None = None
+    batch_size: int = BATCH_SIZE
+    device: str = "auto"
+
+
+def predict_inputs(
+    super_model: Path, inputs: Sequence[Path], out: Path, options: Options, console: Console
+) -> tuple[ExitCode, list[dict[str, Any]]]:
+    """Predict each input and write label maps, overlays and ``prediction.json``, which grows with every input.
+
+    Args:
+        super_model: The super model's folder.
+        inputs: Image files and folders of DICOM series, no two of one name.
+        out: New folder, or that of an earlier prediction.
+        options: How.
+        console: Where one line an input goes.
+
+    Returns:
+        The exit code (complete; incomplete where some inputs failed; failed where all did) and what prediction.json
+        holds.
+
+    Raises:
+        ConfigError: The super model, an option, two inputs of one name or the folder is wrong; nothing was done then.
+    """
+    _check_names(inputs)
+    _check_out(out)
+    runner = _Runner(super_model, out, options)
+    records: list[dict[str, Any]] = []
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        for path in progress.track(inputs, description="predicting"):
+            record, line = runner.predict(path)
+            records.append(record)
+            write_json(out / RECORD, records)
+            console.print(line, markup=False)
+    failed = sum("error" in record for record in records)
+    if failed:
+        return (ExitCode.FAILED if failed == len(records) else ExitCode.INCOMPLETE), records
+    return ExitCode.COMPLETE, records
+
+
+class _Runner:
+    """One super model and where its predictions go."""
+
+    def __init__(self, folder: Path, out: Path, options: Options) -> None:
+        self.model, self.out, self.options = SuperModel.load(folder, options.device), out, options
+        self.model.check_options(options.batch_size, options.threshold, options.site)
+        self.fingerprint = fingerprint_of(folder)
+        own = self.model.contents.threshold
+        self.threshold = own if options.threshold is None else options.threshold
+
+    def predict(self, path: Path) -> tuple[dict[str, Any], str]:
+        """Return an input's record and its line; an input that cannot be predicted has its error in both."""
+        name = path.resolve().name
+        record = {"input": name, "super_model": self.fingerprint}
+        try:
+            found, line = self._predicted(path)
+            return record | found, f"{name}: {line}"
+        except SiloFLError as error:
+            reason = str(error)
+        except Exception as error:  # one input's surprise must not stop the others; its record and exit code tell it
+            said = " ".join(str(error).replace(str(path), name).split())[:200]
+            reason = f"it must be predicted without {type(error).__name__}; {said}: check the image, or report this"
+        return record | {"error": reason}, reason if reason.startswith(name) else f"{name}: {reason}"
+
+    def _predicted(self, path: Path) -> tuple[dict[str, Any], str]:
+        options, study, stem = self.options, self.model.contents.study, stem_of(path)
+        prediction = self.model.predict(path, options.batch_size, options.threshold, options.site)
+        record = record_of(prediction, study, self.threshold)
+        if prediction.label_map is not None:
+            record["label_map"] = write_label_map(self.out, stem, prediction.label_map, prediction.affine)
+        if options.has_picture:
+            record["picture"] = f"{stem}_picture.png"
+            content = self._picture(path, prediction)
+            write_atomically(self.out / record["picture"], lambda stream: stream.write(content))
+        return record, sentence_of(prediction, study, self.threshold)
+
+    def _picture(self, path: Path, prediction: Prediction) -> bytes:
+        from silofl.data.images import read_image
+        from silofl.inference.picture import overlay
+
+        study = self.model.contents.study
+        title = f"{path.resolve().name}: {model_sentence(prediction, self.threshold)}"
+        if prediction.label is not None:
+            title = f"{path.resolve().name}: {sentence_of(prediction, study, self.threshold)}"
+        return overlay(read_image(path).array, prediction.label_map, prediction.affine, study.labels, title)
+
+
+def _check_names(inputs: Sequence[Path]) -> None:
+    seen: dict[str, str] = {}
+    for path in inputs:
+        stem, name = stem_of(path).casefold(), path.resolve().name
+        if stem in seen:
+            raise ConfigError(
+                f"inputs must have different names, not {seen[stem]} and {name}; their results would be one file: "
+                "predict them into two folders"
+            )
+        seen[stem] = name
+
+
+def _check_out(out: Path) -> None:
+    is_free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
+    if not is_free and not (out / RECORD).is_file():
+        raise ConfigError(
+            f"{out.name} must be a new folder or that of an earlier prediction; it holds something else: name another"
+        )

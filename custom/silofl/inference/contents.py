@@ -1,0 +1,125 @@
+"""What a super model is made of, checked whole: models, the selector that chooses among them, and the rule."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from silofl.config import Study
+from silofl.errors import ConfigError, nearest
+
+GLOBAL = "global"
+SELECTOR = "selector"
+RULES = ("only", "selector", "mean")
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a super model is made of.
+
+    Attributes:
+        study: The study that trained it: its network, its labels, and how it prepares images.
+        image_shape: (C, H, W) of the training images.
+        models: ``global`` and sites' names -> the whole state dict of `silofl.models.build_model`.
+        rule: ``only`` (one model), ``selector`` (it chooses among the models), or ``mean`` (of all sites' models).
+        selector: The state dict of `silofl.models.selector.build_selector`, for the rule ``selector``.
+        outputs: What the selector's outputs stand for, in order: models.
+        threshold: The paper's gamma, in [0, 1]; None where the most probable output always answers.
+        facts: Plain values that are kept beside the model: rounds, metrics.
+
+    Raises:
+        ConfigError: The parts do not fit together.
+    """
+
+    study: Study
+    image_shape: tuple[int, ...]
+    models: dict[str, dict[str, Tensor]]
+    rule: str
+    selector: dict[str, Tensor] | None = None
+    outputs: tuple[str, ...] = ()
+    threshold: float | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit together."""
+        _check_names(self)
+        _check_shape(self)
+        _RULE_CHECKS[self.rule](self)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that have a model of their own, in the order of their names."""
+        return tuple(sorted(name for name in self.models if name != GLOBAL))
+
+    @property
+    def is_ensemble(self) -> bool:
+        """Whether all models that the selector knows answer together, weighted by its scores."""
+        return self.rule == "selector" and self.study.recipe.answer == "ensemble"
+
+
+def _check_names(contents: Contents) -> None:
+    if contents.rule not in RULES:
+        raise ConfigError(
+            f"the rule of a super model must be one of {', '.join(RULES)}, not {contents.rule!r}"
+            f"{nearest(contents.rule, RULES)}"
+        )
+    for name in contents.models:
+        if not PLAIN_NAME.fullmatch(name) or name == SELECTOR:
+            raise ConfigError(
+                f"a site of a super model must be named by letters, digits, '.', '_' and '-', and not {SELECTOR!r}, "
+                f"not {name!r}; rename it"
+            )
+
+
+def _check_shape(contents: Contents) -> None:
+    shape, channels = contents.image_shape, contents.study.data.channels
+    is_shape = len(shape) == 3 and all(isinstance(size, int) and size > 0 for size in shape)
+    if not is_shape or shape[0] != channels:
+        raise ConfigError(f"image_shape must be ({channels}, H, W) of the training images, not {tuple(shape)}")
+
+
+def _check_only(contents: Contents) -> None:
+    if len(contents.models) != 1:
+        raise ConfigError(f"a super model with rule 'only' must hold one model, not {sorted(contents.models)}")
+
+
+def _check_mean(contents: Contents) -> None:
+    if not contents.sites:
+        raise ConfigError(f"a super model with rule 'mean' must hold sites' models, not {sorted(contents.models)}")
+
+
+def _check_selector(contents: Contents) -> None:
+    outputs, models = contents.outputs, contents.models
+    if contents.selector is None or GLOBAL not in models:
+        raise ConfigError("a super model with rule 'selector' must hold a selector and the global model; add them")
+    if not outputs or len(set(outputs)) != len(outputs) or not set(outputs) <= set(models):
+        raise ConfigError(
+            f"outputs must name different models of the super model, {sorted(models)}, not {list(outputs)}"
+        )
+    check_threshold(contents.threshold)
+
+
+def check_threshold(threshold: float | None) -> None:
+    """Refuse a threshold outside [0, 1].
+
+    Raises:
+        ConfigError: It is no number in [0, 1].
+    """
+    if threshold is None:
+        return
+    is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool) and math.isfinite(threshold)
+    if not is_number or not 0 <= threshold <= 1:
+        raise ConfigError(f"threshold must lie in [0, 1], not {threshold!r}")
+
+
+_RULE_CHECKS: dict[str, Callable[[Contents], None]] = {
+    "only": _check_only,
+    "mean": _check_mean,
+    "selector": _check_selector,
+}

@@ -1,0 +1,200 @@
+"""A super model as one folder: what it is and decides, its weights with their checksums, and how to use it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from silofl import __version__
+from silofl.config import Study, parse
+from silofl.errors import ConfigError
+from silofl.files import save_tensors, write_json, write_text
+from silofl.inference.contents import PLAIN_NAME, SELECTOR, Contents
+from silofl.inference.readme import super_model_readme
+
+__all__ = ["Contents", "fingerprint_of", "plain_study", "read", "write"]
+
+FORMAT = 1
+# The recipe's fields that act on a prediction; the others only say how the weights were learned.
+DECIDING = ("amplitude_band", "selector_network", "answer")
+
+
+def write(folder: Path, contents: Contents) -> None:
+    """Write a super model's folder: the whole of it stands there afterwards, or nothing; an older one is replaced.
+
+    Raises:
+        ConfigError: The place is taken by something else, or the facts are no plain values.
+    """
+    _check_place(folder)
+    new, old = (folder.with_name(f".{folder.name}.{part}") for part in ("new", "old"))
+    shutil.rmtree(new, ignore_errors=True)
+    try:
+        _write_files(new, contents)
+        # Between the two renames the older one has another name; a write that ended there is put right by the next.
+        if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            folder.rename(old)
+        new.rename(folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def read(folder: Path) -> Contents:
+    """Read a super model's folder on the CPU, and check every file of it.
+
+    Raises:
+        ConfigError: A file is missing, broken or changed, or the format is not known.
+    """
+    facts = _read_facts(folder)
+    try:
+        study = parse(Study, facts["study"], f"{folder.name}/model.json")
+        _check_fingerprint(folder, facts, study)
+        states = {name: _read_weights(folder, name, entry) for name, entry in facts["weights"].items()}
+        selector = states.pop(SELECTOR, None)
+        return Contents(
+            study=study,
+            image_shape=tuple(facts["image_shape"]),
+            models=states,
+            rule=facts["rule"],
+            selector=selector,
+            outputs=tuple(facts["outputs"]),
+            threshold=facts["threshold"],
+            facts=facts["facts"],
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{folder.name}/model.json must be whole; {error} is missing or of another kind: copy the folder again"
+        ) from None
+
+
+def fingerprint_of(folder: Path) -> str:
+    """Return the fingerprint that a super model's model.json states; `read` checks it.
+
+    Raises:
+        ConfigError: There is no model.json, it is broken, or its format is not known.
+    """
+    return str(_read_facts(folder).get("fingerprint", ""))
+
+
+def plain_study(study: Study) -> dict[str, Any]:
+    """Return a study as plain values that ``silofl.config.parse(Study, ...)`` reads back."""
+    plain = study.model_dump(mode="json", exclude_none=True)
+    for kind in ("volume_transforms", "transforms", "augment"):
+        plain["data"][kind] = [{one["name"]: one["options"]} for one in plain["data"][kind]]
+    return plain
+
+
+def _write_files(folder: Path, contents: Contents) -> None:
+    states = dict(contents.models) | ({SELECTOR: contents.selector} if contents.selector is not None else {})
+    weights = {}
+    for name, state in states.items():
+        path = folder / "weights" / f"{name}.pt"
+        save_tensors(path, {key: value.detach().cpu().clone() for key, value in state.items()})
+        weights[name] = {"file": f"weights/{name}.pt", "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    write_text(folder / "README.md", super_model_readme(contents.study, contents.sites, contents.image_shape))
+    try:
+        write_json(folder / "model.json", _facts(contents, weights))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the facts of a super model must be plain finite values; {error}: convert them") from None
+
+
+def _facts(contents: Contents, weights: dict[str, dict[str, str]]) -> dict[str, Any]:
+    """Return what model.json holds."""
+    study = contents.study
+    facts = {
+        "format": FORMAT,
+        "study": plain_study(study),
+        "sites": list(contents.sites),
+        "algorithm": study.algorithm.name,
+        "preset": study.algorithm.preset,
+        "self_weight": study.recipe.self_weight if study.recipe.mixing == "softpull" else None,
+        "rule": contents.rule,
+        "threshold": contents.threshold,
+        "outputs": list(contents.outputs),
+        "image_shape": list(contents.image_shape),
+        "facts": contents.facts,
+        "versions": _versions(),
+        "weights": weights,
+    }
+    return facts | {"fingerprint": _fingerprint(facts, study)}
+
+
+def _fingerprint(facts: dict[str, Any], study: Study) -> str:
+    """Return the SHA-256 of the weights' checksums and of all else that decides predictions."""
+    deciding = {key: facts[key] for key in ("format", "rule", "threshold", "outputs", "image_shape")}
+    deciding["study"] = {key: facts["study"][key] for key in ("task", "labels", "data", "model")}
+    deciding["recipe"] = {name: getattr(study.recipe, name) for name in DECIDING}
+    deciding["weights"] = {name: entry["sha256"] for name, entry in facts["weights"].items()}
+    # JSON makes text of a label's number: the same text before writing and after reading.
+    return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    import monai
+    import numpy
+
+    return {
+        "silofl": __version__,
+        "torch": str(torch.__version__),
+        "monai": monai.__version__,
+        "numpy": numpy.__version__,
+    }
+
+
+def _read_facts(folder: Path) -> dict[str, Any]:
+    path = folder / "model.json"
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(
+            f"{folder.name} must be a super model's folder with a model.json; there is none: name the folder that a "
+            "finished run wrote"
+        ) from None
+    except (OSError, ValueError):
+        raise ConfigError(f"{folder.name}/model.json must be readable JSON; it is not: copy the folder again") from None
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        found = facts.get("format") if isinstance(facts, dict) else None
+        raise ConfigError(
+            f"{folder.name}/model.json must have format {FORMAT}, not {found!r}; read it with the version of SiloFL "
+            "that wrote it"
+        )
+    return facts
+
+
+def _check_fingerprint(folder: Path, facts: dict[str, Any], study: Study) -> None:
+    if facts["fingerprint"] != _fingerprint(facts, study):
+        raise ConfigError(
+            f"{folder.name}/model.json must have the fingerprint of what it says; it was changed: copy the folder again"
+        )
+
+
+def _read_weights(folder: Path, name: str, entry: dict[str, str]) -> dict[str, Tensor]:
+    file = f"weights/{name}.pt"
+    if not PLAIN_NAME.fullmatch(name) or entry["file"] != file:
+        raise ConfigError(f"{folder.name}/model.json must name weights by their models, not {name!r}; copy it again")
+    try:
+        content = (folder / file).read_bytes()
+    except OSError:
+        raise ConfigError(
+            f"{folder.name} must hold {file}; it is missing or unreadable: copy the folder again"
+        ) from None
+    if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+        raise ConfigError(f"{folder.name}/{file} must be the file that was written; it was changed: copy it again")
+    try:
+        return dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+    except Exception:  # whatever torch raises on bytes that are no weights
+        raise ConfigError(f"{folder.name}/{file} must hold weights; it does not: copy the folder again") from None
+
+
+def _check_place(folder: Path) -> None:
+    is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    if not is_free and not (folder / "model.json").is_file():
+        raise ConfigError(f"{folder.name} must be free or an older super model; it is something else: move it away")

@@ -1,0 +1,173 @@
+"""A super model as a MONAI bundle: TorchScript, the configuration that segments a file, and what a reader must know."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import monai
+import numpy as np
+import torch
+import yaml
+
+from silofl import __version__
+from silofl.errors import ConfigError
+from silofl.files import write_json, write_text
+from silofl.inference.contents import Contents
+from silofl.inference.directory import fingerprint_of, plain_study
+from silofl.inference.readme import bundle_readme
+from silofl.inference.super_model import SuperModel
+from silofl.inference.torchscript import names, to_torchscript
+
+SCHEMA_URL = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
+# What of the metadata MONAI reads; the local copy lets a machine without internet check it.
+TEXTS = ("schema", "version", "monai_version", "pytorch_version", "numpy_version", "task", "description", "authors")
+INFERENCE = {
+    "imports": ["$import torch"],
+    "bundle_root": ".",
+    "image": "",
+    "output": "$@bundle_root + '/output'",
+    "device": "$torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
+    "network_def": {
+        "_target_": "torch.jit.load",
+        "f": "$@bundle_root + '/models/model.ts'",
+        "map_location": "@device",
+    },
+    "predictor": {
+        "_target_": "silofl.inference.bundle.FilePredictor",
+        "network": "@network_def",
+        "study_file": "$@bundle_root + '/configs/study.yaml'",
+        "image_shape": "@image_shape",
+        "device": "@device",
+    },
+    "run": ["$print(@predictor(@image, @output))"],
+}
+
+
+def export_bundle(super_model_folder: Path, out: Path) -> Path:
+    """Write a super model as a MONAI bundle with TorchScript; the whole of it stands there afterwards, or nothing.
+
+    Args:
+        super_model_folder: The super model.
+        out: The bundle's folder; it must not exist, or be empty.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        ConfigError: The super model is not whole, or the place is taken.
+    """
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise ConfigError(f"{out.name} must be a new folder; it is there already: name another")
+    super_model = SuperModel.load(super_model_folder, "cpu")
+    fingerprint = fingerprint_of(super_model_folder)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
+        folder = Path(temporary) / out.name
+        _write_bundle(folder, super_model, fingerprint)
+        if out.exists():
+            out.rmdir()
+        shutil.move(folder, out)
+    return out
+
+
+def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> None:
+    contents = super_model.contents
+    (folder / "models").mkdir(parents=True)
+    to_torchscript(super_model).save(str(folder / "models" / "model.ts"))
+    write_json(folder / "configs" / "metadata.json", _metadata(contents, fingerprint))
+    write_json(folder / "configs" / "metadata_schema.json", _schema())
+    write_json(folder / "configs" / "inference.json", INFERENCE | {"image_shape": list(contents.image_shape)})
+    study = yaml.safe_dump(plain_study(contents.study), sort_keys=False)
+    write_text(folder / "configs" / "study.yaml", study)
+    write_text(folder / "docs" / "README.md", bundle_readme(contents.study, names(contents), contents.image_shape))
+
+
+def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:
+    """Return what configs/metadata.json holds."""
+    study = contents.study
+    return {
+        "schema": SCHEMA_URL,
+        "version": __version__,
+        "changelog": {__version__: f"exported on {date.today().isoformat()}"},
+        "monai_version": monai.__version__,
+        "pytorch_version": str(torch.__version__),
+        "numpy_version": np.__version__,
+        "required_packages_version": {"silofl": __version__},
+        "name": study.name,
+        "task": study.task,
+        "description": f"Super model of the federated study {study.name}, by {study.algorithm.name}",
+        "authors": f"the sites of the study {study.name}",
+        "copyright": f"the sites of the study {study.name}",
+        "intended_use": "Research; no medical device.",
+        "data_type": "slices of one case",
+        "super_model": {"fingerprint": fingerprint, "rule": contents.rule, "members": names(contents)},
+        "network_data_format": {
+            "inputs": {"image": _input_format(contents)},
+            "outputs": {"pred": _output_format(contents)},
+        },
+    }
+
+
+def _input_format(contents: Contents) -> dict[str, Any]:
+    channels, height, width = contents.image_shape
+    is_unit = contents.study.data.intensity in ("dtype", "percentiles")
+    return {
+        "type": "image",
+        "format": "prepared",
+        "modality": "as trained",
+        "num_channels": channels,
+        "spatial_shape": [height, width],
+        "dtype": "float32",
+        "value_range": [0, 1] if is_unit else [],
+        "is_patch_data": False,
+        "channel_def": {str(number): f"channel {number}" for number in range(channels)},
+    }
+
+
+def _output_format(contents: Contents) -> dict[str, Any]:
+    study = contents.study
+    is_map = study.task == "segmentation"
+    labels = {str(number): name for number, name in sorted(study.labels.items())}
+    channels = {"0": "background", **labels} if is_map else labels
+    if is_map and study.out_channels == 1:
+        channels = {"0": study.labels[1]}
+    return {
+        "type": "probabilities",
+        "format": "segmentation" if is_map else "classification",
+        "num_channels": study.out_channels,
+        "spatial_shape": list(contents.image_shape[1:]) if is_map else [],
+        "dtype": "float32",
+        "value_range": [0, 1],
+        "is_patch_data": False,
+        "channel_def": channels,
+    }
+
+
+def _schema() -> dict[str, Any]:
+    """Return a JSON schema of the metadata, for machines that cannot fetch MONAI's."""
+    values = {
+        "type": "object",
+        "required": ["num_channels", "spatial_shape", "dtype", "channel_def"],
+        "properties": {
+            "num_channels": {"type": "integer", "minimum": 1},
+            "spatial_shape": {"type": "array", "items": {"type": "integer", "minimum": 1}},
+            "dtype": {"const": "float32"},
+            "channel_def": {"type": "object", "additionalProperties": {"type": "string"}},
+        },
+    }
+    places = {"image": {"required": ["image"]}, "pred": {"required": ["pred"]}}
+    sides = {"inputs": "image", "outputs": "pred"}
+    formats = {side: places[key] | {"type": "object", "properties": {key: values}} for side, key in sides.items()}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "required": [*TEXTS, "copyright", "changelog", "network_data_format"],
+        "properties": {
+            **{name: {"type": "string"} for name in TEXTS},
+            "network_data_format": {"type": "object", "required": [*sides], "properties": formats},
+        },
+    }

@@ -1,0 +1,134 @@
+"""From probabilities on the prepared images back to label numbers on the input's own grid."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.data.preparation import Passage, Preparation, PreparedImage
+from silofl.data.transforms import metadata_tracking
+from silofl.errors import DataError
+
+if TYPE_CHECKING:
+    from monai.transforms import Compose
+
+# What MONAI calls linear interpolation, by the name of the transform whose inverse interpolates.
+LINEAR = {"Resize": {2: "bilinear", 3: "trilinear"}}
+LINEAR_ON_A_GRID = "bilinear"
+
+
+def check_images(images: NDArray, image_shape: Sequence[int]) -> None:
+    """Refuse prepared images that do not have the form of the training images.
+
+    Args:
+        images: What should be (n, C, H, W), n at least 1.
+        image_shape: (C, H, W) of the training images.
+
+    Raises:
+        DataError: Another shape, or a value that is not finite.
+    """
+    if images.ndim != 4 or len(images) < 1 or images.shape[1:] != tuple(image_shape):
+        raise DataError(
+            f"the prepared images must have shape (n, {', '.join(map(str, image_shape))}) as in training, not "
+            f"{images.shape}; bring the image to the training images' size, or name Resize in the study's data"
+        )
+    if not np.isfinite(images).all():
+        raise DataError("the prepared images must be finite, not NaN or infinite; repair the image")
+
+
+def decide(probabilities: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return the label of each pixel, (n, H, W), as training decides: the largest, or one above one half.
+
+    Args:
+        probabilities: (n, out_channels, H, W).
+    """
+    if probabilities.shape[1] == 1:
+        return (probabilities[:, 0] > 0.5).astype(np.uint8)
+    return probabilities.argmax(axis=1).astype(np.uint8)
+
+
+def decide_on_input(
+    probabilities: NDArray[np.float32], prepared: PreparedImage, steps: Preparation
+) -> NDArray[np.uint8]:
+    """Return the label of each pixel of the input.
+
+    Each label's probability goes back through the inverse of the study's transforms, linearly where pixels were
+    resampled and untouched where they were only moved; the most probable label of each pixel is taken there. What was
+    cropped away is background.
+
+    Args:
+        probabilities: (n, out_channels, H, W) of the prepared images.
+        prepared: The images, with their way back.
+        steps: The preparation that made them.
+
+    Returns:
+        The input's own size: (rows, columns), or (X, Y, Z).
+
+    Raises:
+        DataError: The transforms cannot be inverted to the input's size.
+    """
+    if prepared.plane_passage is None and prepared.volume_passage is None:
+        return _on_shape(np.moveaxis(decide(probabilities), 0, -1), prepared.shape)
+    foreground = probabilities if probabilities.shape[1] == 1 else probabilities[:, 1:]
+    label_map = np.zeros(prepared.shape, dtype=np.uint8)
+    largest = np.zeros(prepared.shape, dtype=np.float32)
+    background = np.ones(prepared.shape, dtype=np.float32)
+    for number in range(1, foreground.shape[1] + 1):
+        value = to_input(foreground[:, number - 1], prepared, steps)
+        background -= value
+        label_map[value > largest] = number
+        np.maximum(largest, value, out=largest)
+    label_map[background >= largest] = 0
+    return label_map
+
+
+def to_input(values: NDArray[np.float32], prepared: PreparedImage, steps: Preparation) -> NDArray[np.float32]:
+    """Take one value a pixel of the prepared images, (n, H, W), to the input's grid; outside of it stands 0.
+
+    Raises:
+        DataError: The transforms cannot be inverted to the input's size.
+    """
+    planes = _inverted(steps.image_steps, prepared.plane_passage, values)
+    volume = np.moveaxis(planes, 0, -1)
+    if len(prepared.shape) == 3:
+        volume = _inverted(steps.volume_steps, prepared.volume_passage, volume[None])[0]
+    return _on_shape(volume, prepared.shape)
+
+
+def _inverted(steps: Compose | None, passage: Passage | None, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Run transforms backwards over values of shape (channels, *spatial)."""
+    if steps is None or passage is None:
+        return values
+    from monai.data import MetaTensor
+
+    operations = [_linear(operation, values.ndim - 1) for operation in copy.deepcopy(passage.operations)]
+    try:
+        with metadata_tracking(True):
+            moved = MetaTensor(
+                np.ascontiguousarray(values), affine=passage.affine.copy(), applied_operations=operations
+            )
+            return np.asarray(steps.inverse({"image": moved})["image"], dtype=np.float32)
+    except Exception as error:  # MONAI raises whatever its array code raises
+        reason = " ".join(str(error.__cause__ or error).split())[:200]
+        raise DataError(f"the study's transforms must be invertible on this image; MONAI says: {reason}") from None
+
+
+def _linear(operation: dict[str, Any], num_axes: int) -> dict[str, Any]:
+    """Return a record of a transform with linear interpolation in place of the image's own."""
+    extra = operation.get("extra_info")
+    if isinstance(extra, dict) and "mode" in extra:
+        mode = LINEAR.get(operation["class"], {}).get(num_axes, LINEAR_ON_A_GRID)
+        operation["extra_info"] = extra | {"mode": mode}
+    return operation
+
+
+def _on_shape(values: NDArray, shape: tuple[int, ...]) -> NDArray:
+    """Return a picture's one plane, or a volume, and see that it has the input's size."""
+    values = values[..., 0] if len(shape) == 2 else values
+    if values.shape != shape:
+        raise DataError(f"the answer must come back in the image's size {shape}, not {values.shape}; report this study")
+    return values

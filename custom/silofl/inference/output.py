@@ -1,0 +1,90 @@
+"""What a prediction leaves on the disk: the label map on the input's grid, the overlay, and its line in the record."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from silofl.config import Study
+from silofl.data.formats import READERS
+from silofl.files import write_atomically
+from silofl.inference.contents import GLOBAL
+from silofl.inference.prediction import Prediction
+
+
+def stem_of(path: Path) -> str:
+    """Return an input's name without the ending of its format; a folder's whole name."""
+    name = path.resolve().name
+    endings = sorted(READERS, key=len, reverse=True)
+    ending = next((e for e in endings if name.lower().endswith(e) and len(name) > len(e)), "")
+    return name[: len(name) - len(ending)]
+
+
+def write_label_map(folder: Path, stem: str, label_map: NDArray[np.uint8], affine: NDArray | None) -> str:
+    """Write a label map as NIfTI (of a volume) or PNG (of a picture, without affine) and return the file's name."""
+    is_picture = affine is None
+    name = f"{stem}_labels.png" if is_picture else f"{stem}_labels.nii.gz"
+    content = _png(label_map) if is_picture else _nifti(label_map, affine)
+    write_atomically(folder / name, lambda stream: stream.write(content))
+    return name
+
+
+def record_of(prediction: Prediction, study: Study, threshold: float | None) -> dict[str, Any]:
+    """Return what prediction.json says of one input."""
+    record = {
+        "model": prediction.model,
+        "scores": prediction.scores,
+        "is_fallback": prediction.is_fallback,
+        "threshold": threshold,
+    }
+    if prediction.label is None:
+        return record | {"volumes_ml": prediction.volumes_ml}
+    name = study.labels[prediction.label]
+    return record | {"label": prediction.label, "label_name": name, "class_scores": prediction.class_scores}
+
+
+def sentence_of(prediction: Prediction, study: Study, threshold: float | None) -> str:
+    """Return whose model answered, how sure the choice was, and what it found."""
+    return f"{model_sentence(prediction, threshold)}; {_finding(prediction, study)}"
+
+
+def model_sentence(prediction: Prediction, threshold: float | None) -> str:
+    """Return whose model answered and how sure the choice was."""
+    model, scores = prediction.model, prediction.scores
+    name = "global model" if model == GLOBAL else model
+    name = f"model of {model}" if model in scores and model != GLOBAL else name
+    if not scores:
+        return name
+    best = max(scores, key=lambda output: scores[output])
+    if prediction.is_fallback:
+        return f"{name}, as no hospital is above {threshold:g} (nearest {best}, {scores[best]:.2f})"
+    return f"{name} ({scores[model]:.2f})" if model in scores else f"{name} (nearest {best}, {scores[best]:.2f})"
+
+
+def _finding(prediction: Prediction, study: Study) -> str:
+    if prediction.label is not None:
+        name = study.labels[prediction.label]
+        return f"{name} ({prediction.class_scores[name]:.2f})"
+    if prediction.volumes_ml is not None:
+        return ", ".join(f"{name} {volume:.2f} ml" for name, volume in prediction.volumes_ml.items())
+    counts = {name: int((prediction.label_map == number).sum()) for number, name in sorted(study.labels.items())}
+    return ", ".join(f"{name} {count} pixels" for name, count in counts.items())
+
+
+def _png(label_map: NDArray[np.uint8]) -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(label_map).save(content, "PNG")
+    return content.getvalue()
+
+
+def _nifti(label_map: NDArray[np.uint8], affine: NDArray) -> bytes:
+    image = nibabel.Nifti1Image(label_map, affine)
+    image.header.set_xyzt_units("mm")
+    return gzip.compress(image.to_bytes(), mtime=0)

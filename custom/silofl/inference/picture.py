@@ -1,0 +1,111 @@
+"""The overlay of a prediction: the slices with most of each label, as a person looks at them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+
+import nibabel.orientations as orientations
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+MAX_PANES = 3
+INCH = 3.4
+DPI = 110
+OPACITY = 0.35
+LPS = orientations.axcodes2ornt(("L", "P", "S"))
+
+
+def overlay(
+    image: NDArray, label_map: NDArray | None, affine: NDArray | None, labels: Mapping[int, str], title: str
+) -> bytes:
+    """Draw an image with its label map over it, as PNG.
+
+    A volume is shown from the side it was cut: along its widest voxels, the patient's right on the left of the
+    picture, front or head at the top.
+
+    Args:
+        image: (C, rows, columns), or (C, X, Y, Z).
+        label_map: Label numbers without the first axis; None for a class.
+        affine: Voxel indices to millimetres; None of a picture.
+        labels: Number -> name.
+        title: What stands above it.
+    """
+    mask = np.zeros(image.shape[1:], np.uint8) if label_map is None else label_map
+    aspect = 1.0
+    if affine is None:
+        slices = [("", image, mask)]
+    else:
+        image, mask, aspect = _upright(image, mask, affine)
+        slices = [(f"slice {z}", image[..., z], mask[..., z]) for z in _slices(mask)]
+    return _drawn(slices, aspect, {} if label_map is None else labels, title)
+
+
+def _upright(image: NDArray, mask: NDArray, affine: NDArray) -> tuple[NDArray, NDArray, float]:
+    """Return image (C, rows, columns, slices) and mask as a person looks at them, and a pixel's height by width."""
+    turn = orientations.ornt_transform(orientations.io_orientation(affine), LPS)
+    spacing = np.linalg.norm(affine[:3, :3], axis=0)[np.argsort(turn[:, 0])]
+    arrays = [orientations.apply_orientation(array, turn) for array in (*image, mask)]
+    # The last axis wins among equals: across the body.
+    axis = 2 - int(np.argmax(np.round(spacing[::-1], 3)))
+    columns, rows = (other for other in range(3) if other != axis)
+    arrays = [array.transpose(rows, columns, axis) for array in arrays]
+    # Axis z runs to the head, which belongs at the top.
+    arrays = [array[::-1] for array in arrays] if rows == 2 else arrays
+    return np.stack(arrays[:-1]), arrays[-1], float(spacing[rows] / spacing[columns])
+
+
+def _slices(mask: NDArray) -> list[int]:
+    """Return the slices with most of any label, then with most of each; the middle one where there is none."""
+    counts = [np.count_nonzero(mask, axis=(0, 1))]
+    counts += [np.count_nonzero(mask == number, axis=(0, 1)) for number in np.unique(mask) if number]
+    found = dict.fromkeys(int(count.argmax()) for count in counts if count.any())
+    return sorted(list(found)[:MAX_PANES]) or [mask.shape[-1] // 2]
+
+
+def _drawn(slices: list[tuple[str, NDArray, NDArray]], aspect: float, labels: Mapping[int, str], title: str) -> bytes:
+    height, width = slices[0][2].shape
+    tall = float(np.clip(aspect * height / width, 0.3, 3))
+    figure = Figure(figsize=(max(INCH * len(slices), 5.0), INCH * tall + 1.1), layout="constrained")
+    window = _window(np.stack([image for _, image, _ in slices]))
+    for axes, (name, image, mask) in zip(figure.subplots(1, len(slices), squeeze=False)[0], slices, strict=True):
+        _show(axes, image, window, aspect)
+        _cover(axes, mask, labels, aspect)
+        axes.set_title(name, fontsize=9)
+    figure.suptitle(title.replace("$", r"\$"), fontsize=10, wrap=True)
+    handles = [Patch(color=_colour(number), label=name.replace("$", r"\$")) for number, name in sorted(labels.items())]
+    if handles:
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), frameon=False)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=DPI)
+    return content.getvalue()
+
+
+def _window(images: NDArray) -> tuple[float, float]:
+    """Return the values shown as black and white."""
+    low, high = np.percentile(images, (0.5, 99.5))
+    return float(low), float(high) if high > low else float(low) + 1
+
+
+def _show(axes: Axes, image: NDArray, window: tuple[float, float], aspect: float) -> None:
+    scaled = np.clip((image[:3].astype(np.float64) - window[0]) / (window[1] - window[0]), 0, 1)
+    pixels = np.moveaxis(scaled, 0, -1) if len(scaled) == 3 else scaled[0]
+    axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, aspect=aspect)
+    axes.set_axis_off()
+
+
+def _cover(axes: Axes, mask: NDArray, labels: Mapping[int, str], aspect: float) -> None:
+    for number in labels:
+        inside = mask == number
+        if inside.any():
+            colours = np.zeros((*mask.shape, 4))
+            colours[inside] = (*_colour(number), OPACITY)
+            axes.imshow(colours, aspect=aspect)
+
+
+def _colour(number: int) -> tuple[float, float, float]:
+    return colormaps["tab10"]((number - 1) % 10)[:3]

@@ -1,0 +1,75 @@
+"""What a super model says of one case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+MM3_IN_ML = 1000.0
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """Which models answer for a case, with which weights, and what they say.
+
+    Attributes:
+        model: What a prediction calls it.
+        weights: Model -> its weight; they sum to 1.
+        scores: Output of the selector -> its probability.
+        is_fallback: Whether no site's score was above the threshold.
+        probabilities: float32 (n, out_channels, H, W) or (n, classes), the weighted mean of the models.
+    """
+
+    model: str
+    weights: dict[str, float]
+    scores: dict[str, float]
+    is_fallback: bool
+    probabilities: NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """A case's answer, and which model gave it.
+
+    Attributes:
+        model: ``global``, a site's name, ``ensemble``, or ``mean of all sites``.
+        scores: What each output of the selector stands for -> its probability; empty without a selector.
+        is_fallback: Whether no site's score was above the threshold, so that the global model answered.
+        label_map: uint8 on the input's own grid: (X, Y, Z) of a volume, (rows, columns) of a picture; (n, H, W) of
+            prepared images; None for classification.
+        label: The class of the case; None for segmentation.
+        class_scores: Each class's name -> its probability, mean over the case's slices; empty for segmentation.
+        volumes_ml: Each label's name -> its volume in millilitres; None where the input has no size in millimetres.
+        affine: (4, 4), voxel indices to millimetres right, front and head; None where the input has none.
+    """
+
+    model: str
+    scores: dict[str, float]
+    is_fallback: bool
+    label_map: NDArray[np.uint8] | None = None
+    label: int | None = None
+    class_scores: dict[str, float] | None = None
+    volumes_ml: dict[str, float] | None = None
+    affine: NDArray[np.float64] | None = None
+
+    @property
+    def top_score(self) -> float | None:
+        """The selector's largest score, or None without a selector."""
+        return max(self.scores.values()) if self.scores else None
+
+
+def volumes_ml(label_map: NDArray, affine: NDArray[np.float64] | None, labels: Mapping[int, str]) -> dict | None:
+    """Return each label's volume in millilitres: its voxels times ``|det(affine)|``.
+
+    Args:
+        label_map: Label numbers, (X, Y, Z).
+        affine: Voxel indices to millimetres, (4, 4); None of a picture.
+        labels: Number -> name.
+    """
+    if affine is None:
+        return None
+    voxel_ml = abs(float(np.linalg.det(affine[:3, :3]))) / MM3_IN_ML
+    return {name: int(np.count_nonzero(label_map == number)) * voxel_ml for number, name in sorted(labels.items())}

@@ -1,0 +1,88 @@
+"""The README.md inside a super model's folder: what it is, and how to use it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from silofl.config import Study
+
+
+def super_model_readme(study: Study, sites: Sequence[str], image_shape: Sequence[int]) -> str:
+    """Return the text, with this super model's sites, labels and image size filled in."""
+    labels = ", ".join(f"{number} = {name}" for number, name in sorted(study.labels.items()))
+    return README.format(
+        name=study.name,
+        task=study.task,
+        labels=labels,
+        sites=", ".join(sites) or "none of their own",
+        algorithm=f"{study.algorithm.name}, preset {study.algorithm.preset}",
+        shape=" x ".join(map(str, image_shape)),
+        batch_note=STATELESS if study.model.normalization == "batch_stateless" else "",
+    )
+
+
+STATELESS = """
+The network's BatchNorm keeps no statistics, so that a prediction depends on the images that stand beside it: all
+slices of a case are always predicted together, whatever the batch size.
+"""
+README = """# Super model of {name}
+
+- task: {task}; labels: {labels}
+- trained with {algorithm}; models of sites: {sites}
+- images are prepared as in training, to channels x rows x columns = {shape}
+{batch_note}
+`model.json` says what this is and how it decides, with the SHA-256 of every file in `weights/` and one fingerprint of
+all that decides predictions; a folder that was changed is refused. It needs SiloFL, and no federation.
+
+On the command line:
+
+```
+python -m silofl predict THIS_FOLDER scan.nii.gz picture.png dicom_folder -o OUT --picture
+python -m silofl export THIS_FOLDER -o BUNDLE
+```
+
+In Python:
+
+```python
+from silofl.inference import SuperModel
+
+prediction = SuperModel.load("THIS_FOLDER").predict("scan.nii.gz")
+print(prediction.model, prediction.scores, prediction.is_fallback, prediction.volumes_ml)
+```
+
+One model answers for a whole case. This is a research tool and no medical device.
+"""
+
+
+def bundle_readme(study: Study, members: Sequence[str], image_shape: Sequence[int]) -> str:
+    """Return the README.md of an exported MONAI bundle."""
+    return BUNDLE_README.format(
+        name=study.name,
+        task=study.task,
+        members=", ".join(members),
+        shape=", ".join(map(str, image_shape)),
+    )
+
+
+BUNDLE_README = """# {name}: a super model as a MONAI bundle
+
+`models/model.ts` is TorchScript and needs PyTorch alone. It takes all slices of one case, prepared as in training, as
+float32 (n, {shape}), picks the model that fits the case, and returns probabilities ({task}); its method
+`member_weights` returns the weight of each of {members}. On a GPU it computes in float32.
+
+`configs/inference.json` reads a NIfTI, MHA, NRRD, PNG, JPEG or TIFF file or a DICOM series folder, prepares it as the
+study did, and writes the answer on the file's own grid. Reading and preparing are SiloFL's, which must be installed;
+`python -m monai.bundle` needs `fire`, and `jsonschema` to verify. From this folder:
+
+```
+python -m monai.bundle run --config_file configs/inference.json --bundle_root . --image scan.nii.gz --output OUT
+python -m monai.bundle verify_net_in_out network_def --meta_file configs/metadata.json \\
+    --config_file configs/inference.json --bundle_root .
+python -m monai.bundle verify_metadata --meta_file configs/metadata.json --filepath eval/schema.json
+python -m monai.bundle verify_metadata --meta_file configs/metadata.json --filepath configs/metadata_schema.json
+```
+
+The third command fetches MONAI's schema from the internet, the fourth uses the one in this folder.
+
+This is a research tool and no medical device.
+"""

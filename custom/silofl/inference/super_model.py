@@ -1,0 +1,289 @@
+"""The super model: for each case it picks a hospital's model, the global one, or a mixture, and predicts with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from silofl.algorithms.fedsm import choose_model
+from silofl.data.preparation import Preparation, PreparedImage, preparation, prepare_with_way_back
+from silofl.errors import ConfigError, nearest
+from silofl.inference.contents import GLOBAL, Contents, check_threshold
+from silofl.inference.directory import read
+from silofl.inference.geometry import check_images, decide, decide_on_input
+from silofl.inference.prediction import Answer, Prediction, volumes_ml
+from silofl.models import build_model
+from silofl.models.selector import build_selector
+from silofl.training.device import choose_device
+
+BATCH_SIZE = 8
+MEAN = "mean of all sites"
+ENSEMBLE = "ensemble"
+
+
+class SuperModel:
+    """All models of a federation behind one rule that says, case by case, whose model answers.
+
+    Args:
+        contents: What it is made of.
+        device: Where it computes.
+
+    Attributes:
+        contents: As given.
+        device: As given.
+
+    Raises:
+        ConfigError: A state dict does not fit the study's network.
+    """
+
+    def __init__(self, contents: Contents, device: torch.device) -> None:
+        self.contents, self.device = contents, device
+        study, shape = contents.study, contents.image_shape
+        self._models = {
+            name: _filled(build_model(study, shape, study.seed), state, name).to(device).eval()
+            for name, state in contents.models.items()
+        }
+        self._selector: nn.Module | None = None
+        if contents.rule == "selector":
+            selector = build_selector(study, len(contents.outputs), study.seed)
+            self._selector = _filled(selector, contents.selector, "selector").to(device).eval()
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "auto") -> SuperModel:
+        """Load a super model's folder.
+
+        Args:
+            path: The folder.
+            device: ``auto`` takes a GPU where there is one; ``cpu`` or ``cuda``.
+
+        Raises:
+            ConfigError: The folder is not whole, or the device is not there.
+        """
+        return cls(read(Path(path)), choose_device(device))
+
+    @classmethod
+    def of(cls, contents: Contents, device: torch.device) -> SuperModel:
+        """Build a super model that no folder holds."""
+        return cls(contents, device)
+
+    def network(self, name: str) -> nn.Module:
+        """Return one model in evaluation mode: ``global`` or a site's.
+
+        Raises:
+            ConfigError: There is no model of this name.
+        """
+        if name not in self._models:
+            known = ", ".join(sorted(self._models))
+            raise ConfigError(f"the model must be one of {known}, not {name!r}{nearest(name, self._models)}")
+        return self._models[name]
+
+    @property
+    def selector(self) -> nn.Module | None:
+        """The selector in evaluation mode, or None without one."""
+        return self._selector
+
+    def scores(self, images: NDArray, batch_size: int = BATCH_SIZE) -> NDArray[np.float64]:
+        """Return how much a case is like what each output stands for: the selector's softmax, mean over its slices.
+
+        Args:
+            images: One case, (n, C, H, W), prepared, before amplitude normalisation.
+            batch_size: Slices at a time, at least 1.
+
+        Returns:
+            Probabilities of shape (outputs,); shape (0,) without a selector.
+        """
+        if self._selector is None:
+            return np.zeros(0)
+        with torch.inference_mode():
+            batches = self._batches(self._selector, images, batch_size)
+            values = [logits.double().softmax(dim=1).cpu().numpy() for logits in batches]
+        # A mean of ones may round to a hair above 1.
+        return np.concatenate(values).mean(axis=0).clip(0, 1)
+
+    def probabilities(self, name: str, images: NDArray, batch_size: int = BATCH_SIZE) -> NDArray[np.float32]:
+        """Return what one model says of a case.
+
+        Args:
+            name: ``global`` or a site's name.
+            images: (n, C, H, W), prepared.
+            batch_size: Slices at a time; a network whose BatchNorm keeps no statistics gets the whole case at once.
+
+        Returns:
+            (n, out_channels, H, W), or (n, classes) for classification: the sigmoid of a single output, else the
+            softmax.
+
+        Raises:
+            ConfigError: There is no model of this name.
+        """
+        is_stateless = self.contents.study.model.normalization == "batch_stateless"
+        network = self.network(name)
+        with torch.inference_mode():
+            batches = self._batches(network, images, len(images) if is_stateless else batch_size)
+            return np.concatenate([to_probabilities(logits).cpu().numpy() for logits in batches])
+
+    def choose(self, scores: NDArray, threshold: float | None = None) -> str:
+        """Return whose model answers: the highest score's if it is above the threshold, else the global one.
+
+        Args:
+            scores: Of `scores`, shape (outputs,).
+            threshold: Instead of the super model's own gamma; where neither is set, the highest score always answers.
+
+        Raises:
+            ConfigError: The threshold lies outside [0, 1].
+        """
+        contents = self.contents
+        if contents.rule == "only":
+            return next(iter(contents.models))
+        if contents.rule == "mean":
+            return MEAN
+        threshold = contents.threshold if threshold is None else threshold
+        if threshold is None:
+            return contents.outputs[int(np.argmax(scores))]
+        return (GLOBAL, *contents.outputs)[int(choose_model(scores[None], threshold)[0])]
+
+    def answer(
+        self, images: NDArray, batch_size: int = BATCH_SIZE, threshold: float | None = None, site: str | None = None
+    ) -> Answer:
+        """Return what the super model says of one case, as probabilities on the prepared images.
+
+        Args:
+            images: One case, (n, C, H, W), prepared.
+            batch_size: Slices at a time, at least 1; the answer does not depend on it.
+            threshold: Instead of the super model's own gamma.
+            site: Whose model answers, instead of a choice.
+
+        Raises:
+            ConfigError: A value is out of range, or not there to be chosen.
+            DataError: The images do not have the form of the training images.
+        """
+        self.check_options(batch_size, threshold, site)
+        check_images(images, self.contents.image_shape)
+        scores = self.scores(images, batch_size)
+        name, weights = self._weights(scores, threshold, site)
+        total = None
+        for member, weight in weights.items():
+            share = np.float32(weight) * self.probabilities(member, images, batch_size)
+            total = share if total is None else total + share
+        gamma = self.contents.threshold if threshold is None else threshold
+        is_choice = site is None and self.contents.rule == "selector" and not self.contents.is_ensemble
+        is_fallback = is_choice and gamma is not None and float(scores.max()) <= gamma
+        named = {output: float(score) for output, score in zip(self.contents.outputs, scores, strict=True)}
+        return Answer(name, weights, named, is_fallback, total)
+
+    def predict(
+        self,
+        case: str | Path | NDArray,
+        batch_size: int = BATCH_SIZE,
+        threshold: float | None = None,
+        site: str | None = None,
+    ) -> Prediction:
+        """Predict one case: a label map on the case's own grid, or its class.
+
+        Args:
+            case: An image file, the folder of a DICOM series, or prepared images (n, C, H, W).
+            batch_size: Slices at a time, at least 1; the answer does not depend on it.
+            threshold: Instead of the super model's own gamma, in [0, 1].
+            site: Whose model answers, instead of a choice: a site's name or ``global``.
+
+        Raises:
+            ConfigError: An option is out of range, or not there to be chosen.
+            DataError: The image cannot be read, or not prepared to the form of the training images.
+        """
+        self.check_options(batch_size, threshold, site)
+        prepared = None if isinstance(case, np.ndarray) else prepare_with_way_back(Path(case), self._steps)
+        images = case if prepared is None else prepared.images
+        answer = self.answer(images, batch_size, threshold, site)
+        if self.contents.study.task == "classification":
+            return self._class_of(answer, prepared)
+        return self._map_of(answer, prepared)
+
+    def check_options(self, batch_size: int, threshold: float | None = None, site: str | None = None) -> None:
+        """Refuse options before any work.
+
+        Raises:
+            ConfigError: One is out of range, or does nothing with this super model.
+        """
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
+            raise ConfigError(f"batch_size must be a whole number of at least 1, not {batch_size!r}")
+        check_threshold(threshold)
+        is_choice = self.contents.rule == "selector" and not self.contents.is_ensemble and site is None
+        if threshold is not None and not is_choice:
+            raise ConfigError("threshold must go with a selector's choice; nothing is chosen here: leave it out")
+        if site is not None:
+            self.network(site)
+
+    @cached_property
+    def _steps(self) -> Preparation:
+        return preparation(self.contents.study, has_label_map=False)
+
+    def _weights(
+        self, scores: NDArray[np.float64], threshold: float | None, site: str | None
+    ) -> tuple[str, dict[str, float]]:
+        """Return what answers, and each model's weight in it."""
+        contents = self.contents
+        if site is not None:
+            return site, {site: 1.0}
+        if contents.rule == "mean":
+            return MEAN, dict.fromkeys(contents.sites, 1 / len(contents.sites))
+        if contents.is_ensemble:
+            shares = scores / scores.sum()
+            return ENSEMBLE, {name: float(share) for name, share in zip(contents.outputs, shares, strict=True)}
+        name = self.choose(scores, threshold)
+        return name, {name: 1.0}
+
+    def _batches(self, network: nn.Module, images: NDArray, batch_size: int) -> Iterator[Tensor]:
+        for start in range(0, len(images), batch_size):
+            batch = np.ascontiguousarray(images[start : start + batch_size], dtype=np.float32)
+            yield network(torch.from_numpy(batch).to(self.device))
+
+    def _class_of(self, answer: Answer, prepared: PreparedImage | None) -> Prediction:
+        # One answer for a case: the mean over its slices, as the selector's scores are.
+        mean = answer.probabilities.astype(np.float64).mean(axis=0)
+        labels = self.contents.study.labels
+        return Prediction(
+            answer.model,
+            answer.scores,
+            answer.is_fallback,
+            label=int(mean.argmax()),
+            class_scores={labels[number]: float(mean[number]) for number in sorted(labels)},
+            affine=None if prepared is None else prepared.affine,
+        )
+
+    def _map_of(self, answer: Answer, prepared: PreparedImage | None) -> Prediction:
+        if prepared is None:
+            label_map, affine = decide(answer.probabilities), None
+        else:
+            label_map, affine = decide_on_input(answer.probabilities, prepared, self._steps), prepared.affine
+        volumes = volumes_ml(label_map, affine, self.contents.study.labels)
+        return Prediction(
+            answer.model, answer.scores, answer.is_fallback, label_map=label_map, volumes_ml=volumes, affine=affine
+        )
+
+
+def to_probabilities(logits: Tensor) -> Tensor:
+    """Return the sigmoid of a single output, else the softmax over the second axis."""
+    return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(dim=1)
+
+
+def _filled(network: nn.Module, state: Mapping[str, Tensor], name: str) -> nn.Module:
+    """Load a state dict; only BatchNorm's counters of batches may be missing, which play no part in predictions."""
+    try:
+        missing, unexpected = network.load_state_dict(state, strict=False)
+    except RuntimeError:
+        raise ConfigError(
+            f"the weights of {name!r} must have the shapes of the study's network; they do not: take the super model "
+            "as it was written"
+        ) from None
+    odd = [*unexpected, *(key for key in missing if not key.endswith("num_batches_tracked"))]
+    if odd:
+        raise ConfigError(
+            f"the weights of {name!r} must be those of the study's network; they differ in {odd[:3]}: take the super "
+            "model as it was written"
+        )
+    return network.requires_grad_(False)

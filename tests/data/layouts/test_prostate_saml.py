@@ -1,0 +1,138 @@
+import json
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+
+from silofl.config import load_study
+from silofl.data.importers import ImportOptions, import_layout
+from silofl.data.site_data import load_site_data
+from silofl.errors import DataError
+
+JOBS = Path(__file__).resolve().parents[3] / "jobs"
+AFFINE = np.array([[-0.6, 0, 0, 10], [0, -0.6, 0, 20], [0, 0, 3.6, -30], [0, 0, 0, 1]])
+SIZE = (12, 10, 5)
+
+
+def write_case(site, number, ending="_Segmentation", zones=2):
+    """Write one case as the public set does: an image, and its zones as 0, 1 and 2."""
+    site.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng([number, len(site.name)])
+    image = nibabel.Nifti1Image(rng.integers(0, 900, SIZE, dtype=np.int16), AFFINE)
+    image.header.set_xyzt_units("mm")
+    nibabel.save(image, site / f"Case{number:02d}.nii.gz")
+    mask = rng.integers(0, zones + 1, SIZE).astype(np.int16)
+    nibabel.save(nibabel.Nifti1Image(mask, AFFINE), site / f"Case{number:02d}{ending}.nii.gz")
+    return mask
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Two sites with eight cases each, whose segmentations are spelled in both ways."""
+    for site, ending in (("RUNMC", "_Segmentation"), ("HK", "_segmentation")):
+        for number in range(8):
+            write_case(tmp_path / "source" / site, number, ending)
+    return tmp_path / "source"
+
+
+def records_of(folder):
+    content = json.loads((folder / "dataset.json").read_text())
+    return [record for part in ("training", "validation", "test") for record in content[part]]
+
+
+def test_a_case_is_a_patient_and_its_slices_are_counted(source, tmp_path):
+    summary = import_layout("prostate-saml", source, tmp_path / "target", ImportOptions(test=0.25, validation=0.3334))
+    # 8 patients: round(8 * 0.25) = 2 test, round(6 * 0.3334) = 2 validation, 4 training; 5 slices each
+    counts = {"training": 20, "validation": 10, "test": 10}
+    assert summary.examples == {"RUNMC": counts, "HK": counts}
+    assert summary.patients == {"RUNMC": 8, "HK": 8}
+    assert {r["patient"] for r in records_of(tmp_path / "target" / "HK")} == {f"Case{n:02d}" for n in range(8)}
+    assert records_of(tmp_path / "target" / "HK")[0]["slices"] == [0, 4]
+
+
+def test_the_zones_become_one_label_on_the_same_grid(source, tmp_path):
+    import_layout("prostate-saml", source, tmp_path / "target")
+    original = nibabel.load(source / "HK" / "Case03_segmentation.nii.gz")
+    written = nibabel.load(tmp_path / "target" / "HK" / "labels" / "Case03.nii.gz")
+    np.testing.assert_array_equal(np.asanyarray(written.dataobj), np.asanyarray(original.dataobj) > 0)
+    np.testing.assert_array_equal(written.affine, original.affine)
+    assert written.header.get_zooms() == original.header.get_zooms()
+    assert written.header["sform_code"] == original.header["sform_code"]
+
+
+def test_an_image_is_copied_as_it_is(source, tmp_path):
+    import_layout("prostate-saml", source, tmp_path / "target")
+    original = (source / "RUNMC" / "Case05.nii.gz").read_bytes()
+    assert (tmp_path / "target" / "RUNMC" / "images" / "Case05.nii.gz").read_bytes() == original
+
+
+def test_the_same_set_is_written_as_the_same_bytes(source, tmp_path):
+    for name in ("first", "second"):
+        import_layout("prostate-saml", source, tmp_path / name)
+    for path in (tmp_path / "first").rglob("*.nii.gz"):
+        assert (tmp_path / "second" / path.relative_to(tmp_path / "first")).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("job", ["harmofl_prostate", "fedsm_prostate"])
+def test_the_jobs_read_what_was_imported(source, tmp_path, job):
+    import_layout("prostate-saml", source, tmp_path / "target")
+    study = load_study(JOBS / job / "app" / "config" / "study.yaml")
+    data = load_site_data(tmp_path / "target" / "RUNMC", study, tmp_path / "cache")
+    # round(8 * 0.2) = 2 test, round(6 * 0.2) = 1 validation, 5 training
+    assert (len(data.training), len(data.validation), len(data.test)) == (25, 5, 10)
+    size = {"harmofl_prostate": 384, "fedsm_prostate": 256}[job]
+    assert data.training.images.shape[1:] == (1, size, size)
+    assert set(np.unique(data.test.targets)) == {0, 1}
+
+
+def test_truncation_cuts_by_slices(source, tmp_path, study):
+    for number in (6, 7):
+        for path in (source / "HK").glob(f"Case0{number}*"):
+            path.unlink()
+    nibabel.save(nibabel.Nifti1Image(np.ones((12, 10, 3), np.int16), AFFINE), source / "HK" / "Case00.nii.gz")
+    nibabel.save(
+        nibabel.Nifti1Image(np.ones((12, 10, 3), np.int16), AFFINE), source / "HK" / "Case00_segmentation.nii.gz"
+    )
+    whole = import_layout("prostate-saml", source, tmp_path / "whole").examples
+    cut = import_layout("prostate-saml", source, tmp_path / "cut", ImportOptions(is_truncated=True)).examples
+    smallest = whole["HK"]["training"]
+    assert smallest < whole["RUNMC"]["training"]
+    assert cut == {"HK": whole["HK"], "RUNMC": {**whole["RUNMC"], "training": smallest}}
+    data = load_site_data(tmp_path / "cut" / "RUNMC", study(labels={1: "prostate"}), tmp_path / "cache")
+    assert len(data.training) == smallest
+
+
+def test_other_files_are_left_out(source, tmp_path):
+    (source / "HK" / "README.txt").write_text("x")
+    (source / "HK" / "._Case00.nii.gz").write_bytes(b"x")
+    (source / ".hidden").mkdir()
+    assert import_layout("prostate-saml", source, tmp_path / "target").patients == {"RUNMC": 8, "HK": 8}
+
+
+@pytest.mark.parametrize("name", ["Case02.nii.gz", "Case02_Segmentation.nii.gz"])
+def test_a_case_that_lacks_a_file_is_refused(source, tmp_path, name):
+    (source / "RUNMC" / name).unlink()
+    with pytest.raises(DataError, match="site 'RUNMC' must have an image and a segmentation of each case; .* Case02"):
+        import_layout("prostate-saml", source, tmp_path / "target")
+
+
+@pytest.mark.parametrize("twin", ["Case01.nii", "Case01_SEGMENTATION.nii.gz"])
+def test_two_files_of_a_kind_are_refused(source, tmp_path, twin):
+    (source / "RUNMC" / twin).write_bytes(b"x")
+    with pytest.raises(DataError, match=f"site 'RUNMC' must have one file of a kind for Case01, not .*{twin}"):
+        import_layout("prostate-saml", source, tmp_path / "target")
+
+
+def test_a_folder_without_volumes_is_refused(source, tmp_path):
+    (source / "notes").mkdir()
+    with pytest.raises(DataError, match="site 'notes' must have volumes like Case00.nii.gz, not none"):
+        import_layout("prostate-saml", source, tmp_path / "target")
+
+
+@pytest.mark.parametrize("name", ["Case04.nii.gz", "Case04_segmentation.nii.gz"])
+def test_a_truncated_volume_is_named_with_its_site(source, tmp_path, name):
+    path = source / "HK" / name
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(DataError, match=f"HK/{name} must be a whole file"):
+        import_layout("prostate-saml", source, tmp_path / "target")

@@ -1,0 +1,42 @@
+from dataclasses import replace
+
+import pytest
+
+from silofl.errors import ConfigError
+from silofl.inference.contents import Contents
+
+
+def test_the_sites_are_the_models_but_the_global_one(make_contents):
+    assert make_contents().sites == ("north", "south")
+    assert make_contents("only").sites == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"rule": "selectr"}, "one of only, selector, mean, not 'selectr'.*did you mean 'selector'"),
+        ({"image_shape": (3, 32, 32)}, r"image_shape must be \(1, H, W\)"),
+        ({"image_shape": (1, 32)}, r"image_shape must be \(1, H, W\)"),
+        ({"selector": None}, "must hold a selector and the global model"),
+        ({"outputs": ("north", "west")}, r"outputs must name different models.*not \['north', 'west'\]"),
+        ({"outputs": ("north", "north")}, "outputs must name different models"),
+        ({"outputs": ()}, "outputs must name different models"),
+        ({"threshold": 1.5}, r"threshold must lie in \[0, 1\], not 1.5"),
+        ({"threshold": float("nan")}, r"threshold must lie in \[0, 1\], not nan"),
+        ({"rule": "only"}, "must hold one model"),
+    ],
+)
+def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reason):
+    with pytest.raises(ConfigError, match=reason):
+        replace(make_contents(), **changes)
+
+
+@pytest.mark.parametrize("name", ["../north", "selector", "a b", ""])
+def test_a_site_whose_name_is_no_file_name_is_refused(make_study, name):
+    with pytest.raises(ConfigError, match="a site of a super model must be named by letters"):
+        Contents(make_study(), (1, 32, 32), {name: {}}, "only")
+
+
+def test_a_mean_without_sites_is_refused(make_study):
+    with pytest.raises(ConfigError, match="rule 'mean' must hold sites' models"):
+        Contents(make_study(), (1, 32, 32), {"global": {}}, "mean")

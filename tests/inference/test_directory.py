@@ -1,0 +1,162 @@
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from silofl.config import Study, parse
+from silofl.errors import ConfigError
+from silofl.inference import directory
+from silofl.inference.directory import fingerprint_of, plain_study, read, write
+
+
+@pytest.fixture
+def folder(tmp_path, make_contents):
+    write(tmp_path / "supermodel", make_contents())
+    return tmp_path / "supermodel"
+
+
+def edit(folder, **changes):
+    facts = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(facts | changes))
+
+
+@pytest.mark.parametrize("rule", ["only", "mean", "selector"])
+def test_what_was_written_is_read_back(tmp_path, make_contents, rule):
+    contents = make_contents(rule)
+    write(tmp_path / "supermodel", contents)
+    found = read(tmp_path / "supermodel")
+    for name in ("study", "image_shape", "rule", "outputs", "threshold", "facts"):
+        assert getattr(found, name) == getattr(contents, name)
+    for ours, theirs in zip(
+        [*found.models.values(), found.selector or {}],
+        [*contents.models.values(), contents.selector or {}],
+        strict=True,
+    ):
+        assert ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
+    assert list(found.models) == list(contents.models)
+
+
+def test_model_json_says_what_the_super_model_is(folder):
+    facts = json.loads((folder / "model.json").read_text())
+    assert facts["format"] == 1 and facts["sites"] == ["north", "south"] and facts["algorithm"] == "fedsm"
+    assert facts["self_weight"] == 0.7 and facts["threshold"] == 0.6 and facts["outputs"] == ["north", "south"]
+    assert set(facts["versions"]) == {"silofl", "torch", "monai", "numpy"}
+    assert set(facts["weights"]) == {"global", "north", "south", "selector"}
+    assert "SuperModel.load" in (folder / "README.md").read_text()
+
+
+def test_a_study_with_transforms_is_plain_and_read_back(make_study):
+    study = make_study(
+        data={"transforms": [{"Resize": {"spatial_size": [32, 32]}}], "augment": [{"RandFlip": {"prob": 0.5}}]}
+    )
+    assert parse(Study, json.loads(json.dumps(plain_study(study))), "study") == study
+
+
+def test_an_older_super_model_is_replaced_and_nothing_else_is_left(folder, make_contents):
+    before = fingerprint_of(folder)
+    write(folder, make_contents("only"))
+    assert read(folder).rule == "only" and fingerprint_of(folder) != before
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["supermodel"]
+    assert sorted(path.name for path in (folder / "weights").iterdir()) == ["global.pt"]
+
+
+def test_a_write_that_fails_leaves_the_older_one(folder, make_contents, monkeypatch):
+    def fail(*_):
+        raise OSError("disk full")
+
+    before = fingerprint_of(folder)
+    monkeypatch.setattr(directory, "write_json", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write(folder, make_contents("only"))
+    assert fingerprint_of(folder) == before and read(folder).rule == "selector"
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["supermodel"]
+
+
+def test_a_place_that_holds_something_else_is_refused_and_kept(tmp_path, make_contents):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="photos must be free or an older super model"):
+        write(tmp_path / "photos", make_contents())
+    assert (tmp_path / "photos" / "a.txt").read_text() == "mine"
+
+
+def test_facts_that_are_no_plain_values_are_refused(tmp_path, make_contents):
+    with pytest.raises(ConfigError, match="facts of a super model must be plain finite values"):
+        write(tmp_path / "supermodel", replace(make_contents(), facts={"dice": float("nan")}))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["weights/north.pt", "weights/selector.pt"])
+def test_a_missing_file_is_refused(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(ConfigError, match=f"supermodel must hold {name}; it is missing"):
+        read(folder)
+
+
+def test_a_changed_file_is_refused(folder):
+    content = bytearray((folder / "weights" / "north.pt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / "weights" / "north.pt").write_bytes(content)
+    with pytest.raises(ConfigError, match="weights/north.pt must be the file that was written"):
+        read(folder)
+
+
+def test_models_that_changed_places_are_refused(folder):
+    shutil.copy(folder / "weights" / "north.pt", folder / "weights" / "south.pt")
+    with pytest.raises(ConfigError, match="weights/south.pt must be the file that was written"):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"threshold": 0.1}, {"rule": "mean"}, {"outputs": ["south", "north"]}, {"image_shape": [1, 48, 48]}]
+)
+def test_a_changed_decision_is_refused(folder, changes):
+    edit(folder, **changes)
+    with pytest.raises(ConfigError, match="must have the fingerprint of what it says"):
+        read(folder)
+
+
+def test_a_change_of_how_images_are_prepared_is_refused(folder):
+    study = json.loads((folder / "model.json").read_text())["study"]
+    study["data"]["intensity"] = "raw"
+    edit(folder, study=study)
+    with pytest.raises(ConfigError, match="must have the fingerprint of what it says"):
+        read(folder)
+
+
+@pytest.mark.parametrize("number", [0, 2, "1", None])
+def test_an_unknown_format_is_refused(folder, number):
+    edit(folder, format=number)
+    with pytest.raises(ConfigError, match="model.json must have format 1"):
+        read(folder)
+
+
+def test_a_file_outside_of_the_folder_is_refused(folder):
+    weights = json.loads((folder / "model.json").read_text())["weights"]
+    weights["north"]["file"] = "../../north.pt"
+    edit(folder, weights=weights)
+    with pytest.raises(ConfigError, match="must name weights by their models"):
+        read(folder)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 1, "study": 3}'])
+def test_a_broken_model_json_is_refused(folder, text):
+    (folder / "model.json").write_text(text)
+    with pytest.raises(ConfigError, match="supermodel/model.json"):
+        read(folder)
+
+
+def test_a_folder_that_is_no_super_model_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="must be a super model's folder"):
+        read(tmp_path)
+    with pytest.raises(ConfigError, match="must be a super model's folder"):
+        read(tmp_path / "missing")
+
+
+def test_equal_contents_have_equal_fingerprints_and_training_facts_do_not_count(tmp_path, make_contents):
+    contents = make_contents()
+    write(tmp_path / "a", contents)
+    write(tmp_path / "b", replace(contents, facts={"rounds": 9}))
+    assert fingerprint_of(tmp_path / "a") == fingerprint_of(tmp_path / "b")

@@ -1,0 +1,182 @@
+import itertools
+
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image
+
+from silofl.data.preparation import preparation, prepare_image, prepare_with_way_back
+from silofl.errors import DataError
+from silofl.inference.geometry import check_images, decide, decide_on_input
+
+# Every way in which a volume's axes can lie in the body.
+TURNS = [(order, signs) for order in itertools.permutations(range(3)) for signs in itertools.product((1, -1), repeat=3)]
+
+
+def affine_of(order=(0, 1, 2), signs=(1, 1, 1), spacing=(1.0, 1.0, 1.0)):
+    affine = np.eye(4)
+    affine[:3, :3] = np.diag(signs)[:, order] * spacing
+    affine[:3, 3] = (10, -20, 30)
+    return affine
+
+
+def blobs(shape):
+    """Return a label map with a box of label 1 that touches no edge and one of label 2 inside it."""
+    truth = np.zeros(shape, np.uint8)
+    truth[tuple(slice(n // 5, n - n // 6) for n in shape)] = 1
+    truth[tuple(slice(n // 3, n - n // 3) for n in shape)] = 2
+    return truth
+
+
+def there_and_back(path, study):
+    """Prepare a label map as if it were an image, and bring the one-hot probabilities of what comes out back."""
+    steps = preparation(study, has_label_map=False)
+    prepared = prepare_with_way_back(path, steps)
+    labels = np.rint(prepared.images[:, 0])
+    one_hot = np.stack([labels == number for number in range(3)], axis=1).astype(np.float32)
+    return decide_on_input(one_hot, prepared, steps)
+
+
+@pytest.fixture
+def returned(tmp_path, make_study):
+    def run(truth, affine=None, **data):
+        study = make_study(data={"intensity": "raw", **data})
+        if affine is None:
+            path = tmp_path / "truth.png"
+            Image.fromarray(truth).save(path)
+        else:
+            path = tmp_path / "truth.nii"
+            nibabel.save(nibabel.Nifti1Image(truth, affine), path)
+        return there_and_back(path, study)
+
+    return run
+
+
+def dice(a, b):
+    return 2 * np.sum(a & b) / (a.sum() + b.sum())
+
+
+def test_without_transforms_a_label_map_comes_back_as_it_is(returned):
+    for shape, affine in (((9, 14), None), ((9, 14, 5), affine_of())):
+        truth = blobs(shape)
+        np.testing.assert_array_equal(returned(truth, affine), truth)
+
+
+@pytest.mark.parametrize(("order", "signs"), TURNS[::5])
+def test_turned_axes_come_back_as_they_were(returned, order, signs):
+    truth = blobs((9, 14, 6))
+    truth[1, 2, 1] = 2  # no symmetry
+    affine = affine_of(order, signs, (0.5, 0.75, 3))
+    found = returned(truth, affine, volume_transforms=[{"Orientation": {"axcodes": "LPS"}}])
+    np.testing.assert_array_equal(found, truth)
+
+
+def test_an_oblique_volume_comes_back_as_it_was(returned):
+    tilt = np.deg2rad(25)
+    turn = np.array([[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]])
+    affine = affine_of((1, 0, 2), (-1, 1, -1), (0.7, 0.9, 2.5))
+    affine[:3, :3] = turn @ affine[:3, :3]
+    truth = blobs((9, 14, 6))
+    found = returned(truth, affine, volume_transforms=[{"Orientation": {"axcodes": "RAS"}}])
+    np.testing.assert_array_equal(found, truth)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [{"ResizeWithPadOrCrop": {"spatial_size": [16, 16]}}, {"SpatialPad": {"spatial_size": [24, 24]}}],
+    ids=["pad", "spatial_pad"],
+)
+def test_what_was_padded_comes_off_again(returned, step):
+    truth = blobs((9, 14))
+    np.testing.assert_array_equal(returned(truth, transforms=[step]), truth)
+
+
+def test_what_was_cropped_away_is_background(returned):
+    truth = np.full((12, 20), 2, np.uint8)
+    found = returned(truth, transforms=[{"CenterSpatialCrop": {"roi_size": [8, 10]}}])
+    wanted = np.zeros_like(truth)
+    wanted[2:10, 5:15] = 2
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_slices_that_were_cropped_away_are_background(returned):
+    truth = np.full((8, 9, 6), 1, np.uint8)
+    found = returned(truth, affine_of(), volume_transforms=[{"CenterSpatialCrop": {"roi_size": [8, 9, 2]}}])
+    assert found[..., 2:4].all() and not found[..., :2].any() and not found[..., 4:].any()
+
+
+def test_resize_and_crop_bring_labels_back_to_their_place(returned):
+    truth = blobs((60, 90))
+    found = returned(
+        truth, transforms=[{"Resize": {"spatial_size": [40, 60]}}, {"CenterSpatialCrop": {"roi_size": [36, 50]}}]
+    )
+    assert found.shape == truth.shape
+    for label in (1, 2):
+        assert dice(found == label, truth == label) > 0.95
+
+
+def test_a_crop_before_an_enlargement_lets_no_label_grow_over_the_edge(returned):
+    truth = np.full((20, 20), 1, np.uint8)
+    found = returned(
+        truth, transforms=[{"CenterSpatialCrop": {"roi_size": [10, 10]}}, {"Resize": {"spatial_size": [31, 31]}}]
+    )
+    wanted = np.zeros_like(truth)
+    wanted[5:15, 5:15] = 1
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "area"])
+def test_an_enlarged_picture_comes_back_whatever_the_images_interpolation(returned, mode):
+    truth = np.zeros((16, 24), np.uint8)
+    truth[4:12, 5:18] = 1
+    found = returned(truth, transforms=[{"Resize": {"spatial_size": [48, 72], "mode": mode}}])
+    np.testing.assert_array_equal(found, truth)
+
+
+@pytest.mark.parametrize("codes", ["RAS", "LPI"])
+def test_anisotropic_spacing_comes_back_to_the_grid(returned, codes):
+    truth = blobs((30, 24, 8))
+    affine = affine_of((0, 1, 2), (-1, -1, 1), (0.8, 1.2, 4.0))
+    steps = [{"Orientation": {"axcodes": codes}}, {"Spacing": {"pixdim": [1, 1, 2]}}]
+    found = returned(truth, affine, volume_transforms=steps)
+    assert found.shape == truth.shape
+    for label in (1, 2):
+        assert dice(found == label, truth == label) > 0.9
+
+
+def test_spacing_that_is_right_already_changes_nothing(returned):
+    truth = blobs((9, 14, 6))
+    found = returned(truth, affine_of(spacing=(1, 1, 3)), volume_transforms=[{"Spacing": {"pixdim": [1, 1, 3]}}])
+    np.testing.assert_array_equal(found, truth)
+
+
+def test_the_way_back_knows_the_images_that_training_knows(tmp_path, make_study, write_volume):
+    path = write_volume(shape=(20, 30, 4))
+    study = make_study(
+        data={
+            "volume_transforms": [{"Orientation": {"axcodes": "RAS"}}],
+            "transforms": [{"Resize": {"spatial_size": [32, 32]}}, "NormalizeIntensity"],
+        }
+    )
+    prepared = prepare_with_way_back(path, preparation(study, has_label_map=False))
+    np.testing.assert_array_equal(prepared.images, prepare_image(path, study))
+    assert prepared.images.shape == (4, 1, 32, 32) and prepared.shape == (20, 30, 4)
+
+
+def test_one_output_is_the_label_above_one_half():
+    probabilities = np.float32([0.2, 0.5, 0.51, 1.0]).reshape(1, 1, 2, 2)
+    np.testing.assert_array_equal(decide(probabilities), [[[0, 0], [1, 1]]])
+
+
+@pytest.mark.parametrize(
+    ("images", "reason"),
+    [
+        (np.zeros((1, 1, 8, 9)), r"must have shape \(n, 1, 8, 8\) as in training, not \(1, 1, 8, 9\)"),
+        (np.zeros((0, 1, 8, 8)), "must have shape"),
+        (np.zeros((1, 8, 8)), "must have shape"),
+        (np.full((1, 1, 8, 8), np.nan), "must be finite"),
+    ],
+)
+def test_images_of_another_form_are_refused(images, reason):
+    with pytest.raises(DataError, match=reason):
+        check_images(images, (1, 8, 8))

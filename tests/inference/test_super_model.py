@@ -1,0 +1,272 @@
+from dataclasses import replace
+
+import nibabel
+import numpy as np
+import pydicom
+import pytest
+import SimpleITK
+import torch
+from PIL import Image
+from pydicom.dataset import FileDataset, FileMetaDataset
+from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
+
+from silofl.data.parts import Part
+from silofl.errors import ConfigError, DataError
+from silofl.inference import SuperModel
+from silofl.inference.directory import write
+from silofl.models import build_model
+from silofl.training.evaluation import predict as evaluate
+
+CPU = torch.device("cpu")
+
+
+def images(n, shape=(1, 32, 32), seed=0):
+    return np.random.default_rng(seed).random((n, *shape), dtype=np.float32)
+
+
+@pytest.fixture
+def make(make_contents):
+    """Build a super model; options as `make_contents`."""
+    return lambda *args, **options: SuperModel.of(make_contents(*args, **options), CPU)
+
+
+# --- the choice
+
+
+def test_scores_are_the_mean_over_slices_of_the_selectors_softmax(make):
+    model, case = make(scores=None), images(5)
+    with torch.no_grad():
+        one_by_one = [
+            model.selector(torch.from_numpy(case[i : i + 1])).double().softmax(1).numpy()[0] for i in range(5)
+        ]
+    found = model.scores(case, 2)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, np.mean(one_by_one, axis=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("scores", "threshold", "wanted"),
+    [((0.3, 0.7), 0.6, "south"), ((0.9, 0.1), 0.6, "north"), ((0.45, 0.55), 0.6, "global"), ((0.5, 0.5), 0.0, "north")],
+)
+def test_a_site_above_the_threshold_answers_and_else_the_global_model(make, scores, threshold, wanted):
+    model = make(scores=scores, threshold=threshold)
+    prediction = model.predict(images(2))
+    assert prediction.model == wanted == model.choose(model.scores(images(2), 8))
+    assert prediction.is_fallback == (wanted == "global")
+    assert prediction.scores == pytest.approx(dict(zip(("north", "south"), scores, strict=True)))
+    np.testing.assert_array_equal(prediction.label_map, model.predict(images(2), site=wanted).label_map)
+
+
+def test_a_threshold_of_the_call_stands_in_for_the_models_own(make):
+    model = make(scores=(0.3, 0.7), threshold=0.6)
+    assert model.predict(images(1), threshold=0.8).model == "global"
+    assert model.predict(images(1)).model == "south"
+
+
+@pytest.mark.parametrize(("scores", "wanted"), [((0.5, 0.2, 0.3), "global"), ((0.2, 0.35, 0.45), "south")])
+def test_without_a_threshold_the_best_output_answers_be_it_the_global_model(make, scores, wanted):
+    prediction = make(scores=scores, threshold=None, outputs=("global", "north", "south")).predict(images(1))
+    assert prediction.model == wanted and not prediction.is_fallback
+
+
+def test_one_model_alone_answers_without_scores(make):
+    prediction = make("only").predict(images(2))
+    assert (prediction.model, prediction.scores, prediction.is_fallback) == ("global", {}, False)
+
+
+def test_a_site_that_is_named_answers_whatever_the_scores(make):
+    prediction = make(scores=(0.1, 0.9)).predict(images(2), site="north")
+    assert prediction.model == "north" and not prediction.is_fallback and prediction.scores["south"] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "reason"),
+    [
+        ("selector", {"site": "noth"}, "must be one of global, north, south, not 'noth'.*did you mean 'north'"),
+        ("selector", {"batch_size": 0}, "batch_size must be a whole number of at least 1, not 0"),
+        ("selector", {"threshold": 1.1}, r"threshold must lie in \[0, 1\], not 1.1"),
+        ("selector", {"threshold": 0.5, "site": "north"}, "threshold must go with a selector's choice"),
+        ("mean", {"threshold": 0.5}, "threshold must go with a selector's choice"),
+    ],
+)
+def test_options_that_are_wrong_or_do_nothing_are_refused(make, rule, options, reason):
+    with pytest.raises(ConfigError, match=reason):
+        make(rule).predict(images(1), **options)
+
+
+# --- the mixtures
+
+
+def test_without_a_selector_all_sites_answer_with_equal_weight(make):
+    model = make("mean")
+    answer = model.answer(images(3), 8)
+    both = [model.probabilities(name, images(3), 8) for name in ("north", "south")]
+    np.testing.assert_allclose(answer.probabilities, np.mean(both, axis=0), atol=1e-6)
+    assert model.predict(images(3)).model == "mean of all sites"
+
+
+def test_an_ensemble_weighs_every_model_by_its_score(make, make_study):
+    model = make(scores=(0.25, 0.75), study=make_study(answer="ensemble"))
+    answer = model.answer(images(3), 8)
+    north, south = (model.probabilities(name, images(3), 8) for name in ("north", "south"))
+    np.testing.assert_allclose(answer.probabilities, 0.25 * north + 0.75 * south, atol=1e-6)
+    assert model.predict(images(3)).model == "ensemble"
+    with pytest.raises(ConfigError, match="threshold must go with a selector's choice"):
+        model.predict(images(3), threshold=0.5)
+
+
+# --- what comes out
+
+
+@pytest.mark.parametrize("labels", [{1: "organ"}, {1: "organ", 2: "lesion"}])
+def test_label_maps_are_those_of_the_evaluation_in_training(make, make_study, labels):
+    model, case = make("only", study=make_study(labels=labels)), images(5)
+    part = Part(case, np.zeros((5, 32, 32), np.uint8), tuple("abcde"), (None,) * 5, tuple("abcde"))
+    found = model.predict(case).label_map
+    np.testing.assert_array_equal(found, evaluate(model.network("global"), part, 2, CPU))
+    assert found.dtype == np.uint8 and set(np.unique(found)) == {0, *labels}
+
+
+def test_probabilities_are_the_networks_own(make, make_study):
+    softmax = make("only").probabilities("global", images(3), 2)
+    assert softmax.shape == (3, 3, 32, 32) and softmax.dtype == np.float32
+    np.testing.assert_allclose(softmax.sum(axis=1), 1, rtol=1e-5)
+    sigmoid = make("only", study=make_study(labels={1: "organ"})).probabilities("global", images(3), 2)
+    assert sigmoid.shape == (3, 1, 32, 32) and 0 < sigmoid.min() < sigmoid.max() < 1
+
+
+@pytest.mark.parametrize("normalization", ["batch", "batch_stateless", "instance", "group"])
+def test_the_answer_does_not_depend_on_the_batch_size(make, make_study, normalization):
+    model, case = make(scores=None, study=make_study(model={"normalization": normalization})), images(7)
+    wanted = model.answer(case, 7)
+    for size in (1, 2, 3, 8):
+        found = model.answer(case, size)
+        assert found.model == wanted.model and found.scores == pytest.approx(wanted.scores)
+        np.testing.assert_allclose(found.probabilities, wanted.probabilities, atol=1e-5)
+
+
+def test_amplitude_normalisation_acts_on_the_models_and_not_on_the_selector(make, make_study):
+    model, case = make(scores=None, study=make_study(amplitude_band=0)), images(2)
+    brighter = case + np.float32(0.5)
+    assert not np.allclose(model.scores(case), model.scores(brighter), rtol=1e-4, atol=0)
+    # Only the mean intensity is replaced: a brighter image is the same to the models.
+    found = [model.probabilities("north", one) for one in (case, brighter)]
+    np.testing.assert_allclose(*found, atol=1e-4)
+
+
+def test_a_class_is_the_mean_over_the_cases_slices(make, make_study):
+    model, case = make("only", study=make_study("classification")), images(3)
+    prediction = model.predict(case)
+    mean = model.probabilities("global", case).mean(axis=0)
+    assert prediction.label == mean.argmax() and prediction.label_map is None
+    assert prediction.class_scores == pytest.approx({"normal": mean[0], "tumour": mean[1]}, rel=1e-5)
+
+
+def test_a_loaded_super_model_is_the_one_that_was_written(tmp_path, make_contents):
+    contents = make_contents(scores=None)
+    write(tmp_path / "supermodel", contents)
+    ours, theirs = (
+        m.answer(images(3)) for m in (SuperModel.of(contents, CPU), SuperModel.load(tmp_path / "supermodel", "cpu"))
+    )
+    assert ours.scores == theirs.scores
+    np.testing.assert_array_equal(ours.probabilities, theirs.probabilities)
+
+
+def test_counters_of_batches_may_be_missing_and_nothing_else(make_contents):
+    contents = make_contents("only")
+    state = {name: value for name, value in contents.models["global"].items() if "num_batches" not in name}
+    assert len(state) < len(contents.models["global"])
+    SuperModel.of(replace(contents, models={"global": state}), CPU)
+    state.popitem()
+    with pytest.raises(ConfigError, match="weights of 'global' must be those of the study's network"):
+        SuperModel.of(replace(contents, models={"global": state}), CPU)
+
+
+def test_weights_of_another_network_are_refused(make_contents, make_study):
+    other = build_model(make_study(model={"features": [8, 4, 4, 4, 4, 4]}), (1, 32, 32), 0).state_dict()
+    with pytest.raises(ConfigError, match="weights of 'global' must have the shapes"):
+        SuperModel.of(replace(make_contents("only"), models={"global": other}), CPU)
+
+
+# --- files
+
+
+def test_a_volume_is_answered_on_its_own_grid(make, write_volume, make_study):
+    affine = np.array([[0, -1.2, 0.1, 3], [0.9, 0, 0, 4], [0, 0.1, 3, 5], [0, 0, 0, 1]])
+    data = {
+        "volume_transforms": [{"Orientation": {"axcodes": "LPS"}}],
+        "transforms": [{"Resize": {"spatial_size": [32, 32]}}],
+    }
+    prediction = make(study=make_study(data=data)).predict(write_volume(shape=(40, 36, 5), affine=affine))
+    assert prediction.label_map.shape == (40, 36, 5) and prediction.label_map.dtype == np.uint8
+    np.testing.assert_allclose(prediction.affine, affine, rtol=1e-6)
+    voxel_ml = abs(np.linalg.det(affine[:3, :3])) / 1000
+    wanted = {
+        "organ": np.sum(prediction.label_map == 1) * voxel_ml,
+        "lesion": np.sum(prediction.label_map == 2) * voxel_ml,
+    }
+    assert prediction.volumes_ml == pytest.approx(wanted) and sum(wanted.values()) > 0
+
+
+def test_a_picture_is_answered_in_its_size_without_a_volume(tmp_path, make, make_study):
+    Image.fromarray((images(1)[0, 0, :20] * 255).astype(np.uint8)).save(tmp_path / "a.png")
+    study = make_study(data={"transforms": [{"Resize": {"spatial_size": [32, 32]}}]})
+    prediction = make(study=study).predict(str(tmp_path / "a.png"))
+    assert prediction.label_map.shape == (20, 32)
+    assert prediction.volumes_ml is None and prediction.affine is None
+
+
+def test_an_image_that_comes_out_in_another_size_is_refused(make, write_volume):
+    with pytest.raises(DataError, match=r"must have shape \(n, 1, 32, 32\) as in training, not \(3, 1, 30, 32\)"):
+        make().predict(write_volume(shape=(30, 32, 3)))
+
+
+def write_dicom(folder, volume, direction, spacing, origin):
+    """Write volume (X, Y, Z) as a CT series; direction's columns are the axes in DICOM's world."""
+    folder.mkdir()
+    series, study = generate_uid(), generate_uid()
+    for z in range(volume.shape[2]):
+        meta = FileMetaDataset()
+        meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = CTImageStorage, generate_uid()
+        meta.TransferSyntaxUID = ExplicitVRLittleEndian
+        data = FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
+        data.SOPClassUID, data.SOPInstanceUID = CTImageStorage, meta.MediaStorageSOPInstanceUID
+        data.SeriesInstanceUID, data.StudyInstanceUID, data.Modality, data.PatientID = series, study, "CT", "p1"
+        data.ImagePositionPatient = [float(v) for v in np.round(origin + direction[:, 2] * spacing[2] * z, 8)]
+        data.ImageOrientationPatient = [float(v) for v in np.round(direction[:, :2].T.ravel(), 8)]
+        data.PixelSpacing, data.SliceThickness = [spacing[1], spacing[0]], spacing[2]
+        data.InstanceNumber, data.Rows, data.Columns = z + 1, volume.shape[1], volume.shape[0]
+        data.SamplesPerPixel, data.PhotometricInterpretation = 1, "MONOCHROME2"
+        data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 16, 16, 15, 1
+        data.RescaleSlope, data.RescaleIntercept = 1, 0
+        data.PixelData = np.ascontiguousarray(volume[:, :, z].T).tobytes()
+        pydicom.dcmwrite(folder / f"{99 - z}.dcm", data)
+    return folder
+
+
+@pytest.mark.parametrize("degrees", [0, 20])
+def test_one_case_as_nifti_mha_and_dicom_has_one_label_map(tmp_path, make, make_study, degrees):
+    tilt = np.deg2rad(degrees)
+    direction = np.array([[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]])
+    spacing, origin = np.array([0.5, 0.75, 2.0]), np.array([10.0, 20.0, 30.0])
+    volume = np.random.default_rng(0).integers(-900, 900, (40, 36, 5), dtype=np.int16)
+    # DICOM and ITK count to the left and to the back, NIfTI to the right and to the front.
+    affine = np.eye(4)
+    affine[:3, :3], affine[:3, 3] = np.diag([-1, -1, 1]) @ direction * spacing, np.diag([-1, -1, 1]) @ origin
+    nibabel.save(nibabel.Nifti1Image(volume, affine), tmp_path / "v.nii.gz")
+    image = SimpleITK.GetImageFromArray(volume.transpose(2, 1, 0))
+    image.SetSpacing(spacing.tolist())
+    image.SetOrigin(origin.tolist())
+    image.SetDirection(direction.ravel().tolist())
+    SimpleITK.WriteImage(image, tmp_path / "v.mha")
+    write_dicom(tmp_path / "series", volume, direction, spacing, origin)
+    steps = [{"Orientation": {"axcodes": "RAS"}}, {"Spacing": {"pixdim": [0.6, 0.7, 2]}}]
+    study = make_study(data={"volume_transforms": steps, "transforms": [{"Resize": {"spatial_size": [32, 32]}}]})
+    model = make(scores=None, study=study)
+    first, *others = (model.predict(tmp_path / name) for name in ("v.nii.gz", "v.mha", "series"))
+    assert first.label_map.shape == volume.shape and len(np.unique(first.label_map)) > 1
+    for other in others:
+        assert other.model == first.model
+        np.testing.assert_allclose(other.affine, affine, atol=1e-4)
+        # The affines differ in their last bits, and interpolation with them.
+        assert np.mean(other.label_map != first.label_map) < 1e-3
