@@ -11,18 +11,22 @@ ROOT = Path(__file__).resolve().parents[1]
 CUSTOM = ROOT / "custom"
 SOURCES = sorted((CUSTOM / "silofl").rglob("*.py"))
 CONFIGURATIONS = sorted((ROOT / "jobs").glob("*/app/config/config_fed_*.json"))
-ROOMS = {"algorithms", "data", "flare", "models", "report", "rounds", "training"}
+ROOMS = {"algorithms", "data", "flare", "inference", "models", "report", "rounds", "training"}
 # Room -> what no file in it imports.
 FORBIDDEN = {
     "algorithms": [
         "nvflare",
         "monai",
-        *(f"silofl.{room}" for room in ("data", "training", "rounds", "models", "report", "flare")),
+        *(f"silofl.{room}" for room in ("data", "training", "inference", "rounds", "models", "report", "flare")),
         "silofl.config",
     ],
-    "data": ["nvflare", *(f"silofl.{room}" for room in ("training", "rounds", "flare", "report"))],
-    "models": ["nvflare", *(f"silofl.{room}" for room in ("data", "training", "rounds", "flare", "report"))],
-    "training": ["nvflare", "silofl.rounds", "silofl.flare", "silofl.report"],
+    "data": ["nvflare", *(f"silofl.{room}" for room in ("training", "inference", "rounds", "flare", "report"))],
+    "models": [
+        "nvflare",
+        *(f"silofl.{room}" for room in ("data", "training", "inference", "rounds", "flare", "report")),
+    ],
+    "training": ["nvflare", "silofl.inference", "silofl.rounds", "silofl.flare", "silofl.report"],
+    "inference": ["nvflare", "silofl.rounds", "silofl.flare", "silofl.report"],
     "rounds": ["nvflare", "silofl.flare", "silofl.report"],
     "report": ["nvflare", "silofl.flare"],
 }

@@ -14,6 +14,7 @@ from silofl.data.importers import LAYOUTS
 from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError
 from silofl.files import held
+from silofl.flare.compared_runs import METHODS, Comparison
 from silofl.flare.simulate import Simulation, read_data, study_file
 
 JOB = Path(__file__).resolve().parents[1] / "jobs" / "fedavg_phantoms"
@@ -31,9 +32,44 @@ OPTIONS = {
         "--json",
         *LAYOUTS,
     ],
-    "simulate": ["job", "--data", "--out", "--rounds", "--seed", "--sites", "--threads", "--prepare", "--json"],
+    "simulate": [
+        "job",
+        "--data",
+        "--out",
+        "--rounds",
+        "--seed",
+        "--sites",
+        "--threads",
+        "--prepare",
+        "--json",
+        "--leave-out",
+    ],
     "resume": ["run", "--json"],
+    "compare": [
+        "JOB",
+        "--data",
+        "--out",
+        "--seeds",
+        "--methods",
+        "--pooled",
+        "--rounds",
+        "--threads",
+        "--json",
+        *METHODS,
+    ],
     "report": ["RUN", "--out"],
+    "predict": [
+        "SUPERMODEL",
+        "INPUT",
+        "--out",
+        "--picture",
+        "--site",
+        "--threshold",
+        "--batch-size",
+        "--device",
+        "--json",
+    ],
+    "export": ["SUPERMODEL", "--out"],
 }
 
 
@@ -372,6 +408,85 @@ def test_prepare_writes_what_plain_nvflare_needs_and_says_how_to_go_on(silofl, t
     assert written == {"resources.json", "site.yaml", "server.yaml"}
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--leave-out", "nort"], "--leave-out must be among north, south, not 'nort' (did you mean 'north'?)"),
+        (["--leave-out", "coast"], "not 'coast'\n"),
+        (["--leave-out", "north", "--sites", "north,south"], "must name a site that does not train, not 'north'"),
+        (["--leave-out", "north", "--sites", "nort"], "--sites must be among north, south, not 'nort'"),
+        (["--leave-out", "north", "--threads", "2"], "the number of sites, 1, not 2"),
+        (["--leave-out", "north"], "federation.min_sites must be at most 1"),
+    ],
+)
+def test_a_site_that_cannot_be_left_out_is_refused(refused, tmp_path, two_sites, options, reason):
+    assert reason in refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run", *options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_at_least_one_site_must_train_beside_the_one_that_is_left_out(refused, tmp_path, two_sites):
+    shutil.rmtree(two_sites / "south")
+    error = refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run", "--leave-out", "north")
+    assert "--leave-out must leave at least one site to train" in error
+
+
+def test_data_of_the_site_that_is_left_out_are_read_before_anything_starts(silofl, tmp_path, phantoms, job):
+    (tmp_path / "data" / "south").mkdir(parents=True)
+    (tmp_path / "data" / "south" / "dataset.json").write_text("{}")
+    shutil.copytree(phantoms / "north", tmp_path / "data" / "north")
+    run = ["simulate", job(federation={"min_sites": 1}), "--data", tmp_path / "data", "--out", tmp_path / "run"]
+    code, _, error = silofl(*run, "--leave-out", "south")
+    assert code == 2 and "site 'south': dataset.json must have" in error
+    assert not (tmp_path / "run").exists()
+
+
+# --- compare
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--seeds", "0,x"], "--seeds: must be a whole number of at least 0, not 'x'"),
+        (["--seeds", ""], "not ''"),
+        (["--seeds", "0,1,0"], "--seeds must name each seed once, not 0,1,0"),
+        (["--seeds", "4294967296"], "seed must be less than 4294967296"),
+        (["--methods", "fedavgg"], "not 'fedavgg' (did you mean 'fedavg'?)"),
+        (["--methods", "local,local"], "must have names of their own, not 'local' twice"),
+        (["--methods", ","], "must give at least one name"),
+        (["--rounds", "0"], "--rounds"),
+        (["--threads", "3"], "the number of sites, 2, not 3"),
+        ([], "dataset.json must have the key 'task'"),
+        (["--pooled"], "dataset.json must have the key 'task'"),
+    ],
+)
+def test_a_comparison_that_cannot_be_is_refused_before_anything_starts(refused, tmp_path, two_sites, options, reason):
+    assert reason in refused("compare", JOB, "--data", two_sites, "--out", tmp_path / "out", "--seeds", "0", *options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_comparison_of_a_job_twice_or_of_none_is_refused(refused, tmp_path, two_sites):
+    out = ["--data", two_sites, "--out", tmp_path / "out"]
+    assert "not 'fedavg_phantoms' twice" in refused("compare", JOB, JOB, *out)
+    assert "JOB" in refused("compare", *out)
+    assert "must be a job folder" in refused("compare", tmp_path / "nowhere", *out)
+
+
+def test_compare_hands_on_what_it_was_given_and_prints_the_table_for_programs(silofl, monkeypatch, tmp_path):
+    seen = []
+
+    def compare(asked, out, console):
+        seen.append(asked)
+        out.mkdir()
+        (out / "table.json").write_text(json.dumps({"rows": []}))
+        return 3
+
+    monkeypatch.setattr("silofl.flare.compare.compare", compare)
+    options = ["--seeds", "4,2", "--methods", "local,fedsm", "--pooled", "--rounds", 2, "--threads", 1, "--json"]
+    code, out, _ = silofl("compare", "one", "two", "--data", "data", "--out", tmp_path / "out", *options)
+    assert (code, json.loads(out)) == (3, {"rows": []})
+    assert seen == [Comparison((Path("one"), Path("two")), ("local", "fedsm"), (4, 2), 2, "data", 1, is_pooled=True)]
+
+
 # --- resume and report
 
 
@@ -428,10 +543,11 @@ def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
     monkeypatch.setattr("silofl.flare.simulate.start", lambda *arguments: seen.append(arguments[:-1]) or 0)
     run = ["simulate", JOB, "--data", "data", "--out", "run"]
     assert silofl(*run)[0] == 0
-    assert silofl(*run, "--rounds", 2, "--seed", 0, "--sites", "a,b", "--threads", 1)[0] == 0
+    options = ["--rounds", 2, "--seed", 0, "--sites", "a,b", "--threads", 1, "--leave-out", "c"]
+    assert silofl(*run, *options)[0] == 0
     assert seen == [
         (JOB, Path("run"), Simulation("data"), {}),
-        (JOB, Path("run"), Simulation("data", ("a", "b"), 1), {"rounds": 2, "seed": 0}),
+        (JOB, Path("run"), Simulation("data", ("a", "b"), 1, "c"), {"rounds": 2, "seed": 0}),
     ]
 
 
@@ -451,6 +567,14 @@ def test_json_leaves_standard_output_to_the_result_alone(silofl, monkeypatch, tm
     answered, out, error = silofl("resume", tmp_path, "--json")
     assert (answered, json.loads(out)) == (code, result)
     assert error == "round 1/1\n"
+
+
+def test_json_holds_the_test_on_the_site_that_was_left_out(silofl, monkeypatch, tmp_path):
+    (tmp_path / "results.json").write_text(json.dumps({"status": "COMPLETE"}))
+    (tmp_path / "unseen.json").write_text(json.dumps({"site": "coast", "value": 0.5}))
+    monkeypatch.setattr("silofl.flare.simulate.resume", lambda run, console: 0)
+    _, out, _ = silofl("resume", tmp_path, "--json")
+    assert json.loads(out) == {"status": "COMPLETE", "unseen": {"site": "coast", "value": 0.5}}
 
 
 def test_json_without_a_result_is_nothing(silofl, monkeypatch, tmp_path):

@@ -46,6 +46,7 @@ def _parser() -> Parser:
     _add_import(commands)
     _add_simulate(commands)
     _add_resume(commands)
+    _add_compare(commands)
     _add_report(commands)
     _add_predict(commands)
     _add_export(commands)
@@ -87,6 +88,7 @@ def _add_simulate(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--seed", type=_natural, help="instead of the study's")
     command.add_argument("--sites", type=_names, default=[], help="sites that take part, as a,b; all by default")
     command.add_argument("--threads", type=_count, help="sites at a time; all by default")
+    command.add_argument("--leave-out", metavar="SITE", help="trains not; the super model is tested on all its cases")
     command.add_argument("--prepare", type=Path, metavar="WORKSPACE", help="only write local/ for nvflare simulator")
     command.add_argument("--json", action="store_true", help="results.json on standard output, all else on the other")
     command.set_defaults(command=_simulate)
@@ -97,6 +99,23 @@ def _add_resume(commands: argparse._SubParsersAction) -> None:
     command.add_argument("run", type=Path, help="folder of the run")
     command.add_argument("--json", action="store_true", help="results.json on standard output, all else on the other")
     command.set_defaults(command=_resume)
+
+
+def _add_compare(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser("compare", help="run jobs and methods with several seeds and print one table")
+    command.add_argument("jobs", type=Path, nargs="+", metavar="JOB", help="job folder; methods take the first's study")
+    command.add_argument("--data", type=Path, help="folder with one folder a site; phantoms/ by default")
+    command.add_argument("--out", type=Path, required=True, help="folder of the runs and the table; goes on in it")
+    command.add_argument("--seeds", type=_seeds, default=(0, 1, 2), help="as 0,1,2, which is the default")
+    methods = "local, fedavg, fedprox, finetuning, softpull, fedsm, fedsm-extra"
+    command.add_argument("--methods", type=_names, default=[], help=f"of the first job's study, as a,b: {methods}")
+    command.add_argument(
+        "--pooled", action="store_true", help="also train on all sites' data in one place: simulation only"
+    )
+    command.add_argument("--rounds", type=_count, help="instead of the studies'")
+    command.add_argument("--threads", type=_count, help="sites at a time; all by default")
+    command.add_argument("--json", action="store_true", help="table.json on standard output, all else on the other")
+    command.set_defaults(command=_compare)
 
 
 def _add_report(commands: argparse._SubParsersAction) -> None:
@@ -158,14 +177,14 @@ def _simulate(options: argparse.Namespace) -> int:
     from silofl.flare import simulate
 
     if options.prepare:
-        if options.job or options.out:
+        if options.job or options.out or options.leave_out:
             Parser(prog="silofl simulate").error("--prepare must stand alone; it only writes a workspace")
         return simulate.prepare(options.prepare)
     missing = [name for name, value in (("JOB", options.job), ("--out", options.out)) if value is None]
     if missing:
         Parser(prog="silofl simulate").error(f"JOB and --out must be given; missing: {', '.join(missing)}")
     data = str(options.data) if options.data else None
-    wanted = simulate.Simulation(data, tuple(options.sites), options.threads)
+    wanted = simulate.Simulation(data, tuple(options.sites), options.threads, options.leave_out)
     console = _console(options.json)
     return _with_json(
         options, options.out, simulate.start(options.job, options.out, wanted, _changes(options), console)
@@ -176,6 +195,19 @@ def _resume(options: argparse.Namespace) -> int:
     from silofl.flare import simulate
 
     return _with_json(options, options.run, simulate.resume(options.run, _console(options.json)))
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from silofl.flare.compare import compare
+    from silofl.flare.compared_runs import Comparison
+
+    jobs, methods = tuple(options.jobs), tuple(options.methods)
+    data = str(options.data) if options.data else None
+    asked = Comparison(jobs, methods, options.seeds, options.rounds, data, options.threads, options.pooled)
+    code = compare(asked, options.out, _console(options.json))
+    if options.json and code != ExitCode.INTERRUPTED:
+        print((options.out / "table.json").read_text(), end="")
+    return code
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -211,7 +243,8 @@ def _console(is_json: bool = False) -> Console:
 
 def _with_json(options: argparse.Namespace, run: Path, code: int) -> int:
     if options.json and (run / "results.json").is_file():
-        print((run / "results.json").read_text(), end="")
+        results, unseen = json.loads((run / "results.json").read_text()), run / "unseen.json"
+        print(json.dumps(results | ({"unseen": json.loads(unseen.read_text())} if unseen.is_file() else {}), indent=1))
     return code
 
 
@@ -232,6 +265,10 @@ def _natural(text: str) -> int:
     return int(text)
 
 
+def _seeds(text: str) -> tuple[int, ...]:
+    return tuple(_natural(seed) for seed in text.split(","))
+
+
 def _share(text: str) -> float:
     try:
         value = float(text)
@@ -245,5 +282,5 @@ def _share(text: str) -> float:
 def _names(text: str) -> list[str]:
     names = [name for name in text.split(",") if name]
     if not names:
-        raise argparse.ArgumentTypeError(f"must name at least one site, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must give at least one name, not {text!r}")
     return names

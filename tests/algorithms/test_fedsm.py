@@ -1,8 +1,18 @@
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from silofl.algorithms.fedavg import uniform_weights
-from silofl.algorithms.fedsm import choose_model, softpull_weights
+from silofl.algorithms.fedsm import (
+    AdamState,
+    GradientStep,
+    adam_step,
+    choose_model,
+    site_loss,
+    softpull_weights,
+    tune_threshold,
+)
 from silofl.algorithms.mixing import mix
 from silofl.errors import AggregationError, ConfigError
 
@@ -62,3 +72,85 @@ def test_a_score_at_the_threshold_falls_back_to_the_global_model():
 def test_a_choice_that_makes_no_sense_is_refused(scores, threshold):
     with pytest.raises(ConfigError, match="must"):
         choose_model(scores, threshold)
+
+
+def test_the_site_loss_is_the_cross_entropy_of_the_sites_own_index_whatever_the_targets():
+    logits = torch.tensor([[0.0, 1.0, 3.0], [2.0, 0.0, 0.0]])
+    loss = site_loss(2)(logits, torch.tensor([0, 1]))
+    assert loss == nn.functional.cross_entropy(logits, torch.tensor([2, 2]))
+
+
+def test_gathered_gradients_are_those_of_one_batch_of_all_examples():
+    model = nn.Linear(3, 2)
+    before = model.weight.detach().clone()
+    inputs, step, loss = torch.arange(15.0).reshape(5, 3) / 10, GradientStep(), site_loss(1)
+    for batch in (inputs[:4], inputs[4:]):
+        step(model, None, loss, (batch, None))
+    gathered = step.mean(model)
+    model.zero_grad()
+    loss(model(inputs), None).backward()
+    for name, parameter in model.named_parameters():
+        np.testing.assert_allclose(gathered[name], parameter.grad.numpy(), rtol=1e-5)
+    assert torch.equal(model.weight, before)
+
+
+def test_gathering_begins_anew_whatever_gradient_a_model_brings():
+    model = nn.Linear(2, 2)
+    site_loss(0)(model(torch.ones(1, 2)), None).backward()
+    step = GradientStep()
+    step(model, None, site_loss(1), (torch.ones(1, 2), None))
+    gathered = step.mean(model)["bias"]
+    probabilities = model(torch.ones(1, 2)).softmax(dim=1)[0].detach().numpy()
+    np.testing.assert_allclose(gathered, probabilities - [0, 1], rtol=1e-5)
+
+
+def test_adam_steps_of_arrays_are_those_of_torch():
+    weight = torch.tensor([0.5, -2.0], requires_grad=True)
+    optimizer = torch.optim.Adam([weight], lr=0.1)
+    arrays = {"w": weight.detach().numpy().copy()}
+    state = AdamState.zero(arrays)
+    for gradient in ([1.0, -3.0], [0.5, 4.0], [0.0, 1.0]):
+        weight.grad = torch.tensor(gradient)
+        optimizer.step()
+        arrays, state = adam_step(arrays, {"w": np.float32(gradient)}, state, 0.1)
+        np.testing.assert_array_equal(arrays["w"], weight.detach().numpy())
+    assert state.steps == 3
+
+
+def test_adams_first_step_moves_every_weight_by_the_learning_rate():
+    arrays = {"w": np.float32([1, 1])}
+    new, state = adam_step(arrays, {"w": np.float32([0.25, -4])}, AdamState.zero(arrays), 0.1)
+    # m / (1 - 0.9) = g and v / (1 - 0.999) = g^2, so the step is lr * g / |g|
+    np.testing.assert_allclose(new["w"], [0.9, 1.1], rtol=1e-6)
+    np.testing.assert_allclose(state.mean["w"], [0.025, -0.4], rtol=1e-6)
+    np.testing.assert_allclose(state.square["w"], [0.001 * 0.0625, 0.001 * 16], rtol=1e-5)
+    np.testing.assert_array_equal(arrays["w"], [1, 1])
+
+
+def test_the_threshold_is_the_one_with_the_best_mean_over_sites_not_over_cases():
+    # thresholds 0, 0.5, 1; means of site 1: 0.9, 0.8, 0.1 (of 10 cases), of site 2: 0.2, 0.8, 0.9 (of 1)
+    sums = [[[9.0, 10], [8.0, 10], [1.0, 10]], [[0.2, 1], [0.8, 1], [0.9, 1]]]
+    # means over the sites: 0.55, 0.8, 0.5; over all 11 cases 0 would win
+    assert tune_threshold(sums, (0.0, 0.5, 1.0)) == 0.5
+
+
+def test_among_equal_thresholds_the_largest_is_taken():
+    assert tune_threshold([[[0.6, 2], [0.6, 2], [0.5, 2]]], (0.0, 0.5, 1.0)) == 0.5
+
+
+def test_a_site_without_validation_cases_has_no_say_in_the_threshold():
+    sums = [[[0.0, 0], [0.0, 0]], [[0.9, 1], [0.1, 1]]]
+    assert tune_threshold(sums, (0.0, 1.0)) == 0.0
+    assert tune_threshold(sums[:1], (0.0, 1.0)) == 1.0
+
+
+@pytest.mark.parametrize("sums", [[[[1.0, 2]]], [[[1.0], [2.0]]], [[[float("nan"), 1], [1.0, 1]]]])
+def test_counts_that_do_not_fit_the_thresholds_are_refused(sums):
+    with pytest.raises(AggregationError, match="a sum and a count for 2 thresholds"):
+        tune_threshold(sums, (0.0, 1.0))
+
+
+def test_at_one_over_k_all_weights_are_the_same_number():
+    for sites in range(2, 12):
+        weights = softpull_weights(sites, 1 / sites)
+        assert np.all(weights == 1 / sites)

@@ -43,3 +43,27 @@ def test_unknown_names_are_refused_with_the_nearest(arguments, message):
 def test_a_constant_that_would_do_nothing_is_refused(algorithm, change):
     with pytest.raises(ConfigError, match="without it, it does nothing"):
         find_recipe(algorithm, "recommended", change)
+
+
+def test_fedsms_presets_differ_in_how_the_selector_learns():
+    recipes = [find_recipe("fedsm", preset, {}) for preset in PRESET_NAMES]
+    assert [recipe.selector for recipe in recipes] == ["local_steps", "moments", "gradients"]
+    assert [recipe.selector_network for recipe in recipes] == ["vgg11", "vgg11", "light"]
+    assert all(recipe.mixing == "softpull" and recipe.self_weight == 0.7 for recipe in recipes)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "message"),
+    [
+        ("fedavg", {"self_weight": 0.5}, "must go with mixing: softpull"),
+        ("softpull", {"selector_steps": 2}, "must go with selector: gradients"),
+        ("fedavg", {"selector": "gradients"}, "selector must go with mixing: softpull"),
+        ("fedsm", {"stays_home": "batchnorm"}, "stays_home must be nothing where a selector"),
+        ("fedsm", {"selector_labels": "best_model"}, "extra_rounds must be at least 1"),
+        ("fedsm", {"selector_labels": "best_model", "extra_rounds": 2, "threshold": 0.5}, "learns the site"),
+        ("fedsm", {"extra_rounds": 2}, "extra_rounds must go with"),
+    ],
+)
+def test_answers_that_do_not_go_together_are_refused(algorithm, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        find_recipe(algorithm, "recommended", changes)

@@ -260,7 +260,7 @@ def test_one_case_as_nifti_mha_and_dicom_has_one_label_map(tmp_path, make, make_
     image.SetDirection(direction.ravel().tolist())
     SimpleITK.WriteImage(image, tmp_path / "v.mha")
     write_dicom(tmp_path / "series", volume, direction, spacing, origin)
-    steps = [{"Orientation": {"axcodes": "RAS"}}, {"Spacing": {"pixdim": [0.6, 0.7, 2]}}]
+    steps = [{"Orientation": {"axcodes": "RAS"}}, {"Spacing": {"pixdim": [0.6, 0.71, 2]}}]
     study = make_study(data={"volume_transforms": steps, "transforms": [{"Resize": {"spatial_size": [32, 32]}}]})
     model = make(scores=None, study=study)
     first, *others = (model.predict(tmp_path / name) for name in ("v.nii.gz", "v.mha", "series"))

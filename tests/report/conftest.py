@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import yaml
 
-from silofl.report.folder import Pictures
+from silofl.report.folder import Pictures, SelectorFeatures
 from silofl.rounds.ledger import Round
 
 RUN_ID = "small-1"
@@ -18,6 +18,15 @@ RECIPE = {
     "mixing": "shared",
     "weights": "examples",
     "server_lr": 1.0,
+}
+
+SELECTOR_RECIPE = {
+    "stays_home": "nothing",
+    "mixing": "softpull",
+    "self_weight": 0.7,
+    "selector": "gradients",
+    "selector_steps": 1,
+    "threshold": "tuned",
 }
 
 
@@ -51,6 +60,47 @@ def results():
             "validation": {"east": {"value": 0.4}, "west": {"value": 0.6}},
         }
         return values | changes
+
+    return build
+
+
+@pytest.fixture
+def super_results(results):
+    """Build a finished FedSM run's result: personal is the best at east, and ties with super at west."""
+
+    def build(**changes):
+        values = {
+            "algorithm": "fedsm",
+            "recipe": RECIPE | SELECTOR_RECIPE,
+            "models": {
+                "west": {"global": 0.7, "east": 0.1, "west": 0.75, "ensemble": 0.65, "super": 0.75},
+                "east": {"global": 0.4, "east": 0.6, "west": 0.2, "ensemble": 0.55, "super": 0.5},
+            },
+            "choices": {"west": {"west": 4, "global": 2}, "east": {"east": 1}},
+            "selector": {
+                "outputs": ["east", "west"],
+                "cases": {"west": {"west": 4}, "east": {"east": 1}},
+                "slices": {"west": {"west": 10}, "east": {"east": 3, "west": 1}},
+            },
+            "threshold": 0.9,
+            "by_threshold": [{"threshold": 0.0, "value": 0.6}, {"threshold": 0.9, "value": 0.625}],
+        }
+        return results(**(values | changes))
+
+    return build
+
+
+@pytest.fixture
+def features():
+    """Build the selector's features of a site's images: two sites lie far apart, some images are taken for another."""
+
+    def build(site, count=7, num_wrong=0, outputs=("east", "west")):
+        rng = np.random.default_rng(len(site) + ord(site[0]))
+        own = 1.0 * (np.array(outputs) == site)
+        scores = np.tile(own, (count, 1))
+        scores[:num_wrong] = 1 - own
+        centre = 20.0 * outputs.index(site)
+        return SelectorFeatures(rng.normal(centre, 1, (count, 8)).astype(np.float32), scores, np.array(outputs))
 
     return build
 
@@ -123,6 +173,12 @@ class RunFiles:
         np.savez_compressed(path, **vars(shown))
         return self
 
+    def features(self, site, kept):
+        path = self.path / "sites" / site / RUN_ID / "selector.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(path, **vars(kept))
+        return self
+
 
 @pytest.fixture
 def run(tmp_path):
@@ -139,6 +195,35 @@ def finished(run, results, record, pictures):
         files.ledger(record(1, (0.1, 0.2)), record(2))
         for site in ("east", "west"):
             files.pictures(site, shown or pictures(("a", "b")))
+        return files.path
+
+    return make
+
+
+@pytest.fixture
+def super_record(record):
+    """Build one record of a FedSM run's ledger."""
+
+    def build(number=1, accuracy=0.5, **changes):
+        made = record(number, **changes)
+        for score in made.validation.values():
+            score["models"] = {"global": 0.3, "personal": 0.5}
+            if accuracy is not None:
+                score["selector_accuracy"] = accuracy
+        return made
+
+    return build
+
+
+@pytest.fixture
+def finished_super(run, super_results, super_record, features):
+    """Make the folder of a finished simulation of FedSM, with the selector's features of seven images a site."""
+
+    def make(name="run", **changes):
+        files = run(name).json("results.json", super_results(**changes)).json("run.json", {})
+        files.ledger(super_record(1), super_record(2))
+        for site in ("east", "west"):
+            files.features(site, features(site, num_wrong=1))
         return files.path
 
     return make

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from PIL import Image as Picture
 
-from silofl.report.canvas import Image, as_values, legend, line_style, literal, panels, png
+from silofl.report.canvas import Image, as_values, legend, line_style, literal, panels, png, point_style
 
 
 def test_a_figure_becomes_a_png_of_its_size():
@@ -36,6 +36,11 @@ def test_an_image_carries_its_bytes_in_its_address():
 def test_lines_beyond_the_colours_differ_by_their_dash():
     styles = {tuple(line_style(i).values()) for i in range(20)}
     assert len(styles) == 20
+
+
+def test_points_beyond_the_colours_differ_by_their_shape():
+    styles = {tuple(point_style(i).values()) for i in range(49)}
+    assert len(styles) == 49
 
 
 def test_dollar_signs_and_underscores_in_names_are_drawn_and_not_read():

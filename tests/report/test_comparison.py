@@ -1,6 +1,6 @@
 import pytest
 
-from silofl.report.comparison import best_runs, compared_sites, comparison_notes
+from silofl.report.comparison import are_comparable, best_runs, compared_sites, comparison_notes
 
 
 def test_the_sites_of_all_runs_are_compared(results):
@@ -36,6 +36,11 @@ def test_no_mean_is_the_best_where_runs_measure_different_things(results, change
     runs = [results(mean=0.5), results(mean=0.9, **changes)]
     assert best_runs(runs) == frozenset()
     assert f"No mean is marked as the best: the runs differ in {difference}." in comparison_notes(runs)
+
+
+def test_runs_can_be_compared_where_they_measure_the_same(results):
+    assert are_comparable([results(mean=0.1), results(mean=0.2)])
+    assert not are_comparable([results(), results(metric="accuracy")])
 
 
 def test_excluded_cases_are_test_cases_too(results):

@@ -7,7 +7,9 @@ from silofl.report.canvas import LINE_COLOURS
 from silofl.report.figures import (
     drift_curves,
     mean_validation,
+    model_curves,
     run_curves,
+    selector_accuracy,
     traffic_bars,
     training_curves,
     validation_value,
@@ -39,6 +41,21 @@ def test_the_best_round_changes_the_picture(record):
 def test_drift_is_drawn_where_a_round_measured_it(record):
     assert has_colour(drift_curves([record(1), record(2, drift=None)], ["east", "west"]), LINE_COLOURS[0])
     assert drift_curves([record(1, drift=None)], ["east", "west"]) is None
+
+
+def test_global_and_personalised_models_have_curves_of_their_own(super_record):
+    png = model_curves([super_record(1), super_record(2)], ["east", "west"], "dice", 2)
+    assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[1])
+
+
+def test_a_selector_that_learns_later_has_no_accuracy_to_draw(super_record):
+    with_accuracy, without = ([super_record(1, accuracy), super_record(2, accuracy)] for accuracy in (0.5, None))
+    assert selector_accuracy(with_accuracy[0], "east") == 0.5 and selector_accuracy(without[0], "east") is None
+    assert model_curves(with_accuracy, ["east"], "dice", None) != model_curves(without, ["east"], "dice", None)
+
+
+def test_a_single_model_has_no_curves_beside_it(record):
+    assert model_curves([record(1), record(2)], ["east"], "dice", 2) is None
 
 
 def test_traffic_shows_both_ways(record):

@@ -80,6 +80,20 @@ def test_broken_pictures_name_their_site(finished):
         read_run(folder)
 
 
+def test_the_selectors_features_and_the_left_out_site_are_read(finished_super):
+    folder = finished_super()
+    (folder / "unseen.json").write_text('{"site": "south"}')
+    run = read_run(folder)
+    assert run.features["west"].features.shape == (7, 8) and run.unseen == {"site": "south"}
+
+
+def test_broken_features_name_the_site(finished_super):
+    folder = finished_super()
+    next((folder / "sites" / "west").glob("*/selector.npz")).write_bytes(b"PK\x03\x04 not a zip")
+    with pytest.raises(ConfigError, match="selector of site 'west' must be a readable selector.npz"):
+        read_run(folder)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_an_unreadable_file_is_a_permission_error(finished):
     folder = finished()

@@ -5,6 +5,7 @@ from silofl.report.illustrations import (
     case_images,
     comparison_images,
     curve_images,
+    feature_image,
     normalization_images,
     run_curve_image,
     run_names,
@@ -17,6 +18,27 @@ def test_curves_say_which_round_is_reported_and_why(finished):
     images = curve_images(read_run(finished()))
     assert images[0].caption == "The best round on validation is 2: dice 0.500, mean over sites."
     assert "training loss of 2 sites over 2 rounds" in images[0].alt
+
+
+def test_a_run_with_a_selector_has_curves_of_both_models(finished_super):
+    image = curve_images(read_run(finished_super()))[1]
+    assert "and the accuracy of the selector" in image.alt and "any other with the global one" in image.caption
+
+
+def test_without_accuracy_the_curves_of_both_models_do_not_speak_of_it(run, super_results, super_record):
+    files = run().json("results.json", super_results()).ledger(super_record(1, None), super_record(2, None))
+    image = curve_images(read_run(files.path))[1]
+    assert "selector" not in image.alt + image.caption
+
+
+def test_the_map_says_how_it_was_made_and_what_may_draw_it(finished_super):
+    image = feature_image(read_run(finished_super()))
+    assert image.alt.startswith("Map of 14 images of the sites east, west, by PCA. 2 of them are taken for another")
+    assert "only a simulation" in image.caption
+
+
+def test_a_run_without_features_has_no_map(finished):
+    assert feature_image(read_run(finished())) is None
 
 
 def test_without_validation_the_reported_round_is_called_the_last(run, results, record):

@@ -147,6 +147,50 @@ def test_caveats_stand_in_banners(tested):
     assert "CAUTION a prediction depends on the batch it stands in" in text
 
 
+def test_a_run_with_a_selector_shows_its_models_counts_map_and_threshold(finished_super):
+    page = report(finished_super())
+    assert page.open == [] and all(image["alt"] for image in page.images)
+    # curves, curves of both models, drift, map, traffic
+    assert len(page.images) == 5
+    for words in (
+        "The super model is below the site's own personalised model at 1 of 2 sites: east (0.500 against 0.600).",
+        "Slice by slice : 13 of 14 right",
+        "Case by case : 5 of 5 right",
+        "3 of 4",
+        "The threshold gamma is 0.9",
+        "0.9 (used)",
+    ):
+        assert words in page.text
+    assert '<td class="number strong">0.600</td>' in page.source
+
+
+def test_the_folder_of_a_super_model_is_named(finished_super):
+    folder = finished_super()
+    (folder / "supermodel").mkdir()
+    (folder / "supermodel" / "model.json").write_text("{}")
+    assert 'SuperModel.load("supermodel")' in report(folder).text
+
+
+def test_a_site_that_was_left_out_is_shown_where_it_was_tested(finished_super):
+    folder = finished_super()
+    assert "left out" not in report(folder).text
+    (folder / "unseen.json").write_text('{"site": "south", "value": 0.5, "models": {"global": 0.25}}')
+    text = report(folder).text
+    assert "A site that was left out Site south took no part" in text and "0.250" in text
+
+
+def test_a_run_without_selector_says_nothing_of_one(finished):
+    text = report(finished()).text
+    assert "super model" not in text and "Selector" not in text
+
+
+def test_a_comparison_shows_the_models_of_each_run(finished, finished_super, tmp_path):
+    page = Page(write_comparison([finished("a"), finished_super("b")], tmp_path / "c.html"))
+    assert "The models of each run" in page.text and "2: fedsm personal 0.600 0.750 0.675" in page.text
+    single = Page(write_comparison([finished("d"), finished("e")], tmp_path / "d.html"))
+    assert "The models of each run" not in single.text
+
+
 def test_a_report_is_written_anew_and_leaves_no_other_file(run, results, record):
     folder = run().json("results.json", results()).ledger(record(1)).path
     before = write_report(folder).read_bytes()

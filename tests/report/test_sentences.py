@@ -47,6 +47,20 @@ def test_local_training_listens_to_nobody():
     ]
 
 
+def test_softpull_tells_lambda_and_the_global_model_beside_it():
+    alone, both = (answers(mixing="softpull", selector=selector) for selector in ("none", "gradients"))
+    assert "keeps lambda = 0.7 of itself" in alone[3] and "global model" not in alone[3]
+    assert "The global model beside it is the weighted mean" in both[3]
+
+
+@pytest.mark.parametrize(
+    ("selector", "words"),
+    [("gradients", "takes 1 step(s)"), ("local_steps", "local steps"), ("moments", "Adam's moments")],
+)
+def test_a_selector_tells_how_it_learns(selector, words):
+    assert words in answers(mixing="softpull", selector=selector)[4]
+
+
 def test_an_answer_of_another_version_is_shown_as_it_is():
     assert recipe_answers({"step": "sideways", "mixing": "ring", "weights": "uniform"})[1][1] == "sideways"
 

@@ -133,6 +133,8 @@ def _check_acts(recipe: Recipe, changes: Iterable[str]) -> None:
             f"algorithm.stays_home must be nothing where a selector hands out the sites' models, not "
             f"{recipe.stays_home!r}; choose a normalisation without BatchNorm to keep what differs apart"
         )
+    if recipe.has_selector and recipe.extra_rounds and not recipe.learns_best_model:
+        raise ConfigError("algorithm.extra_rounds must go with selector_labels: best_model; leave it out")
     if recipe.learns_best_model and not recipe.extra_rounds:
         raise ConfigError("algorithm.extra_rounds must be at least 1 where the selector learns the best model, not 0")
 

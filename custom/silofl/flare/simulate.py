@@ -16,15 +16,17 @@ from rich.console import Console
 
 from silofl.config import Server, Site, Study, load_study, parse
 from silofl.data.phantoms import UNSEEN_SITE, is_phantoms, make_phantoms
-from silofl.data.site_data import load_site_data
+from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms
-from silofl.errors import ConfigError, DataError, ExitCode, nearest
+from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError, nearest
 from silofl.files import held, write_json, write_text
 from silofl.flare.processes import ProcessTree
+from silofl.flare.unseen import unseen_result
 from silofl.flare.workspace import prepare_workspace
 from silofl.report.pages import write_report
 from silofl.report.progress import RoundLines
 from silofl.report.tables import print_results
+from silofl.report.unseen_tables import print_unseen
 from silofl.training.device import choose_device
 
 POLL_S = 0.3
@@ -38,11 +40,13 @@ class Simulation:
         data: Folder that holds one data folder a site; where None, ``phantoms``, made at first use.
         sites: The sites that take part; where empty, all with a ``dataset.json``.
         threads: Sites that NVFlare runs at a time; all where None.
+        left_out: A site that does not take part; the finished super model is tested on all its cases.
     """
 
     data: str | None = None
     sites: tuple[str, ...] = ()
     threads: int | None = None
+    left_out: str | None = None
 
 
 def start(job: Path, run: Path, wanted: Simulation, changes: dict[str, object], console: Console) -> int:
@@ -62,9 +66,7 @@ def start(job: Path, run: Path, wanted: Simulation, changes: dict[str, object], 
         ConfigError: The job, the study or the command is wrong; before anything was trained.
         DataError: A site's data is wrong; before anything was trained.
     """
-    study = _changed_study(job, changes)
-    simulation = _settled(wanted)
-    _check_quorum(study, simulation)
+    study, simulation = settled(job, wanted, changes)
     if run.exists() and not run.is_dir():
         raise ConfigError(f"--out must be a new or empty folder, not {run}, which is a file; name a folder")
     if run.exists() and any(run.iterdir()):
@@ -89,12 +91,14 @@ def resume(run: Path, console: Console) -> int:
         )
     try:
         settings = json.loads(path.read_text())
-        simulation = Simulation(settings["data"], tuple(settings["sites"]), settings["threads"])
+        simulation = Simulation(
+            settings["data"], tuple(settings["sites"]), settings["threads"], settings.get("left_out")
+        )
     except (ValueError, KeyError, TypeError):
         raise ConfigError(f"{path} must be the run.json that silofl wrote; it is broken: start the run anew") from None
     study = load_study(study_file(run / "job"))
     if is_finished(run):
-        return _outcome(run, console)
+        return _outcome(run, simulation, study, console)
     read_data(study, simulation, run)
     return _run(run, simulation, study, console)
 
@@ -107,6 +111,18 @@ def prepare(workspace: Path) -> int:
     print(f"wrote {workspace / 'local'}; set SILOFL_DATA and run: nvflare simulator JOB -w {workspace} -c SITES -t N")
     print(f"results will be in {results}")
     return ExitCode.COMPLETE
+
+
+def settled(job: Path, wanted: Simulation, changes: dict[str, object]) -> tuple[Study, Simulation]:
+    """Return a job's study with its changes, and the simulation with all its sites and threads named.
+
+    Raises:
+        ConfigError: The job, the study or the command is wrong.
+    """
+    study = _changed_study(job, changes)
+    simulation = _settled(wanted)
+    _check_quorum(study, simulation)
+    return study, simulation
 
 
 def study_file(job: Path) -> Path:
@@ -126,12 +142,16 @@ def read_data(study: Study, simulation: Simulation, run: Path) -> None:
     """Read and cache every site's data, so that a fault shows before any training."""
     check_transforms(study)
     choose_device(study.device)
+    for name in (*simulation.sites, *([simulation.left_out] if simulation.left_out else [])):
+        _site_data(study, simulation, run, name)
+
+
+def _site_data(study: Study, simulation: Simulation, run: Path, name: str) -> SiteData:
     site = _site_settings(simulation, run)
-    for name in simulation.sites:
-        try:
-            load_site_data(site.data_folder(study.name, name), study, site.cache_folder(study.name, name))
-        except DataError as error:
-            raise DataError(f"site {name!r}: {error}") from None
+    try:
+        return load_site_data(site.data_folder(study.name, name), study, site.cache_folder(study.name, name))
+    except DataError as error:
+        raise DataError(f"site {name!r}: {error}") from None
 
 
 def _changed_study(job: Path, changes: dict[str, object]) -> Study:
@@ -152,9 +172,8 @@ def _settled(wanted: Simulation) -> Simulation:
     if not data.is_dir():
         state = "a file" if data.exists() else "not there"
         raise ConfigError(f"--data must be a folder that holds one folder a site, not {data}, which is {state}")
-    found = sorted(path.parent.name for path in data.glob("*/dataset.json"))
-    if is_phantoms(data):
-        found = [name for name in found if name != UNSEEN_SITE]
+    present = sorted(path.parent.name for path in data.glob("*/dataset.json"))
+    found = [name for name in present if not (is_phantoms(data) and name == UNSEEN_SITE)]
     if not found:
         raise ConfigError(f"{data} must hold folders with a dataset.json each, one a site; see silofl import")
     for name in sites:
@@ -169,11 +188,26 @@ def _settled(wanted: Simulation) -> Simulation:
             f"every folder in {data} must hold a dataset.json, not all but {', '.join(silent)}; "
             "add it there, or name the sites that take part with --sites"
         )
+    if wanted.left_out is not None:
+        found = _without(wanted.left_out, found, present, sites)
     names = tuple(sorted(sites) or found)
     threads = len(names) if wanted.threads is None else wanted.threads
     if not 1 <= threads <= len(names):
         raise ConfigError(f"--threads must lie between 1 and the number of sites, {len(names)}, not {threads}")
-    return Simulation(str(data.resolve()), names, threads)
+    return Simulation(str(data.resolve()), names, threads, wanted.left_out)
+
+
+def _without(left_out: str, found: list[str], present: list[str], sites: tuple[str, ...]) -> list[str]:
+    """Return the sites that can train without the one that is left out."""
+    if left_out not in present:
+        known = ", ".join(present)
+        raise ConfigError(f"--leave-out must be among {known}, not {left_out!r}{nearest(left_out, present)}")
+    if left_out in sites:
+        raise ConfigError(f"--leave-out must name a site that does not train, not {left_out!r}; take it out of --sites")
+    rest = [name for name in found if name != left_out]
+    if not rest:
+        raise ConfigError(f"--leave-out must leave at least one site to train, not none beside {left_out!r}; add sites")
+    return rest
 
 
 def _check_quorum(study: Study, simulation: Simulation) -> None:
@@ -213,7 +247,7 @@ def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> i
             return ExitCode.INTERRUPTED
         finally:
             _keep_tensorboard(workspace, run)
-        return _outcome(run, console)
+        return _outcome(run, simulation, study, console)
 
 
 def _follow(tree: ProcessTree, lines: RoundLines) -> None:
@@ -256,8 +290,8 @@ def _results(run: Path) -> dict[str, Any] | None:
     return results
 
 
-def _outcome(run: Path, console: Console) -> int:
-    """Print and draw what the run came to; return its exit code."""
+def _outcome(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
+    """Print and draw what the run came to, test it on the site that was left out; return its exit code."""
     results = _results(run)
     if results is None:
         console.print(f"the run ended without a result; {run / 'log.txt'} says why; to go on: silofl resume {run}")
@@ -267,4 +301,18 @@ def _outcome(run: Path, console: Console) -> int:
         console.print(f"report: {write_report(run)}")
     except (ConfigError, OSError) as error:
         console.print(f"no report: {error}")
-    return ExitCode[results["status"]]
+    code = ExitCode[results["status"]]
+    if simulation.left_out is None or code == ExitCode.FAILED:
+        return code
+    return max(code, _show_unseen(run, simulation, study, console))
+
+
+def _show_unseen(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
+    """Test the super model on the site that was left out and print its table; return 3 where that cannot be done."""
+    site = str(simulation.left_out)
+    try:
+        print_unseen(unseen_result(run, site, lambda: _site_data(study, simulation, run, site), console), console)
+    except (SiloFLError, OSError) as error:
+        console.print(f"no test on the left-out site {site}: {error}", markup=False)
+        return ExitCode.INCOMPLETE
+    return ExitCode.COMPLETE

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 # Okabe and Ito's colours: told apart with any colour vision.
 LINE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195")
 LINE_STYLES = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, MUTED, GRID = "#1f2933", "#66727f", "#e3e8ee"
 DPI = 144
 
@@ -73,6 +74,12 @@ def line_style(place: int) -> dict[str, str]:
     """Return colour and dash of the line at a place; the colours come again with another dash."""
     dash = LINE_STYLES[place // len(LINE_COLOURS) % len(LINE_STYLES)]
     return {"color": LINE_COLOURS[place % len(LINE_COLOURS)], "linestyle": dash}
+
+
+def point_style(place: int) -> dict[str, str]:
+    """Return colour and shape of the points at a place; the colours come again with another shape."""
+    colours = len(LINE_COLOURS)
+    return {"color": LINE_COLOURS[place % colours], "marker": MARKERS[(place + place // colours) % len(MARKERS)]}
 
 
 def legend(figure: Figure, handles: Sequence[object], names: Sequence[str], size: int = 9) -> None:

@@ -28,6 +28,11 @@ def best_runs(results: Sequence[Results]) -> frozenset[int]:
     return frozenset(i for i in full if round(results[i]["mean"], 3) == best)
 
 
+def are_comparable(results: Sequence[Results]) -> bool:
+    """Return whether the values of these runs say the same thing: one metric, one way to split, the same test cases."""
+    return not _differences(results)
+
+
 def comparison_notes(results: Sequence[Results]) -> list[str]:
     """Return why runs are left out of the choice of the best, why there is no choice, and the runs' caveats."""
     full, sites = _with_all_sites(results), compared_sites(results)

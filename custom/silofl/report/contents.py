@@ -15,6 +15,7 @@ from silofl.report.illustrations import (
     curve_images,
     normalization_images,
     run_curve_image,
+    run_names,
     traffic_image,
 )
 from silofl.report.ledger_tables import duration, incidents, last_weights, participation_table, traffic_table
@@ -27,6 +28,8 @@ from silofl.report.sentences import (
     status_sentence,
     unfinished_sentence,
 )
+from silofl.report.super_contents import super_values, unseen_values
+from silofl.report.super_tables import models_of_runs
 from silofl.report.tables import MISSING, comparison_table, count, number, site_table
 
 TONES = {"COMPLETE": "good", "INCOMPLETE": "warning", UNFINISHED: "warning", "FAILED": "bad"}
@@ -46,6 +49,8 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "metric": run.results.get("metric") or MISSING,
         "metric_sentence": metric_sentence(run.results.get("metric")),
         "site_table": site_table(run.results) if run.results["sites"] else None,
+        "super_model": super_values(run),
+        "unseen": unseen_values(run),
         "curves": curve_images(run),
         "cases": case_images(run),
         "normalization": normalization_images(run),
@@ -71,6 +76,7 @@ def comparison_values(runs: Sequence[RunRecords]) -> dict[str, Any]:
         "folders": [str(run.path) for run in runs],
         "results": comparison_table(results),
         "notes": comparison_notes(results),
+        "models": models_of_runs(results, list(run_names(runs))),
         "metrics": {run["metric"]: metric_sentence(run["metric"]) for run in results if run.get("metric")},
         "curves": run_curve_image(runs),
         "pictures": comparison_images(runs),
@@ -142,6 +148,7 @@ def _models(run: RunRecords) -> dict[str, Any]:
     shown = next(iter(run.pictures.values()), None)
     return {
         "files": sorted(path.name for path in (run.path / "model").glob("*.pt")),
+        "has_super_model": (run.path / "supermodel" / "model.json").is_file(),
         "study": str(study.relative_to(run.path)) if study.is_file() else "study.yaml",
         "shape": str(shown.images.shape[1:]) if shown else "(C, H, W)",
         "stays_home": (run.results.get("recipe") or {}).get("stays_home"),

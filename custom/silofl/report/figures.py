@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -33,6 +34,29 @@ def training_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, 
     handles.append(_mean_line(left, ledger, mean_validation))
     _finish(left, ledger, f"Validation: {metric}", best_round)
     _finish(right, ledger, "Training loss", best_round)
+    return _with_legend(figure, handles, [*sites, "mean over sites"])
+
+
+def model_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None) -> bytes | None:
+    """Draw the validation of global and personalised models, and the selector's accuracy; None without such models."""
+    if not any("models" in score for record in ledger for score in record.validation.values()):
+        return None
+    values = {f"Global model: {metric}": _value_of("global"), f"Personalised models: {metric}": _value_of("personal")}
+    if any(selector_accuracy(record, site) is not None for record in ledger for site in sites):
+        values["Selector: slices it gets right"] = selector_accuracy
+    figure, (row,) = panels(1, len(values), (10.4, 3.6))
+    row[1].sharey(row[0])
+    handles: list[Line2D] = []
+    for axes, (title, value) in zip(row, values.items(), strict=True):
+        lines = _site_lines(axes, ledger, sites, value)
+        if value is selector_accuracy:
+            # A site has few slices: its line jumps and would hide the mean.
+            axes.set_ylim(-0.03, 1.12)
+            for line in lines:
+                line.set(alpha=0.35, linewidth=1)
+        lines.append(_mean_line(axes, ledger, partial(_mean_of, value, sites)))
+        handles = handles or lines
+        _finish(axes, ledger, title, best_round)
     return _with_legend(figure, handles, [*sites, "mean over sites"])
 
 
@@ -88,9 +112,23 @@ def validation_value(record: Round, site: str) -> float | None:
     return record.validation.get(site, {}).get("value")
 
 
+def selector_accuracy(record: Round, site: str) -> float | None:
+    """Return the share of a site's validation slices that the selector of a round takes for this site's."""
+    return record.validation.get(site, {}).get("selector_accuracy")
+
+
 def mean_validation(record: Round) -> float | None:
     """Return the mean over the sites that validated the model that a round made."""
     return record.rank[1] if record.rank else None
+
+
+def _value_of(model: str) -> Value:
+    return lambda record, site: record.validation.get(site, {}).get("models", {}).get(model)
+
+
+def _mean_of(value: Value, sites: Sequence[str], record: Round) -> float | None:
+    known = [found for found in (value(record, site) for site in sites) if found is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _site_lines(axes: Axes, ledger: Sequence[Round], sites: Sequence[str], value: Value) -> list[Line2D]:
@@ -112,7 +150,8 @@ def _run_line(axes: Axes, place: int, ledger: Sequence[Round], site: str | None)
 def _line(axes: Axes, ledger: Sequence[Round], values: Sequence[float | None], **style: object) -> Line2D:
     """Draw a line; where it is short, or gaps leave single points, also its points."""
     numbers = as_values(values)
-    is_sparse = len(ledger) <= 30 or bool(np.isnan(numbers).any())
+    gaps = np.isnan(np.pad(numbers, 1, constant_values=np.nan))
+    is_sparse = len(ledger) <= 30 or bool((gaps[:-2] & ~gaps[1:-1] & gaps[2:]).any())
     marker = {"marker": "o", "markersize": 4} if is_sparse else {}
     return axes.plot([record.round for record in ledger], numbers, **style, **marker)[0]
 

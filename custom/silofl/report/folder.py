@@ -1,10 +1,10 @@
-"""A run's folder as the report reads it: result, ledger, label names and the sites' pictures."""
+"""A run's folder as the report reads it: result, ledger, label names, the sites' pictures and selector features."""
 
 from __future__ import annotations
 
 import json
 import zipfile
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from silofl.errors import ConfigError
 from silofl.rounds.ledger import Round
 
 J = TypeVar("J", dict, list)
+T = TypeVar("T", "Pictures", "SelectorFeatures")
 UNFINISHED = "UNFINISHED"
 
 
@@ -46,6 +47,21 @@ class Pictures:
 
 
 @dataclass(frozen=True)
+class SelectorFeatures:
+    """What FedSM's selector makes of a site's validation and test images.
+
+    Attributes:
+        features: What its last layer sees, shape (n, F).
+        scores: Its probabilities, shape (n, outputs).
+        outputs: What the outputs stand for: names of sites, and ``global`` where it knows the global model too.
+    """
+
+    features: NDArray
+    scores: NDArray
+    outputs: NDArray
+
+
+@dataclass(frozen=True)
 class RunRecords:
     """All that a run's folder says of the run.
 
@@ -55,6 +71,8 @@ class RunRecords:
         ledger: The finished rounds.
         labels: Number -> name; the pictures' numbers where the folder holds no study.
         pictures: Site -> its pictures; the sites of a real federation keep theirs.
+        features: Site -> what the selector makes of its images, of a run with a selector; kept as the pictures are.
+        unseen: The super model at a site that took no part in the training; None where it was not tested.
     """
 
     path: Path
@@ -62,6 +80,8 @@ class RunRecords:
     ledger: list[Round]
     labels: dict[int, str]
     pictures: dict[str, Pictures]
+    features: dict[str, SelectorFeatures] = field(default_factory=dict)
+    unseen: dict[str, Any] | None = None
 
     @property
     def sites(self) -> list[str]:
@@ -93,9 +113,11 @@ def read_run(path: Path) -> RunRecords:
     study = _study(path)
     results = found or (study.description() if study else {"study": path.name}) | {"status": UNFINISHED}
     results = {"status": "UNKNOWN", "sites": {}, "reasons": []} | results
-    pictures = _pictures(path, results["sites"], results.get("run"))
+    pictures = _of_sites(path, results, "pictures.npz", Pictures)
+    features = _of_sites(path, results, "selector.npz", SelectorFeatures)
     labels = study.labels if study else _numbered_labels(pictures)
-    return RunRecords(path, results, _ledger(path, rounds or []), labels, pictures)
+    unseen = _read_json(path / "unseen.json", dict)
+    return RunRecords(path, results, _ledger(path, rounds or []), labels, pictures, features, unseen)
 
 
 def _read_json(path: Path, kind: type[J]) -> J | None:
@@ -127,18 +149,21 @@ def _study(path: Path) -> Study | None:
     return load_study(file) if file.is_file() else None
 
 
-def _pictures(path: Path, sites: dict[str, Any], run: str | None) -> dict[str, Pictures]:
-    files = {site: path / "sites" / site / run / "pictures.npz" for site in sorted(sites)} if run else {}
-    return {site: _read_pictures(file, site) for site, file in files.items() if file.is_file()}
+def _of_sites(path: Path, results: dict[str, Any], name: str, kind: type[T]) -> dict[str, T]:
+    """Return what the sites of a simulation keep in a file of the given name."""
+    run = results.get("run")
+    files = {site: path / "sites" / site / run / name for site in sorted(results["sites"])} if run else {}
+    return {site: _read_arrays(file, site, kind) for site, file in files.items() if file.is_file()}
 
 
-def _read_pictures(path: Path, site: str) -> Pictures:
+def _read_arrays(path: Path, site: str, kind: type[T]) -> T:
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            return Pictures(**{field.name: arrays[field.name] for field in fields(Pictures)})
+            return kind(**{part.name: arrays[part.name] for part in fields(kind)})
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         raise ConfigError(
-            f"pictures of site {site!r} must be a readable {path.name}, not {path}; remove it for a report without them"
+            f"{path.stem} of site {site!r} must be a readable {path.name}, not {path}; "
+            "remove it for a report without it"
         ) from None
 
 

@@ -5,13 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from silofl.report.canvas import Image
-from silofl.report.figures import drift_curves, mean_validation, run_curves, traffic_bars, training_curves
+from silofl.report.figures import (
+    drift_curves,
+    mean_validation,
+    model_curves,
+    run_curves,
+    selector_accuracy,
+    traffic_bars,
+    training_curves,
+)
 from silofl.report.folder import Pictures, RunRecords
 from silofl.report.ledger_tables import duration
 from silofl.report.pictures import before_and_after, case_grid, case_ranks, same_case, shared_window
+from silofl.report.selector_map import FeatureMap, draw_map
 from silofl.report.tables import number
 
 SITES_IN_A_ROW = 4
+MODEL_CURVES = "Each site's validation cases with the global model, and with the site's personalised model."
+ACCURACY_CURVES = (
+    f"{MODEL_CURVES} On the right the share of its slices that the selector takes for this site's. The validation "
+    "above is of both models together: a case that the selector gives to its own site counts with the personalised "
+    "model, any other with the global one."
+)
 
 
 def curve_images(run: RunRecords) -> list[Image]:
@@ -21,12 +36,32 @@ def curve_images(run: RunRecords) -> list[Image]:
     alt = f"Validation {_metric(run)} and training loss of {len(run.sites)} sites over {len(run.ledger)} rounds"
     curves = training_curves(run.ledger, run.sites, _metric(run), run.best_round)
     images = [Image(curves, f"{alt}. {_best_sentence(run)}", _best_sentence(run))]
+    models = model_curves(run.ledger, run.sites, _metric(run), run.best_round)
+    if models:
+        images.append(_model_image(run, models))
     drift = drift_curves(run.ledger, run.sites)
     if drift:
         last = run.ledger[-1]
         caption = "Squared distance of a site's weights to the round's start, mean over its steps (HarmoFL, Eq. 9)."
         images.append(Image(drift, f"Drift of each site by round; mean {number(last.drift)} in the last.", caption))
     return images
+
+
+def feature_image(run: RunRecords) -> Image | None:
+    """Return the map of the selector's features; None where the sites keep theirs, or the run has no selector."""
+    if not run.features:
+        return None
+    shown = FeatureMap.of(run.features)
+    many = f"one in {shown.step} of the validation and test images" if shown.step > 1 else "validation and test images"
+    alt = f"Map of {len(shown.points)} images of the sites {', '.join(run.features)}, by {shown.method}."
+    if shown.is_wrong.any():
+        alt += f" {int(shown.is_wrong.sum())} of them are taken for another site's."
+    caption = (
+        f"What the selector sees, before its last layer, of {many}: one point an image, coloured by its true site; "
+        f"neighbours look alike to the selector. Made by {shown.method}; the axes have no unit. Features do not leave "
+        "the sites: only a simulation, which holds all of them, or a site for itself can draw this."
+    )
+    return Image(draw_map(shown, run.sites), alt, caption)
 
 
 def traffic_image(run: RunRecords) -> Image | None:
@@ -117,6 +152,13 @@ def _comparison_image(site: str, runs: Sequence[RunRecords]) -> Image | None:
     without = f" (no picture of it: {', '.join(others)})" if others else ""
     shown = same_case({name: pictures[name] for name in holders}, case, labels, metric)
     return Image(shown, alt, f"{site}: {case}{without}")
+
+
+def _model_image(run: RunRecords, curves: bytes) -> Image:
+    has_accuracy = any(selector_accuracy(record, site) is not None for record in run.ledger for site in run.sites)
+    alt = f"Validation {_metric(run)} of the global model and of the personalised models of {len(run.sites)} sites"
+    alt += f" over {len(run.ledger)} rounds{', and the accuracy of the selector' if has_accuracy else ''}."
+    return Image(curves, alt, ACCURACY_CURVES if has_accuracy else MODEL_CURVES)
 
 
 def _case_image(run: RunRecords, site: str, shown: Pictures) -> Image:

@@ -45,6 +45,12 @@ _HOME = {
     "everything": "Everything: each site trains alone and sends only its scores.",
 }
 
+_SELECTORS = {
+    "gradients": "Sites send mean gradients; the server takes {selector_steps} step(s) of Adam a round.",
+    "local_steps": "Sites take local steps with Adam; the server averages the weights (FedSM, Algorithm 1).",
+    "moments": "Sites take one full-batch Adam step; the server averages the weights and Adam's moments.",
+}
+
 _WEIGHTS = {
     "examples": "its number of training examples",
     "uniform": "1",
@@ -97,13 +103,15 @@ def caveats(results: Mapping[str, Any]) -> list[str]:
 
 
 def recipe_answers(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the algorithm's four questions with a recipe's answers."""
-    return [
+    """Return the algorithm's four questions with a recipe's answers, and a fifth where there is a selector."""
+    answers = [
         ("How is the input normalised?", _amplitude(recipe)),
         ("How does a site step?", _answer(_STEPS, recipe, "step")),
         ("What stays at home?", _answer(_HOME, recipe, "stays_home")),
         ("Who listens to whom?", _mixing(recipe)),
     ]
+    selector = _answer(_SELECTORS, recipe, "selector")
+    return answers + [("How does the selector learn?", selector)] * (recipe.get("selector", "none") != "none")
 
 
 def _amplitude(recipe: Mapping[str, Any]) -> str:
@@ -124,8 +132,19 @@ def _mixing(recipe: Mapping[str, Any]) -> str:
     if recipe.get("stays_home") == "everything":
         return "Nobody: no weights travel."
     weights = _WEIGHTS.get(str(recipe.get("weights")), str(recipe.get("weights")))
+    if recipe.get("mixing") == "softpull":
+        return _softpull(recipe, weights)
     if recipe.get("mixing") != "shared":
         return f"{recipe.get('mixing')}; a site's weight is {weights}."
     rate = recipe.get("server_lr")
     step = "" if rate == 1 else f" The server moves towards it with learning rate {rate}."
     return f"Every site gets the same weighted mean; a site's weight is {weights}.{step}"
+
+
+def _softpull(recipe: Mapping[str, Any], weights: str) -> str:
+    """Return who listens to whom where each site gets a model of its own."""
+    own = f"SoftPull (FedSM): each site's own model keeps lambda = {recipe.get('self_weight')} of itself and takes the "
+    own += "rest in equal parts from the others."
+    if recipe.get("selector", "none") == "none":
+        return own
+    return f"{own} The global model beside it is the weighted mean of all; a site's weight is {weights}."

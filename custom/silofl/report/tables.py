@@ -29,6 +29,7 @@ class TextTable:
         num_text: Leading columns that hold words; the others hold numbers.
         num_summary: Last rows that sum up the others.
         best: Rows that are marked as the best.
+        best_cells: (row, column) of the cells that are marked as the best.
     """
 
     columns: tuple[str, ...]
@@ -36,6 +37,7 @@ class TextTable:
     num_text: int = 1
     num_summary: int = 0
     best: frozenset[int] = frozenset()
+    best_cells: frozenset[tuple[int, int]] = frozenset()
 
 
 def number(value: float | None) -> str:
@@ -81,16 +83,16 @@ def print_results(results: Mapping[str, Any], console: Console) -> None:
     lines.append(f"normalization: {normalization_label(results.get('normalization'))}")
     if results.get("split_unit") == "slices":
         lines.append(f"split by slices: {SHARED_PATIENTS}")
-    _print_lines(lines, console)
+    print_lines(lines, console)
     if results.get("sites"):
-        _print_table(site_table(results), console)
+        print_table(site_table(results), console)
 
 
 def print_comparison(results: Sequence[Mapping[str, Any]], console: Console) -> None:
     """Print runs side by side, one row a run, and what must be known to compare them."""
     table = comparison_table(results)
-    _print_table(table, console)
-    _print_lines(["* best mean"] * bool(table.best) + comparison_notes(results), console)
+    print_table(table, console)
+    print_lines(["* best mean"] * bool(table.best) + comparison_notes(results), console)
 
 
 def _site_row(results: Mapping[str, Any], site: str) -> tuple[str, ...]:
@@ -125,12 +127,13 @@ def _title(results: Mapping[str, Any]) -> str:
     return ", ".join([*parts, f"seed {results.get('seed')}", f"{results.get('rounds')} rounds"])
 
 
-def _print_lines(lines: Sequence[str], console: Console) -> None:
+def print_lines(lines: Sequence[str], console: Console) -> None:
+    """Print lines as they are, without markup and uncut."""
     for line in lines:
         console.print(Text(line), soft_wrap=True)
 
 
-def _print_table(table: TextTable, console: Console) -> None:
+def print_table(table: TextTable, console: Console) -> None:
     """Print a table at its full width, because a cropped number reads as another number."""
     rich = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for i, name in enumerate(table.columns):
@@ -139,9 +142,14 @@ def _print_table(table: TextTable, console: Console) -> None:
         if table.num_summary and i == len(table.rows) - table.num_summary:
             rich.add_section()
         marked = [
-            f"{cell} *" if i in table.best and name == "mean" else cell
-            for name, cell in zip(table.columns, row, strict=True)
+            _marked(cell, (i, j) in table.best_cells, i in table.best and name == "mean")
+            for j, (name, cell) in enumerate(zip(table.columns, row, strict=True))
         ]
-        rich.add_row(*map(Text, marked), style="bold" if i in table.best else None)
+        rich.add_row(*marked, style="bold" if i in table.best else None)
     rich.width = Measurement.get(console, console.options.update(width=10_000), rich).maximum
     console.print(rich, soft_wrap=True)
+
+
+def _marked(cell: str, is_best: bool, is_best_mean: bool) -> Text:
+    """Return a cell with the star that a terminal without bold letters shows too."""
+    return Text(f"{cell} *" if is_best or is_best_mean else cell, style="bold" if is_best else "")

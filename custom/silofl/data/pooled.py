@@ -1,0 +1,127 @@
+"""All sites' data in one folder, for the centralised upper bound: possible in a simulation, never in a federation."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from silofl.config import Study
+from silofl.data.access import files_of, open_error
+from silofl.data.manifest import FILE_NAME, PARTS, Manifest, read_manifest
+from silofl.data.records import Record
+from silofl.errors import DataError
+from silofl.files import write_text
+
+POOLED_SITE = "pooled"
+
+
+def pool_sites(data: Path, sites: Sequence[str], study: Study, out: Path) -> Path:
+    """Pool the data of several sites as one site's, named ``pooled``; what is pooled already is used again.
+
+    Files are hard-linked, or copied where that cannot be done. A case, a patient and a path begin with their site, as
+    ``north/case3``.
+
+    Args:
+        data: Folder that holds one data folder a site.
+        sites: Their names.
+        study: The study that all data must fit.
+        out: Folder that will hold the folder ``pooled``.
+
+    Returns:
+        ``out``, as the data folder of a simulation with one site.
+
+    Raises:
+        DataError: A site's data do not fit the study or the other sites', a file cannot be read or written, or the
+            place holds the pool of other data.
+    """
+    manifests = {site: _manifest(data / site, site, study) for site in sites}
+    folder, text = out / POOLED_SITE, json.dumps(pooled_content(manifests), indent=1)
+    written = folder / FILE_NAME
+    if written.is_file() and written.read_text(encoding="utf-8") != text:
+        names = ", ".join(sites)
+        raise DataError(f"{folder} must hold the pool of {names} as they are now, not of other data; remove it")
+    for site, manifest in manifests.items():
+        for name, place in manifest.places.items():
+            _bring(place, folder / site / name, f"{site}/{name}")
+    write_text(written, text)
+    return out
+
+
+def pooled_content(manifests: Mapping[str, Manifest]) -> dict[str, Any]:
+    """Return the dataset.json that holds all records of several sites.
+
+    Args:
+        manifests: Site -> its manifest.
+
+    Raises:
+        DataError: The sites differ in labels, or in how their patients are split.
+    """
+    first, manifest = next(iter(manifests.items()))
+    for site, other in manifests.items():
+        for key in ("task", "labels", "split_unit"):
+            wanted, found = getattr(manifest, key), getattr(other, key)
+            if wanted != found:
+                raise DataError(
+                    f"site {site!r} must have the {key} of site {first!r}, {wanted!r}, to be pooled with it, not "
+                    f"{found!r}; correct its {FILE_NAME}"
+                )
+    labels = {str(number): name for number, name in sorted(manifest.labels.items())}
+    records = {
+        part: [_record(site, record) for site, one in manifests.items() for record in one.parts[part]] for part in PARTS
+    }
+    return {"task": manifest.task, "labels": labels, "split_unit": manifest.split_unit, **records}
+
+
+def by_site(values: Mapping[str, float]) -> dict[str, list[float]]:
+    """Return the values of a pool's cases, {case: value}, by the site that each case comes from."""
+    found: dict[str, list[float]] = {}
+    for case, value in values.items():
+        found.setdefault(case.partition("/")[0], []).append(value)
+    return found
+
+
+def _manifest(folder: Path, site: str, study: Study) -> Manifest:
+    try:
+        return read_manifest(folder, study)
+    except DataError as error:
+        raise DataError(f"site {site!r}: {error}") from None
+
+
+def _record(site: str, record: Record) -> dict[str, Any]:
+    values = {key: value for key, value in asdict(record).items() if value is not None}
+    prefixed = {key: f"{site}/{values[key]}" for key in ("image", "patient", "case")}
+    if isinstance(record.label, str):
+        prefixed["label"] = f"{site}/{record.label}"
+    return values | prefixed
+
+
+def _bring(source: Path, target: Path, name: str) -> None:
+    """Link or copy a file, or every file of a DICOM series' folder, unless it is there as it is."""
+    try:
+        for file in files_of(source):
+            place = target / file.name if source.is_dir() else target
+            if not _is_there(file, place):
+                _link(file, place)
+    except OSError as error:
+        raise open_error(name, error) from None
+
+
+def _is_there(file: Path, place: Path) -> bool:
+    if not place.is_file():
+        return False
+    here, there = file.stat(), place.stat()
+    return (here.st_size, here.st_mtime_ns) == (there.st_size, there.st_mtime_ns)
+
+
+def _link(file: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
+    try:
+        os.link(file, place)
+    except OSError:
+        shutil.copy2(file, place)

@@ -1,0 +1,201 @@
+"""The paper's unseen hospital (FedSM, Table 5): a finished super model tested on all cases of a site it never saw.
+
+Xu et al., Closing the Generalization Gap of Cross-silo Federated Medical Image Segmentation, CVPR 2022,
+arXiv:2203.10144.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from silofl.algorithms.fedsm import THRESHOLDS, tune_threshold
+from silofl.data.parts import Part
+from silofl.data.site_data import SiteData
+from silofl.errors import ConfigError
+from silofl.files import write_json
+from silofl.inference import SuperModel
+from silofl.inference.contents import GLOBAL, Contents
+from silofl.inference.directory import fingerprint_of, read, write
+from silofl.inference.geometry import check_images, decide
+from silofl.inference.super_model import ENSEMBLE
+from silofl.rounds.site_tests import CaseResult, case_results, numbers, scored
+from silofl.training.device import choose_device
+from silofl.training.evaluation import score
+from silofl.training.metrics import members_of
+
+FOLDER = "supermodel"
+NO_SUPER_MODEL = (
+    "The run wrote no super model, because {home} stayed at the sites; in a simulation it is put together from the "
+    "sites' own models, and all of them answer: mean of all sites."
+)
+
+
+def unseen_result(run: Path, site: str, load: Callable[[], SiteData], console: Console) -> dict[str, Any]:
+    """Test a finished run's super model on a site that did not take part, write ``unseen.json`` and return it.
+
+    A test of the very same super model on the very same site is read, not made again.
+
+    Args:
+        run: Folder of the finished run.
+        site: The site that was left out.
+        load: Reads the site's data.
+        console: Where it is said that a super model had to be put together.
+
+    Raises:
+        ConfigError: There is no super model, and none can be put together; or it is broken.
+        DataError: The site's images do not have the form of the training images.
+    """
+    path, folder = run / "unseen.json", run / FOLDER
+    if not folder.is_dir():
+        contents = assembled(run)
+        is_batchnorm = contents.study.recipe.stays_home == "batchnorm"
+        console.print(NO_SUPER_MODEL.format(home="BatchNorm" if is_batchnorm else "every model"))
+        write(folder, contents)
+    facts = {"site": site, "fingerprint": fingerprint_of(folder)}
+    known = _known(path)
+    if all(known.get(key) == value for key, value in facts.items()):
+        return known
+    contents, data = read(folder), load()
+    # Set as at the sites: other thread counts round sums differently.
+    torch.set_num_threads(contents.study.torch_threads)
+    model = SuperModel.of(contents, choose_device(contents.study.device))
+    result = facts | evaluate(model, (data.training, data.validation, data.test))
+    write_json(path, result)
+    return result
+
+
+def assembled(run: Path) -> Contents:
+    """Return a super model of the sites' own models, which only a simulation has in one place; their mean answers.
+
+    Raises:
+        ConfigError: No site kept its model, or one is broken.
+    """
+    results = json.loads((run / "results.json").read_text())
+    folders = {site: run / "sites" / site / str(results["run"]) / FOLDER for site in sorted(results["sites"])}
+    own = {site: read(folder) for site, folder in folders.items() if folder.is_dir()}
+    if not own:
+        raise ConfigError(f"{run} must hold a super model or the sites' own models, not neither; train it anew")
+    first = next(iter(own.values()))
+    states = {site: contents.models[site] for site, contents in own.items()}
+    facts = {"run": results["run"], "reported_round": results["best_round"], "assembled_from": "the sites' own models"}
+    return Contents(first.study, first.image_shape, states, "mean", facts=facts)
+
+
+def evaluate(model: SuperModel, parts: Sequence[Part]) -> dict[str, Any]:
+    """Return what a super model makes of all cases of a site that no model of it has seen.
+
+    Args:
+        model: The super model.
+        parts: All parts of the site's data, with different cases.
+
+    Returns:
+        Plain values: ``value`` is what the super model answers by itself, ``models`` each of its models alone and,
+        with a selector that knows the sites, ``by_threshold`` one record for each candidate of the paper's gamma.
+
+    Raises:
+        DataError: The images do not have the form of the training images.
+    """
+    contents = model.contents
+    parts = [part for part in parts if len(part)]
+    for part in parts:
+        check_images(part.images, contents.image_shape)
+    evaluated = _with_selector if contents.rule == "selector" else _without_selector
+    num_cases = sum(len(members_of(part.cases)) for part in parts)
+    facts = {"metric": contents.study.metric, "rule": contents.rule, "num_cases": num_cases}
+    return facts | evaluated(model, parts)
+
+
+def _with_selector(model: SuperModel, parts: Sequence[Part]) -> dict[str, Any]:
+    contents = model.contents
+    study, results = contents.study, {}
+    for part in parts:
+        results |= case_results(model, part, study)
+    own = _at(model, results, contents.threshold)
+    tables = {
+        name: {case: result.values[name] for case, result in results.items()} for name in (*contents.models, ENSEMBLE)
+    }
+    models = {name: numbers(scored(table))["value"] for name, table in tables.items()}
+    by_threshold = [] if study.recipe.learns_best_model else [_at(model, results, gamma) for gamma in THRESHOLDS]
+    answer = models[ENSEMBLE] if contents.is_ensemble else own["value"]
+    found = {"answer": study.recipe.answer, "threshold_from": _origin(contents), "models": models}
+    return found | own | {"value": answer, "by_threshold": by_threshold, "best_in_hindsight": _best(by_threshold)}
+
+
+def _at(model: SuperModel, results: Mapping[str, CaseResult], threshold: float | None) -> dict[str, Any]:
+    """Return the value and the choices under one threshold."""
+    chosen = {case: model.choose(result.scores, threshold) for case, result in results.items()}
+    found = numbers(scored({case: results[case].values[name] for case, name in chosen.items()}))
+    counts = Counter(chosen.values())
+    names = [GLOBAL, *model.contents.sites]
+    return {
+        "threshold": threshold,
+        "value": found["value"],
+        "num_counted": found["num_cases"],
+        "choices": {name: counts[name] for name in names},
+    }
+
+
+def _best(by_threshold: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return the record of the threshold that answers the site's cases best, the largest among equals."""
+    if not any(record["num_counted"] for record in by_threshold):
+        return None
+    sums = [[(record["value"] or 0.0) * record["num_counted"], record["num_counted"]] for record in by_threshold]
+    best = tune_threshold([sums])
+    return next(dict(record) for record in by_threshold if record["threshold"] == best)
+
+
+def _origin(contents: Contents) -> str | None:
+    """Return where the super model's threshold comes from."""
+    if contents.threshold is None:
+        return None
+    if contents.study.recipe.threshold != "tuned":
+        return "set by the study"
+    scores = (contents.facts.get("validation") or {}).values()
+    has_validation = any(score["value"] is not None for score in scores)
+    return "tuned on validation data" if has_validation else "no validation data to tune it on"
+
+
+def _without_selector(model: SuperModel, parts: Sequence[Part]) -> dict[str, Any]:
+    tables: dict[str, dict[str, float | None]] = {}
+    for part in parts:
+        for case, rows in members_of(part.cases).items():
+            for name, value in _values(model, _taken(part, rows)).items():
+                tables.setdefault(name, {})[case] = value
+    found = {name: numbers(scored(table)) for name, table in tables.items()}
+    own = found.pop("")
+    return {
+        "value": own["value"],
+        "num_counted": own["num_cases"],
+        "assembled_from": model.contents.facts.get("assembled_from"),
+        "models": {name: values["value"] for name, values in found.items()},
+    }
+
+
+def _values(model: SuperModel, case: Part) -> dict[str, float | None]:
+    """Return the value of each model of one case, and of their common answer under the empty name."""
+    images, study = case.images, model.contents.study
+    size = study.training.batch_size
+    said = {name: model.probabilities(name, images, size) for name in model.contents.models}
+    said[""] = model.answer(images, size).probabilities
+    return {name: score(decide(values), case, study).by_case.get(case.cases[0]) for name, values in said.items()}
+
+
+def _taken(part: Part, rows: list[int]) -> Part:
+    names = {key: tuple(getattr(part, key)[i] for i in rows) for key in ("cases", "slices", "patients")}
+    return Part(part.images[rows], part.targets[rows], **names)
+
+
+def _known(path: Path) -> dict[str, Any]:
+    """Return what an earlier test wrote; nothing where there is none, or it is broken."""
+    try:
+        known = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}

@@ -1,0 +1,116 @@
+import os
+
+import numpy as np
+import pytest
+
+from silofl.data.manifest import read_manifest
+from silofl.data.pooled import by_site, pool_sites, pooled_content
+from silofl.data.site_data import load_site_data
+from silofl.errors import DataError
+
+from .conftest import SiteFolder
+
+SITES = ("north", "south")
+
+
+@pytest.fixture
+def sites(tmp_path):
+    """Two sites whose files, patients and cases have the same names, and whose pixels differ."""
+    (tmp_path / "data").mkdir()
+    folders = {name: SiteFolder(tmp_path / "data" / name) for name in SITES}
+    for seed, folder in enumerate(folders.values()):
+        folder.rng = np.random.default_rng(seed)
+        for part, names in {"training": "ab", "validation": "c", "test": "d"}.items():
+            for name in names:
+                folder.add(part, name)
+        folder.write()
+    return folders
+
+
+@pytest.fixture
+def pool(tmp_path, sites, study):
+    return lambda **settings: pool_sites(tmp_path / "data", SITES, study(**settings), tmp_path / "out") / "pooled"
+
+
+def test_a_pool_holds_all_records_of_all_sites_part_by_part_under_their_sites_names(pool, study):
+    manifest = read_manifest(pool(), study())
+    assert [record.case for record in manifest.training] == ["north/a", "north/b", "south/a", "south/b"]
+    assert [record.patient for record in manifest.test] == ["north/d", "south/d"]
+    assert manifest.validation[1].image == "south/c.png" and manifest.validation[1].label == "south/c-mask.png"
+
+
+def test_a_pools_arrays_are_the_sites_arrays(tmp_path, pool, sites, study):
+    pooled = load_site_data(pool(), study(), tmp_path / "cache", has_progress=False)
+    own = [load_site_data(one.folder, study(), tmp_path / "cache", has_progress=False) for one in sites.values()]
+    np.testing.assert_array_equal(pooled.training.images, np.concatenate([one.training.images for one in own]))
+    np.testing.assert_array_equal(pooled.test.targets, np.concatenate([one.test.targets for one in own]))
+
+
+def test_files_are_linked_and_take_no_room(pool, sites):
+    assert os.path.samefile(pool() / "north" / "a.png", sites["north"].folder / "a.png")
+
+
+def test_files_that_cannot_be_linked_are_copied_as_they_are(pool, sites, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    copy, source = pool() / "south" / "a.png", sites["south"].folder / "a.png"
+    assert copy.read_bytes() == source.read_bytes() and not os.path.samefile(copy, source)
+    assert copy.stat().st_mtime_ns == source.stat().st_mtime_ns
+
+
+def test_a_file_that_changed_is_brought_again(pool, sites):
+    pool()
+    changed = sites["north"].folder / "a.png"
+    changed.unlink()
+    sites["north"].picture("a.png", np.zeros((8, 8), np.uint8))
+    assert (pool() / "north" / "a.png").read_bytes() == changed.read_bytes()
+
+
+def test_every_file_of_a_dicom_series_is_brought(tmp_path, pool, sites):
+    series = sites["north"].folder / "series"
+    series.mkdir()
+    for number in range(2):
+        (series / f"{number}.dcm").write_bytes(bytes([number]))
+    sites["north"].content["test"].append({"image": "series", "label": "d-mask.png", "patient": "e"})
+    sites["north"].write()
+    assert {path.name for path in (pool() / "north" / "series").iterdir()} == {"0.dcm", "1.dcm"}
+
+
+def test_slices_indices_and_classes_stay_as_they_are(tmp_path, empty_site, study):
+    empty_site.content |= {"task": "classification", "labels": {"0": "normal", "1": "tumour"}}
+    np.savez(empty_site.folder / "all.npz", images=np.zeros((2, 8, 8), np.uint8))
+    for part, index in (("training", 0), ("test", 1)):
+        record = {"image": "all.npz", "index": index, "label": index, "patient": f"p{index}"}
+        empty_site.content[part].append(record)
+    manifest = read_manifest(empty_site.write(), study("classification"))
+    (record,) = pooled_content({"north": manifest})["test"]
+    wanted = {"image": "north/all.npz", "index": 1, "label": 1, "patient": "north/p1", "case": "north/all#1"}
+    assert record == wanted
+
+
+def test_sites_that_split_in_different_ways_are_not_pooled(pool, sites):
+    sites["south"].write(split_unit="slices")
+    with pytest.raises(DataError, match="site 'south' must have the split_unit of site 'north', 'patient'.*'slices'"):
+        pool()
+
+
+def test_sites_with_other_labels_are_not_pooled(pool, sites):
+    sites["south"].write(labels={"1": "cell"})
+    with pytest.raises(DataError, match="site 'south': dataset.json must have labels {'1': 'nucleus'} as the study"):
+        pool()
+
+
+def test_the_pool_of_other_data_is_refused_and_kept(pool, sites):
+    kept = (pool() / "dataset.json").read_text()
+    sites["north"].add("training", "new")
+    sites["north"].write()
+    with pytest.raises(DataError, match="must hold the pool of north, south as they are now"):
+        pool()
+    assert (sites["north"].folder.parents[1] / "out" / "pooled" / "dataset.json").read_text() == kept
+
+
+def test_a_pools_values_go_back_to_their_sites():
+    values = {"north/a": 0.5, "south/series/b": 0.75, "north/c": 1.0}
+    assert by_site(values) == {"north": [0.5, 1.0], "south": [0.75]}

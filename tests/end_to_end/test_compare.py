@@ -1,0 +1,65 @@
+import csv
+import json
+
+import pytest
+
+from .conftest import silofl, write_small_job
+
+ONE_SITE = {"min_sites": 1}
+
+
+@pytest.mark.slow
+def test_a_comparison_runs_jobs_methods_and_the_pool_and_ends_with_one_table(tmp_path, phantoms):
+    job = write_small_job(tmp_path / "small", "fedsm_phantoms", rounds=1)
+    command = ["compare", job, "--data", phantoms, "--out", tmp_path / "out", "--seeds", "4", "--rounds", 1]
+    done = silofl(*command, "--methods", "local", "--pooled", "--json")
+    table = json.loads(done.stdout)
+    assert table == json.loads((tmp_path / "out" / "table.json").read_text())
+    names = ["small super", "small ensemble", "small global", "small personal", "local"]
+    assert [row["name"] for row in table["rows"]] == [*names, "centralised (data pooled: simulation only)"]
+    own, pooled = (
+        json.loads((tmp_path / "out" / "runs" / f"{name}-seed4" / "results.json").read_text())
+        for name in ("small", "centralised")
+    )
+    assert own["seed"] == 4 and own["rounds"] == 1
+    rows = {row["name"]: row for row in table["rows"]}
+    assert rows["small super"]["sites"]["north"]["values"] == [own["sites"]["north"]]
+    assert rows["small personal"]["sites"]["south"]["values"] == [own["models"]["south"]["south"]]
+    # all cases together are the same cases, whatever the site
+    assert table["rows"][-1]["pooled"]["mean"] == pytest.approx(pooled["pooled"])
+    scores = next((tmp_path / "out" / "runs" / "centralised-seed4" / "sites" / "pooled").glob("*/scores.csv"))
+    values = [float(row["value"]) for row in csv.DictReader(scores.open()) if row["case"].startswith("south/")]
+    assert table["rows"][-1]["sites"]["south"]["mean"] == pytest.approx(sum(values) / len(values))
+    assert "CENTRALISED" in done.stderr and "same person" not in done.stderr
+    again = silofl(*command, "--methods", "local")
+    assert again.stdout.count("already finished") == 2 and "centralised" not in again.stdout
+
+
+@pytest.mark.slow
+def test_a_site_that_is_left_out_is_tested_whole_once_the_run_is_finished(tmp_path, phantoms):
+    job = write_small_job(tmp_path / "job", "fedsm_phantoms", rounds=1, federation=ONE_SITE)
+    run = tmp_path / "run"
+    done = silofl("simulate", job, "--data", phantoms, "--out", run, "--leave-out", "south", "--json")
+    results = json.loads(done.stdout)
+    assert set(results["sites"]) == {"north"} and results["unseen"]["site"] == "south"
+    # all six patients of south, in training, validation and test
+    assert results["unseen"]["num_cases"] == 6
+    assert results["unseen"]["threshold"] == results["threshold"]
+    assert sum(results["unseen"]["choices"].values()) == 6
+    assert set(results["unseen"]["models"]) == {"global", "north", "ensemble"}
+    assert "what a clinic would get" in done.stderr and "best in hindsight" in done.stderr
+    shown = silofl("resume", run, "--json")
+    assert json.loads(shown.stdout) == results and "unseen site south: 6 cases" in shown.stderr
+
+
+@pytest.mark.slow
+def test_models_that_stayed_at_their_sites_answer_together_for_the_site_that_is_left_out(tmp_path, phantoms):
+    job = write_small_job(tmp_path / "job", "fedbn_phantoms", rounds=1, federation=ONE_SITE)
+    run = tmp_path / "run"
+    printed = silofl("simulate", job, "--data", phantoms, "--out", run, "--leave-out", "south").stdout
+    assert (
+        "because BatchNorm stayed at the sites" in printed and "mean of all sites: what a clinic would get" in printed
+    )
+    unseen = json.loads((run / "unseen.json").read_text())
+    # one site alone is its own mean
+    assert unseen["models"] == {"north": pytest.approx(unseen["value"])}

@@ -1,0 +1,51 @@
+"""Comparisons whose runs are made up: nothing trains, every run writes the result that a test gives it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from silofl.data.phantoms import make_phantoms
+from silofl.flare import simulate
+from silofl.rounds.pictures import write_scores
+
+JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
+
+
+@pytest.fixture(scope="session")
+def phantoms(tmp_path_factory):
+    return make_phantoms(tmp_path_factory.mktemp("phantoms") / "data", seed=7, patients={"north": 6, "south": 6})
+
+
+@pytest.fixture
+def training(monkeypatch):
+    """Carry out runs without training; ``training.status`` says how a run ends, by the name of its folder."""
+
+    class Training:
+        def __init__(self):
+            self.status, self.carried_out = {}, []
+
+        def run(self, run, simulation, study, console):
+            self.carried_out.append(run.name)
+            status = self.status.get(run.name, "COMPLETE")
+            if isinstance(status, Exception):
+                raise status
+            if status in ("INTERRUPTED", "KILLED"):
+                return simulate.ExitCode.INTERRUPTED if status == "INTERRUPTED" else simulate.ExitCode.FAILED
+            values = {site: 0.5 + 0.125 * study.seed for site in simulation.sites}
+            results = study.description() | {"status": status, "run": "run-1", "best_round": 1, "validation": {}}
+            results |= {
+                "reasons": [] if status == "COMPLETE" else ["because"],
+                "model": "last round, 1",
+                "sites": values,
+            }
+            results |= {"mean": 0.5, "spread": 0.0, "pooled": 0.5}
+            results |= {"cases": dict.fromkeys(values, 3), "excluded_cases": dict.fromkeys(values, 0)}
+            (run / "results.json").write_text(json.dumps(results))
+            cases = {f"{site}/case": 0.75 for site in ("north", "south")}
+            write_scores(run / "sites" / "pooled" / "run-1" / "scores.csv", cases)
+            return simulate.ExitCode[status]
+
+    fake = Training()
+    monkeypatch.setattr(simulate, "_run", fake.run)
+    return fake

@@ -1,0 +1,97 @@
+import json
+
+import pytest
+
+from silofl.cli import main
+from silofl.errors import AggregationError
+
+from .conftest import JOB
+
+
+@pytest.fixture
+def compare(tmp_path, phantoms, training, capsys):
+    """Run the command; returns exit code, output, and the table for programs where there is one."""
+
+    def run(*options, seeds="0,1"):
+        arguments = ["compare", JOB, "--data", phantoms, "--out", tmp_path / "out", "--seeds", seeds, *options]
+        code = main([str(argument) for argument in arguments])
+        path = tmp_path / "out" / "table.json"
+        return code, "".join(capsys.readouterr()), json.loads(path.read_text()) if path.is_file() else None
+
+    return run
+
+
+def test_every_job_and_method_runs_for_each_seed_and_stands_in_the_table(compare, training, tmp_path):
+    code, out, table = compare("--methods", "local")
+    assert code == 0
+    assert training.carried_out == [f"{name}-seed{seed}" for name in ("fedavg_phantoms", "local") for seed in (0, 1)]
+    assert [row["name"] for row in table["rows"]] == ["fedavg_phantoms", "local"]
+    # 0.5 with seed 0, 0.625 with seed 1
+    assert table["rows"][0]["sites"]["north"]["values"] == [0.5, 0.625]
+    assert {run["status"] for run in table["runs"]} == {"COMPLETE"}
+    assert "run 3 of 4: local, seed 0" in out and "so far" in out
+    assert "| local | 0.562 ± 0.088 |" in (tmp_path / "out" / "table.md").read_text()
+
+
+def test_finished_runs_are_used_again(compare, training):
+    compare(seeds="0")
+    training.carried_out.clear()
+    code, out, table = compare(seeds="0,1")
+    assert code == 0 and training.carried_out == ["fedavg_phantoms-seed1"]
+    assert "already finished" in out and table["seeds"] == [0, 1]
+
+
+def test_an_unfinished_run_goes_on(compare, training):
+    training.status["fedavg_phantoms-seed0"] = "INTERRUPTED"
+    code, out, table = compare()
+    assert (code, table, training.carried_out) == (130, None, ["fedavg_phantoms-seed0"])
+    assert "give the same command again" in out
+    training.status.clear()
+    assert compare()[0] == 0
+    assert training.carried_out[1:] == ["fedavg_phantoms-seed0", "fedavg_phantoms-seed1"]
+
+
+@pytest.mark.parametrize(("option", "key"), [(["--rounds", "7"], "rounds"), (["--methods", "local"], None)])
+def test_a_run_of_another_study_is_refused_and_not_silently_used(compare, training, option, key):
+    compare(seeds="0")
+    code, out, _ = compare(*option, seeds="0")
+    if key is None:
+        assert code == 0 and training.carried_out[1:] == ["local-seed0"]
+    else:
+        assert code == 2 and f"must be a run of what is asked for, not one that differs in {key};" in out
+        assert len(training.carried_out) == 1
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "told"),
+    [
+        ("FAILED", 1, "no numbers: because"),
+        ("KILLED", 1, "no numbers: it ended early"),
+        (AggregationError("sites must agree, not differ"), 1, "no numbers: sites must agree, not differ"),
+        ("INCOMPLETE", 3, "INCOMPLETE: because"),
+    ],
+)
+def test_a_run_that_goes_wrong_does_not_lose_the_others(compare, training, ending, code, told):
+    training.status["fedavg_phantoms-seed0"] = ending
+    answered, out, table = compare("--methods", "local")
+    assert (answered, len(training.carried_out)) == (code, 4)
+    assert f"fedavg_phantoms, seed 0: {told}" in out
+    assert table["rows"][1]["client_average"]["values"] == [0.5, 0.625]
+
+
+def test_a_failed_run_outweighs_an_incomplete_one(compare, training):
+    training.status |= {"fedavg_phantoms-seed0": "INCOMPLETE", "fedavg_phantoms-seed1": "FAILED"}
+    assert compare()[0] == 1
+
+
+def test_pooled_data_are_announced_and_their_row_has_the_sites_values(compare, tmp_path):
+    code, out, table = compare("--pooled", seeds="0")
+    assert code == 0
+    assert "CENTRALISED: this pools the patients' data of all sites in one place" in out
+    row = table["rows"][-1]
+    assert row["name"] == "centralised (data pooled: simulation only)"
+    assert row["needs_pooled_data"] and not row["is_federated"]
+    assert row["sites"] == {site: {"mean": 0.75, "std": None, "values": [0.75]} for site in ("north", "south")}
+    run = tmp_path / "out" / "runs" / "centralised-seed0"
+    assert json.loads((run / "run.json").read_text())["sites"] == ["pooled"]
+    assert (tmp_path / "out" / "pooled" / "pooled" / "north").is_dir()

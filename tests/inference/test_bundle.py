@@ -1,0 +1,63 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+from torch import nn
+
+from silofl.errors import DataError
+from silofl.inference.bundle import FilePredictor
+from silofl.inference.directory import plain_study
+
+
+class Bright(nn.Module):
+    """Says organ where the image is bright, or a fixed class."""
+
+    def __init__(self, is_map):
+        super().__init__()
+        self.is_map = is_map
+
+    def forward(self, images):
+        bright = (images[:, :1] > 0.5).float()
+        return (
+            torch.cat([1 - bright, bright], dim=1) if self.is_map else torch.tensor([[0.2, 0.8]]).repeat(len(images), 1)
+        )
+
+
+@pytest.fixture
+def picture(tmp_path):
+    pixels = np.zeros((8, 12), np.uint8)
+    pixels[2:5, 3:9] = 255
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    return pixels
+
+
+@pytest.fixture
+def make_predictor(tmp_path, make_study):
+    def make(task, shape=(1, 8, 12)):
+        study = make_study(task, data={"intensity": "dtype"})
+        (tmp_path / "study.yaml").write_text(yaml.safe_dump(plain_study(study)))
+        network = Bright(task == "segmentation")
+        return FilePredictor(network, str(tmp_path / "study.yaml"), shape, torch.device("cpu"))
+
+    return make
+
+
+def test_a_file_becomes_its_label_map(tmp_path, make_predictor, picture):
+    path = make_predictor("segmentation")(str(tmp_path / "a.png"), str(tmp_path / "out"))
+    assert path == tmp_path / "out" / "a_labels.png"
+    np.testing.assert_array_equal(np.asarray(Image.open(path)), picture == 255)
+
+
+def test_a_file_becomes_its_class(tmp_path, make_predictor, picture):
+    path = make_predictor("classification")(str(tmp_path / "a.png"), str(tmp_path / "out"))
+    found = json.loads(path.read_text())
+    assert path.name == "a_class.json" and found["label"] == 1
+    assert found["class_scores"] == pytest.approx({"normal": 0.2, "tumour": 0.8})
+
+
+def test_a_file_of_another_size_is_refused(tmp_path, make_predictor, picture):
+    with pytest.raises(DataError, match="as in training"):
+        make_predictor("segmentation", (1, 8, 8))(str(tmp_path / "a.png"), str(tmp_path / "out"))

@@ -1,0 +1,154 @@
+import io
+import json
+
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from silofl.cli import main
+from silofl.errors import ConfigError, ExitCode
+from silofl.inference import command
+from silofl.inference.command import Options, predict_inputs
+from silofl.inference.directory import fingerprint_of, write
+
+
+@pytest.fixture
+def super_model(tmp_path, make_contents, make_study):
+    study = make_study(data={"transforms": [{"Resize": {"spatial_size": [32, 32]}}]})
+    write(tmp_path / "supermodel", make_contents(study=study))
+    return tmp_path / "supermodel"
+
+
+@pytest.fixture
+def picture(tmp_path):
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (20, 30), dtype=np.uint8)).save(tmp_path / "pic.png")
+    return tmp_path / "pic.png"
+
+
+@pytest.fixture
+def bad(tmp_path):
+    (tmp_path / "bad.nii.gz").write_bytes(b"no gzip")
+    return tmp_path / "bad.nii.gz"
+
+
+@pytest.fixture
+def predict(super_model, tmp_path):
+    """Predict inputs into ``out``; return the exit code, the records and what was printed."""
+
+    def run(*inputs, **options):
+        text = io.StringIO()
+        console = Console(file=text, width=200)
+        code, records = predict_inputs(super_model, inputs, tmp_path / "out", Options(device="cpu", **options), console)
+        assert json.loads((tmp_path / "out" / "prediction.json").read_text()) == records
+        return code, records, text.getvalue()
+
+    return run
+
+
+def test_every_input_gets_its_label_map_its_record_and_its_line(predict, super_model, write_volume, picture, tmp_path):
+    code, (volume, plane), text = predict(write_volume(shape=(20, 24, 3)), picture)
+    assert code == ExitCode.COMPLETE
+    assert (volume["input"], volume["model"], volume["is_fallback"]) == ("scan.nii.gz", "south", False)
+    assert volume["scores"] == pytest.approx({"north": 0.3, "south": 0.7}) and set(volume["volumes_ml"]) == {
+        "organ",
+        "lesion",
+    }
+    assert volume["super_model"] == fingerprint_of(super_model)
+    assert plane["volumes_ml"] is None
+    image = nibabel.load(tmp_path / "out" / volume["label_map"])
+    np.testing.assert_allclose(image.affine, np.diag([-0.5, -0.75, 2, 1]))
+    assert image.shape == (20, 24, 3)
+    assert np.asarray(Image.open(tmp_path / "out" / plane["label_map"])).shape == (20, 30)
+    assert text.startswith("scan.nii.gz: model of south (0.70); organ ") and "\npic.png: model of south" in text
+
+
+def test_a_bad_input_does_not_stop_the_rest(predict, bad, picture, tmp_path):
+    code, (first, second, third), text = predict(bad, tmp_path / "missing.png", picture)
+    assert code == ExitCode.INCOMPLETE
+    assert first["error"].startswith("bad.nii.gz must be a whole file") and "label_map" not in first
+    assert "missing.png" in second["error"] and third["label_map"] == "pic_labels.png"
+    assert text.count("\n") == 3 and str(tmp_path) not in text + json.dumps([first, second])
+
+
+def test_nothing_but_bad_inputs_is_a_failure(predict, bad):
+    assert predict(bad)[0] == ExitCode.FAILED
+
+
+def test_a_surprise_is_told_and_does_not_stop_the_rest(predict, picture, write_volume, monkeypatch):
+    right = command.write_label_map
+
+    def surprising(folder, stem, *rest):
+        if stem == "scan":
+            raise RuntimeError("out of memory")
+        return right(folder, stem, *rest)
+
+    monkeypatch.setattr(command, "write_label_map", surprising)
+    code, (first, second), _ = predict(write_volume(), picture)
+    assert code == ExitCode.INCOMPLETE and "out of memory" in first["error"] and "error" not in second
+
+
+def test_what_is_done_is_kept_when_the_run_is_interrupted(predict, picture, write_volume, monkeypatch, tmp_path):
+    right = command.write_label_map
+
+    def interrupted(folder, stem, *rest):
+        if stem == "scan":
+            raise KeyboardInterrupt
+        return right(folder, stem, *rest)
+
+    monkeypatch.setattr(command, "write_label_map", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        predict(picture, write_volume())
+    (record,) = json.loads((tmp_path / "out" / "prediction.json").read_text())
+    assert record["input"] == "pic.png"
+
+
+def test_two_inputs_of_one_name_are_refused_before_any_work(predict, tmp_path, picture, write_volume):
+    with pytest.raises(ConfigError, match="inputs must have different names, not pic.png and PIC.nii.gz"):
+        predict(picture, tmp_path / "PIC.nii.gz")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_holds_something_else_is_refused_and_an_earlier_prediction_is_replaced(
+    predict, picture, bad, tmp_path
+):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="out must be a new folder or that of an earlier prediction"):
+        predict(picture)
+    (tmp_path / "out" / "notes.txt").unlink()
+    predict(bad)
+    assert len(predict(picture)[1]) == 1
+
+
+def test_options_are_handed_on(predict, picture):
+    assert predict(picture, site="north")[1][0]["model"] == "north"
+    (record,) = predict(picture, threshold=0.9)[1]
+    assert record["model"] == "global" and record["is_fallback"] and record["threshold"] == 0.9
+
+
+def test_a_picture_is_drawn_when_asked_for(predict, picture, write_volume, tmp_path):
+    for record in predict(write_volume(), picture, has_picture=True)[1]:
+        assert Image.open(tmp_path / "out" / record["picture"]).width > 100
+
+
+def test_a_class_is_recorded_without_a_label_map(tmp_path, make_contents, make_study, picture):
+    data = {"transforms": [{"Resize": {"spatial_size": [32, 32]}}]}
+    write(tmp_path / "classes", make_contents("only", study=make_study("classification", data=data)))
+    console = Console(file=io.StringIO())
+    options = Options(has_picture=True, device="cpu")
+    code, (record,) = predict_inputs(tmp_path / "classes", [picture], tmp_path / "out", options, console)
+    assert code == ExitCode.COMPLETE and record["label_name"] in ("normal", "tumour") and "label_map" not in record
+    assert (tmp_path / "out" / record["picture"]).is_file()
+
+
+def test_the_command_ends_with_the_codes_of_all_commands(super_model, picture, bad, tmp_path, capsys):
+    common = ["predict", str(super_model), "--device", "cpu", "-o"]
+    assert main([*common, str(tmp_path / "a"), str(picture), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["input"] == "pic.png"
+    assert main([*common, str(tmp_path / "b"), str(picture), str(bad)]) == 3
+    assert main([*common, str(tmp_path / "c"), str(bad)]) == 1
+    assert main([*common, str(tmp_path / "d"), str(picture), "--site", "noth"]) == 2
+    assert main(["predict", str(tmp_path), str(picture), "-o", str(tmp_path / "e")]) == 2
+    assert not (tmp_path / "d").exists() and not (tmp_path / "e").exists()

@@ -1,0 +1,129 @@
+import json
+import runpy
+import warnings
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+
+from silofl.cli import main
+from silofl.errors import ConfigError
+from silofl.inference import SuperModel
+from silofl.inference.directory import fingerprint_of, write
+from silofl.inference.export import export_bundle
+
+
+@pytest.fixture
+def super_model(tmp_path, make_contents, make_study):
+    data = {
+        "volume_transforms": [{"Orientation": {"axcodes": "LPS"}}],
+        "transforms": [{"Resize": {"spatial_size": [32, 32]}}],
+    }
+    write(tmp_path / "supermodel", make_contents(scores=None, study=make_study(data=data)))
+    return tmp_path / "supermodel"
+
+
+@pytest.fixture
+def bundle(super_model, tmp_path):
+    return export_bundle(super_model, tmp_path / "bundle")
+
+
+@pytest.fixture
+def monai_bundle(bundle, monkeypatch):
+    """Run a command of MONAI's bundles on the exported one."""
+    import monai.bundle
+
+    def run(command, *arguments, **options):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            getattr(monai.bundle, command)(*arguments, **options)
+
+    monkeypatch.chdir(bundle)
+    return run
+
+
+def test_a_bundle_is_whole_and_nothing_else_is_left(bundle, super_model):
+    assert sorted(path.name for path in bundle.parent.iterdir()) == ["bundle", "supermodel"]
+    files = {str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file()}
+    assert files == {
+        "configs/inference.json",
+        "configs/metadata.json",
+        "configs/metadata_schema.json",
+        "configs/study.yaml",
+        "docs/README.md",
+        "models/model.ts",
+    }
+    metadata = json.loads((bundle / "configs" / "metadata.json").read_text())
+    assert metadata["super_model"]["fingerprint"] == fingerprint_of(super_model)
+    assert metadata["super_model"]["members"] == ["global", "north", "south"]
+    assert metadata["network_data_format"]["outputs"]["pred"]["channel_def"] == {
+        "0": "background",
+        "1": "organ",
+        "2": "lesion",
+    }
+
+
+def test_the_bundles_script_says_what_the_super_model_says(bundle, super_model):
+    case = np.random.default_rng(0).random((3, 1, 32, 32), dtype=np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        script = torch.jit.load(bundle / "models" / "model.ts")
+    wanted = SuperModel.load(super_model, "cpu").answer(case).probabilities
+    np.testing.assert_allclose(script(torch.from_numpy(case)).numpy(), wanted, atol=1e-5)
+
+
+def test_monai_runs_the_bundle_to_the_label_map_that_predict_writes(
+    monai_bundle, super_model, write_volume, tmp_path, capsys
+):
+    scan = write_volume(shape=(40, 36, 5))
+    monai_bundle(
+        "run",
+        config_file="configs/inference.json",
+        bundle_root=".",
+        image=str(scan),
+        output=str(tmp_path / "out"),
+        device="$torch.device('cpu')",
+    )
+    image = nibabel.load(tmp_path / "out" / "scan_labels.nii.gz")
+    wanted = SuperModel.load(super_model, "cpu").predict(scan)
+    np.testing.assert_array_equal(np.asanyarray(image.dataobj), wanted.label_map)
+    np.testing.assert_allclose(image.affine, wanted.affine, rtol=1e-6)
+    assert "scan_labels.nii.gz" in capsys.readouterr().out
+
+
+def test_monai_finds_the_network_as_the_metadata_say(monai_bundle):
+    files = {"meta_file": "configs/metadata.json", "config_file": "configs/inference.json"}
+    monai_bundle("verify_net_in_out", "network_def", **files, device="cpu", bundle_root=".")
+    with pytest.raises(ValueError, match="output channel number"):
+        changed = {"_meta_#network_data_format#outputs#pred#num_channels": 7}
+        monai_bundle("verify_net_in_out", "network_def", **files, device="cpu", bundle_root=".", **changed)
+
+
+def test_monai_verifies_the_metadata_without_the_internet(monai_bundle):
+    pytest.importorskip("jsonschema")
+    files = {"meta_file": "configs/metadata.json", "filepath": "configs/metadata_schema.json"}
+    monai_bundle("verify_metadata", **files)
+
+
+def test_monais_command_line_runs_the_bundle(monai_bundle, write_volume, tmp_path, monkeypatch):
+    pytest.importorskip("fire")
+    options = ["--config_file", "configs/inference.json", "--bundle_root", "."]
+    files = ["--image", str(write_volume()), "--output", str(tmp_path / "out")]
+    monkeypatch.setattr("sys.argv", ["monai.bundle", "run", *options, *files])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        runpy.run_module("monai.bundle", run_name="__main__")
+    assert (tmp_path / "out" / "scan_labels.nii.gz").is_file()
+
+
+def test_a_place_that_is_taken_is_refused(bundle, super_model):
+    with pytest.raises(ConfigError, match="bundle must be a new folder; it is there already"):
+        export_bundle(super_model, bundle)
+
+
+def test_the_command_exports_and_refuses_what_is_no_super_model(super_model, tmp_path, capsys):
+    assert main(["export", str(super_model), "-o", str(tmp_path / "there")]) == 0
+    assert (tmp_path / "there" / "models" / "model.ts").is_file() and "there" in capsys.readouterr().out
+    assert main(["export", str(tmp_path), "-o", str(tmp_path / "other")]) == 2
+    assert not (tmp_path / "other").exists()

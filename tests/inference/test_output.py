@@ -1,0 +1,63 @@
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image
+
+from silofl.inference.output import model_sentence, record_of, sentence_of, stem_of, write_label_map
+from silofl.inference.prediction import Prediction
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [("a/scan.nii.gz", "scan"), ("scan.v2.NII", "scan.v2"), ("x.png", "x"), ("series", "series"), ("a.b/", "a.b")],
+)
+def test_a_stem_is_the_name_without_the_formats_ending(name, stem):
+    assert stem_of(Path(name)) == stem
+
+
+def test_a_volumes_label_map_is_a_nifti_on_its_affine(tmp_path):
+    label_map = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    affine = np.float32([[0, -1.2, 0.1, 3], [0.9, 0, 0, 4], [0, 0.1, 3, 5], [0, 0, 0, 1]]).astype(float)
+    name = write_label_map(tmp_path, "scan", label_map, affine)
+    image = nibabel.load(tmp_path / name)
+    assert name == "scan_labels.nii.gz" and image.get_data_dtype() == np.uint8
+    np.testing.assert_array_equal(np.asanyarray(image.dataobj), label_map)
+    np.testing.assert_array_equal(image.affine, affine)
+
+
+def test_a_pictures_label_map_is_a_png(tmp_path):
+    label_map = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    name = write_label_map(tmp_path, "x", label_map, None)
+    assert name == "x_labels.png"
+    np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / name)), label_map)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "wanted"),
+    [
+        (Prediction("north", {"north": 0.93, "south": 0.07}, False), "model of north (0.93)"),
+        (
+            Prediction("global", {"north": 0.4, "south": 0.6}, True),
+            "global model, as no hospital is above 0.7 (nearest south, 0.60)",
+        ),
+        (Prediction("ensemble", {"north": 0.4, "south": 0.6}, False), "ensemble (nearest south, 0.60)"),
+        (Prediction("mean of all sites", {}, False), "mean of all sites"),
+        (Prediction("global", {"global": 0.8, "north": 0.2}, False), "global model (0.80)"),
+    ],
+)
+def test_a_sentence_says_whose_model_answered_and_how_sure(prediction, wanted):
+    assert model_sentence(prediction, 0.7) == wanted
+
+
+def test_a_record_and_a_sentence_say_what_was_found(make_study):
+    volumes = Prediction("global", {}, False, np.ones((2, 2, 1)), volumes_ml={"organ": 0.5, "lesion": 0.0})
+    assert record_of(volumes, make_study(), None)["volumes_ml"] == {"organ": 0.5, "lesion": 0.0}
+    assert sentence_of(volumes, make_study(), None) == "global model; organ 0.50 ml, lesion 0.00 ml"
+    picture = Prediction("global", {}, False, np.uint8([[1, 1], [0, 2]]))
+    assert sentence_of(picture, make_study(), None) == "global model; organ 2 pixels, lesion 1 pixels"
+    found = Prediction("global", {}, False, label=1, class_scores={"normal": 0.1, "tumour": 0.9})
+    record = record_of(found, make_study("classification"), None)
+    assert (record["label"], record["label_name"]) == (1, "tumour") and "volumes_ml" not in record
+    assert sentence_of(found, make_study("classification"), None) == "global model; tumour (0.90)"

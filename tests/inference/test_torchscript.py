@@ -1,0 +1,84 @@
+import io
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from silofl.inference import SuperModel
+from silofl.inference.torchscript import names, to_torchscript
+
+SHAPE = (1, 32, 32)
+CPU = torch.device("cpu")
+
+
+def images(n, shape=SHAPE, seed=0):
+    return np.random.default_rng(seed).random((n, *shape), dtype=np.float32)
+
+
+def saved_and_loaded(super_model):
+    content = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.save(to_torchscript(super_model), content)
+        content.seek(0)
+        return torch.jit.load(content)
+
+
+def assert_equal(super_model, cases):
+    script = saved_and_loaded(super_model)
+    for case in cases:
+        wanted = super_model.answer(case)
+        np.testing.assert_allclose(script(torch.from_numpy(case)).numpy(), wanted.probabilities, atol=1e-5)
+        weights = dict(zip(names(super_model.contents), script.member_weights(torch.from_numpy(case)), strict=True))
+        assert {name: float(weight) for name, weight in weights.items() if weight > 0} == pytest.approx(wanted.weights)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rule": "only"},
+        {"rule": "mean"},
+        {"scores": (0.3, 0.7)},
+        {"scores": (0.45, 0.55)},
+        {"scores": None},
+        {"scores": (0.2, 0.5, 0.3), "threshold": None, "outputs": ("global", "north", "south")},
+    ],
+    ids=["only", "mean", "site", "fallback", "untrained", "extra"],
+)
+def test_the_script_says_what_the_super_model_says(make_contents, options):
+    # One slice, and more than the script takes at a time.
+    assert_equal(SuperModel.of(make_contents(**options), CPU), [images(1), images(11, seed=1)])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"answer": "ensemble"},
+        {"labels": {1: "organ"}},
+        {"amplitude_band": 0},
+        {"amplitude_band": "full"},
+        {"model": {"normalization": "batch_stateless"}},
+        {"model": {"normalization": "group"}},
+    ],
+    ids=["ensemble", "sigmoid", "band", "full_band", "stateless", "group"],
+)
+def test_every_kind_of_study_has_its_script(make_contents, make_study, settings):
+    blank = np.zeros((3, *SHAPE), np.float32)
+    assert_equal(SuperModel.of(make_contents(scores=None, study=make_study(**settings)), CPU), [images(10), blank])
+
+
+def test_an_untrained_selector_is_scripted_with_its_own_choice_case_by_case(make_contents):
+    super_model = SuperModel.of(make_contents(scores=None, threshold=0.5), CPU)
+    assert_equal(super_model, [images(2), 3 * images(2), np.zeros((2, *SHAPE), np.float32)])
+
+
+def test_classes_have_their_script(make_contents, make_study):
+    assert_equal(SuperModel.of(make_contents("only", study=make_study("classification")), CPU), [images(2)])
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 48, 32), (1, 32, 32), (2, 3, 32, 32)])
+def test_images_of_another_shape_are_refused_by_the_script(make_contents, shape):
+    script = to_torchscript(SuperModel.of(make_contents("only"), CPU))
+    with pytest.raises(Exception, match=r"images must have shape \(n, C, H, W\) as in training"):
+        script(torch.zeros(shape))
