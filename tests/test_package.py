@@ -5,7 +5,7 @@ import silofl
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "custom" / "pyproject.toml").read_text())["project"]
-DEVELOPMENT = {"pytest", "pytest-timeout", "ruff", "pre_commit", "pre_commit_hooks"}
+DEVELOPMENT = {"fire", "jsonschema", "pytest", "pytest-timeout", "ruff", "pre_commit", "pre_commit_hooks"}
 
 
 def pins():

@@ -60,6 +60,13 @@ def test_a_range_of_slices_includes_both_ends_and_keeps_their_numbers(study, pre
     assert case.slices == (2, 3, 4)
 
 
+def test_slices_with_a_step_keep_their_numbers_and_their_distance(study, prepare, volume):
+    volume(slices=[1, 5, 2])
+    case = prepare(study(intensity="raw"))
+    np.testing.assert_array_equal(case.images[:, 0], VOLUME[..., [1, 3, 5]].transpose(2, 0, 1))
+    assert case.slices == (1, 3, 5)
+
+
 def test_intensities_are_scaled_over_the_whole_volume(study, prepare, volume):
     volume(slices=[0, 0])
     low, high = np.percentile(VOLUME, (0.5, 99.5))

@@ -70,7 +70,12 @@ def test_classification_takes_a_declared_label(label):
         classification(label=label)
 
 
-@pytest.mark.parametrize("slices", [[3, 2], [-1, 2], [0], [0, 1, 2], [0, True], [0.0, 1], "0-3", 4])
+def test_slices_may_have_a_step():
+    record = segmentation(slices=[1, 9, 4])
+    assert list(record.numbers) == [1, 5, 9] and record.case.endswith("[1-9-4]")
+
+
+@pytest.mark.parametrize("slices", [[3, 2], [-1, 2], [0], [0, 1, 0], [0, 1, 2, 3], [0, True], [0.0, 1], "0-3", 4])
 def test_slices_are_first_and_last(slices):
     with pytest.raises(DataError, match=r"must have 'slices' as \[first, last\] from 0"):
         segmentation(slices=slices)

@@ -301,7 +301,8 @@ def test_the_volumes_of_a_hospital_show_what_its_pictures_show(real_data, study,
     # The set's pictures are the same slices, by the same percentiles, turned or not.
     pictures, labels = (np.stack([np.asarray(Image.open(path)) for path in found]) for found in (paths, masks))
     parts = (data.training, data.validation, data.test)
-    images = np.concatenate([part.images[:, 0] for part in parts])
-    targets = np.concatenate([part.targets for part in parts])
+    order = np.argsort(np.concatenate([part.slices for part in parts]))
+    images = np.concatenate([part.images[:, 0] for part in parts])[order]
+    targets = np.concatenate([part.targets for part in parts])[order]
     assert [np.bincount(t.ravel()).tolist() for t in targets] == [np.bincount(t.ravel()).tolist() for t in labels]
     np.testing.assert_allclose(images.mean(axis=(1, 2)), pictures.mean(axis=(1, 2)) / 255, atol=0.01)

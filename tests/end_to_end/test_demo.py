@@ -13,7 +13,9 @@ def test_the_demonstration_ends_with_one_table_and_one_report_and_reuses_finishe
         assert text in printed
     assert (out / "report.html").stat().st_size > 10_000
     assert (out / "phantoms" / "coast" / "dataset.json").is_file()
-    for run in ("fedavg_phantoms", "fedbn_phantoms", "harmofl_phantoms"):
+    for run in ("fedavg_phantoms", "fedbn_phantoms", "harmofl_phantoms", "fedsm_phantoms"):
         assert set(json.loads((out / run / "results.json").read_text())["sites"]) == {"north", "east", "south", "west"}
+    (record,) = json.loads((out / "prediction" / "prediction.json").read_text())
+    assert record["model"] in printed and (out / "prediction" / record["label_map"]).is_file()
     again = silofl("demo", "--out", out, "--jobs", JOBS, "--rounds", 1).stdout
-    assert again.count("already finished") == 3
+    assert again.count("already finished") == 4

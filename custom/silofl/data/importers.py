@@ -20,6 +20,7 @@ from silofl.data.layouts.nuclei_dsb2018 import plan_nuclei
 from silofl.data.layouts.plan import ImportOptions, JsonRecord, SitePlan
 from silofl.data.layouts.prostate_saml import plan_prostate
 from silofl.data.layouts.spine_gm import plan_spine
+from silofl.data.records import slice_numbers
 from silofl.errors import ConfigError, DataError, nearest
 
 __all__ = ["LAYOUTS", "ImportOptions", "ImportSummary", "import_layout"]
@@ -116,8 +117,10 @@ def _middle(record: JsonRecord, count: int) -> JsonRecord:
     """Return a record with `count` of its slices, those of the middle, where an organ is likeliest."""
     if count == _count(record):
         return record
-    first = record["slices"][0] + (_count(record) - count) // 2
-    return {**record, "slices": [first, first + count - 1]}
+    numbers = slice_numbers(record["slices"])
+    start = (len(numbers) - count) // 2
+    kept = numbers[start : start + count]
+    return {**record, "slices": [kept[0], kept[-1], *record["slices"][2:]]}
 
 
 def _write(plans: Mapping[str, SitePlan], target: Path) -> None:
@@ -158,7 +161,4 @@ def _summary(plans: Mapping[str, SitePlan]) -> ImportSummary:
 
 
 def _count(record: JsonRecord) -> int:
-    if "slices" not in record:
-        return 1
-    first, last = record["slices"]
-    return last - first + 1
+    return len(slice_numbers(record["slices"])) if "slices" in record else 1

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from silofl.data.access import content_digest
-from silofl.data.records import Record
+from silofl.data.records import Record, slice_numbers
 from silofl.errors import DataError
 
 Parts = Mapping[str, tuple[Record, ...]]
@@ -95,7 +95,7 @@ def _check_pair(part: str, record: Record, other_part: str, other: Record) -> No
         )
     if record.slices is None or other.slices is None:
         raise DataError(f"{record.image} must stand once in dataset.json, not twice ({both}); remove one of the two")
-    if record.slices[0] <= other.slices[1] and other.slices[0] <= record.slices[1]:
+    if set(slice_numbers(record.slices)) & set(slice_numbers(other.slices)):
         raise DataError(
             f"{record.image} must have slices in one record only, not {list(other.slices)} and "
             f"{list(record.slices)}, which overlap ({both}); cut the ranges apart"

@@ -146,17 +146,23 @@ def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> Prep
 def _prepared(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:
     image = read_image(manifest.places[record.image], record.image, record.index)
     label = _label_of(record, manifest, image, steps.study)
-    pixels, first = _scaled(image, steps.study), 0
-    if record.slices is not None:
+    pixels, affine, numbers = _scaled(image, steps.study), image.affine, record.numbers
+    if numbers is not None:
         _check_slices(record, image)
-        first, last = record.slices
-        pixels = pixels[..., first : last + 1]
-        label = label if label is None else label[..., first : last + 1]
-    images, labels = _planes(pixels, label, image.affine, steps)
+        pixels = pixels[..., numbers]
+        label = label if label is None else label[..., numbers]
+        affine = affine if affine is None else affine @ np.diag([1, 1, numbers.step, 1])
+    images, labels = _planes(pixels, label, affine, steps)
     targets = np.full(len(images), record.label, dtype=np.int64) if labels is None else labels
-    is_volume = pixels.ndim == 4
-    slices = tuple(range(first, first + len(images))) if is_volume else (None,)
-    return PreparedCase(record.case, record.patient, images, targets, slices)
+    return PreparedCase(record.case, record.patient, images, targets, _slices_of(images, pixels, numbers))
+
+
+def _slices_of(images: NDArray, pixels: NDArray, numbers: range | None) -> tuple[int | None, ...]:
+    """Return each example's slice of its volume, counted on where a transform has changed their number."""
+    if pixels.ndim != 4:
+        return (None,)
+    first, step = (0, 1) if numbers is None else (numbers.start, numbers.step)
+    return tuple(range(first, first + step * len(images), step))
 
 
 def _scaled(image: Image, study: Study) -> NDArray[np.float32]:

@@ -1,5 +1,6 @@
 """One line of dataset.json: an image, its label and whose it is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -18,7 +19,8 @@ class Record:
         image: The image's path, relative to dataset.json.
         label: The label map's path (segmentation) or the class (classification).
         patient: Whose image it is; parts are kept apart by it.
-        slices: First and last slice that belong to this record, from 0, both included; None for all.
+        slices: First and last slice that belong to this record, from 0, both included, and the step between two
+            where it is not 1; None for all.
         index: Which image of an npz file with many, from 0; None for other files.
     """
 
@@ -26,8 +28,18 @@ class Record:
     image: str
     label: str | int
     patient: str
-    slices: tuple[int, int] | None = None
+    slices: tuple[int, ...] | None = None
     index: int | None = None
+
+    @property
+    def numbers(self) -> range | None:
+        """The numbers of the slices, or None for all."""
+        return None if self.slices is None else slice_numbers(self.slices)
+
+
+def slice_numbers(slices: Sequence[int]) -> range:
+    """Return the numbers that ``[first, last]`` or ``[first, last, step]`` stand for."""
+    return range(slices[0], slices[1] + 1, *slices[2:])
 
 
 def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -> Record:
@@ -111,20 +123,23 @@ def _index(value: object, image: str, where: str) -> int | None:
     return value
 
 
-def _slices(value: object, where: str) -> tuple[int, int] | None:
+def _slices(value: object, where: str) -> tuple[int, ...] | None:
     if value is None:
         return None
-    is_pair = isinstance(value, list) and len(value) == 2 and all(map(_is_natural, value))
-    if not is_pair or value[0] > value[1]:
-        raise DataError(f"{where} must have 'slices' as [first, last] from 0, not {value!r}; correct dataset.json")
-    return value[0], value[1]
+    is_range = isinstance(value, list) and len(value) in (2, 3) and all(map(_is_natural, value))
+    if not is_range or value[0] > value[1] or 0 in value[2:]:
+        raise DataError(
+            f"{where} must have 'slices' as [first, last] from 0, or [first, last, step], not {value!r}; "
+            "correct dataset.json"
+        )
+    return tuple(value)
 
 
-def _case_name(image: str, slices: tuple[int, int] | None, index: int | None) -> str:
+def _case_name(image: str, slices: tuple[int, ...] | None, index: int | None) -> str:
     path = PurePosixPath(image)
     name = str(path.with_name(path.name.split(".")[0] or path.name))
     name += "" if index is None else f"#{index}"
-    return name if slices is None else f"{name}[{slices[0]}-{slices[1]}]"
+    return name if slices is None else f"{name}[{'-'.join(map(str, slices))}]"
 
 
 def _label(value: object, where: str, task: str, labels: dict[int, str]) -> str | int:

@@ -11,10 +11,12 @@ from rich.console import Console
 from silofl.data.phantoms import SITES, UNSEEN_SITE, make_phantoms
 from silofl.errors import ExitCode
 from silofl.flare import simulate
+from silofl.inference.command import Options, predict_inputs
 from silofl.report.pages import write_comparison
 from silofl.report.tables import print_comparison
 
-JOBS = ("fedavg_phantoms", "fedbn_phantoms", "harmofl_phantoms")
+JOBS = ("fedavg_phantoms", "fedbn_phantoms", "harmofl_phantoms", "fedsm_phantoms")
+SUPER_JOB = "fedsm_phantoms"
 
 
 def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console) -> int:
@@ -49,9 +51,20 @@ def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console
     report = write_comparison(runs, out / "report.html")
     console.print()
     print_comparison([json.loads((run / "results.json").read_text()) for run in runs], console)
+    code = _predict_unseen(out, data, len(JOBS) + 2, console)
     console.print(f"\nReport with pictures: {report}")
     console.print(f"The demonstration took {(time.monotonic() - started) / 60:.1f} minutes.")
-    return ExitCode.COMPLETE
+    return code
+
+
+def _predict_unseen(out: Path, data: Path, number: int, console: Console) -> int:
+    """Predict a new patient of the hospital that never trained, as a clinic would."""
+    scan = min((data / UNSEEN_SITE / "images").iterdir())
+    model, target = out / SUPER_JOB / "supermodel", out / "prediction"
+    console.print(f"\n{number}. Predicting {scan} of {UNSEEN_SITE}, which no model has seen, with {model}:")
+    code, _ = predict_inputs(model, [scan], target, Options(has_picture=True), console)
+    console.print(f"   label map, picture and prediction.json are in {target}")
+    return code
 
 
 def _run(job: Path, data: Path, run: Path, changes: dict[str, object], console: Console) -> int:

@@ -17,7 +17,7 @@ from silofl.algorithms.harmofl import mean_amplitude
 from silofl.algorithms.mixing import Arrays, mix
 from silofl.config import Study
 from silofl.errors import AggregationError, ConfigError
-from silofl.models.members import GLOBAL, PERSONAL, Members, role_of
+from silofl.models.members import GLOBAL, PERSONAL, SELECTOR, Members, role_of
 from silofl.models.parts import AMPLITUDE
 from silofl.rounds.ledger import Round
 from silofl.rounds.message import Message, check_fits, check_numbers
@@ -337,7 +337,7 @@ class ServerRounds:
 def _check_sites(study: Study, sites: list[str]) -> None:
     """Refuse a lambda that the number of sites does not allow, and names that mean something else in messages."""
     for site in sites:
-        if site in (GLOBAL, PERSONAL):
+        if site in (GLOBAL, PERSONAL, SELECTOR):
             raise ConfigError(f"a site must not be called {site!r}, as one of the models is; give it another name")
     weight = study.recipe.self_weight
     if study.recipe.mixing == "softpull" and len(sites) > 1 and weight < 1 / len(sites):

@@ -91,13 +91,20 @@ def test_a_photograph_is_copied_as_it_is(source, tmp_path):
     assert written.read_bytes() == original
 
 
-def test_other_greys_are_refused_with_the_mask_and_the_values(source, tmp_path):
-    mask = np.full((16, 16), 255, np.uint8)
-    mask[0, :3] = (1, 127, 0)
-    Image.fromarray(mask).save(source / "north" / "masks" / "0002.png")
-    with pytest.raises(DataError, match=r"the mask 0002.png of 0002 must hold 0 \(cup\), 128 .* not 1, 127; save it"):
-        import_layout("fundus-disc-cup", source, tmp_path / "target")
-    assert not (tmp_path / "target").exists()
+def test_greys_between_are_read_as_the_nearest_of_the_three(source, tmp_path):
+    path = source / "north" / "masks" / "0002.png"
+    Image.fromarray(np.array([[0, 50], [51, 200], [201, 255]], np.uint8).repeat(16, 0).repeat(16, 1)).save(path)
+    Image.fromarray(np.zeros((96, 32, 3), np.uint8)).save(source / "north" / "images" / "0002.png")
+    import_layout("fundus-disc-cup", source, tmp_path / "out")
+    (found,) = (tmp_path / "out" / "north").rglob("masks/0002.png")
+    assert np.asarray(Image.open(found))[8::16, 8::16].tolist() == [[2, 2], [1, 1], [0, 0]]
+
+
+def test_a_mask_without_background_is_refused_with_its_name(source, tmp_path):
+    path = source / "north" / "masks" / "0002.png"
+    Image.fromarray(np.full((32, 32), 2, np.uint8)).save(path)
+    with pytest.raises(DataError, match="the mask 0002.png of 0002 must hold 0 .* not greys up to 2 alone"):
+        import_layout("fundus-disc-cup", source, tmp_path / "out")
 
 
 @pytest.mark.parametrize("kind", ["image", "mask"])

@@ -5,35 +5,27 @@ import numpy as np
 import pytest
 
 from silofl.data.importers import import_layout
-from silofl.data.layouts.spine_gm import slice_ranges
+from silofl.data.layouts.spine_gm import slices_by_part
 from silofl.data.manifest import read_manifest
+from silofl.data.records import slice_numbers
 from silofl.errors import DataError
 
 
-@pytest.mark.parametrize(
-    ("count", "expected"),
-    [
-        # round(15 / 4) = 4 for validation and test, 7 for training
-        (15, {"training": (0, 6), "validation": (7, 10), "test": (11, 14)}),
-        (10, {"training": (0, 5), "validation": (6, 7), "test": (8, 9)}),
-        (4, {"training": (0, 1), "validation": (2, 2), "test": (3, 3)}),
-        (3, {"training": (0, 0), "validation": (1, 1), "test": (2, 2)}),
-    ],
-)
-def test_a_volume_is_cut_in_half_a_quarter_and_a_quarter(count, expected):
-    assert slice_ranges(count) == expected
+def test_every_second_slice_is_for_training_and_the_others_in_turn_for_validation_and_test():
+    parts = {part: list(slice_numbers(slices)) for part, slices in slices_by_part(10).items()}
+    assert parts == {"training": [0, 2, 4, 6, 8], "validation": [1, 5, 9], "test": [3, 7]}
 
 
-@pytest.mark.parametrize("count", range(3, 60))
+@pytest.mark.parametrize("count", range(4, 60))
 def test_every_slice_is_in_one_part(count):
-    covered = [z for first, last in slice_ranges(count).values() for z in range(first, last + 1)]
-    assert covered == list(range(count))
+    covered = [z for slices in slices_by_part(count).values() for z in slice_numbers(slices)]
+    assert sorted(covered) == list(range(count))
 
 
-@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("count", [0, 3])
 def test_too_few_slices_are_refused(count):
-    with pytest.raises(DataError, match=f"a volume must have at least 3 slices to be split, not {count}"):
-        slice_ranges(count)
+    with pytest.raises(DataError, match=f"a volume must have at least 4 slices to be split, not {count}"):
+        slices_by_part(count)
 
 
 @pytest.fixture
@@ -60,7 +52,7 @@ def test_both_sessions_are_one_patient_in_three_parts(source, tmp_path, study):
     assert summary.patients == {"milan": 1}
     labels = {1: "white matter", 2: "grey matter"}
     manifest = read_manifest(tmp_path / "target" / "milan", study(labels=labels, split_unit="slices"))
-    assert [record.slices for record in manifest.training] == [(0, 3), (0, 3)]
+    assert [record.slices for record in manifest.training] == [(0, 7, 2), (0, 7, 2)]
     assert [record.case for record in manifest.test] == ["sub-1Ses1_T2s-test", "sub-1Ses2_T2s-test"]
 
 

@@ -11,7 +11,8 @@ IEEE TMI 2020, arXiv:2010.06208; FedDG (Liu et al., CVPR 2021) takes them as hos
             mask/gdrishtiGS_002.png            0001.png ...
         test/ ...
 
-A mask is grey: 0 the cup, 128 the rim of the disc around it, 255 the background; every other value is refused. At the
+A mask is grey: 0 the cup, 128 the rim of the disc around it, 255 the background. Interpolated masks hold greys between
+them: up to 50 is the cup, up to 200 the rim, as the release's own loaders read them. At the
 site the rim is label 1 (disc) and the cup label 2. The set's train and test folders are put together and split anew.
 The sets name no patients: every image counts as a patient of its own.
 """
@@ -25,7 +26,9 @@ from silofl.data.images import read_label
 from silofl.data.layouts.plan import ImportOptions, Pair, SitePlan, Writer, copy_of, numbered_labels, plan_pairs
 from silofl.errors import DataError
 
-CUP, RIM, BACKGROUND = 0, 128, 255
+# Above the first a grey is the rim, above the second the background.
+GREYS = (50, 200)
+LABELS = np.array([2, 1, 0], dtype=np.uint8)  # cup, rim of the disc, background
 # Folder of the images, folder of the masks, what a case's name begins with.
 PLACES = (
     ("images", "masks", ""),
@@ -88,13 +91,11 @@ def _numbered(mask: Path, case: str) -> Writer:
         from PIL import Image
 
         grey = read_label(mask, f"the mask of {case}").array[0]
-        others = sorted(set(np.unique(grey).tolist()) - {CUP, RIM, BACKGROUND})
-        if others:
-            shown = ", ".join(map(str, others[:8])) + (", ..." if len(others) > 8 else "")
+        if grey.max() <= GREYS[1]:
             raise DataError(
                 f"the mask {mask.name} of {case} must hold 0 (cup), 128 (rim of the disc) and 255 (background), not "
-                f"{shown}; save it in these greys, without interpolation"
+                f"greys up to {grey.max()} alone; save it in these greys"
             )
-        Image.fromarray(np.select([grey == RIM, grey == CUP], [1, 2]).astype(np.uint8)).save(target)
+        Image.fromarray(LABELS[np.digitize(grey, GREYS, right=True)]).save(target)
 
     return write
