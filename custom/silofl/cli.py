@@ -175,6 +175,7 @@ def _import(options: argparse.Namespace) -> int:
 
 def _simulate(options: argparse.Namespace) -> int:
     from silofl.flare import simulate
+    from silofl.flare.simulation import Simulation
 
     if options.prepare:
         if options.job or options.out or options.leave_out:
@@ -184,7 +185,7 @@ def _simulate(options: argparse.Namespace) -> int:
     if missing:
         Parser(prog="silofl simulate").error(f"JOB and --out must be given; missing: {', '.join(missing)}")
     data = str(options.data) if options.data else None
-    wanted = simulate.Simulation(data, tuple(options.sites), options.threads, options.leave_out)
+    wanted = Simulation(data, tuple(options.sites), options.threads, options.leave_out)
     console = _console(options.json)
     return _with_json(
         options, options.out, simulate.start(options.job, options.out, wanted, _changes(options), console)

@@ -42,7 +42,8 @@ def volume(site, part, slices, **changes):
 
 
 @pytest.mark.parametrize(
-    ("of_training", "of_test"), [([0, 5], [5, 9]), ([0, 9], [2, 3]), ([4, 4], [4, 4]), ([6, 9], [0, 6]), ([0, 9, 2], [4, 4])]
+    ("of_training", "of_test"),
+    [([0, 5], [5, 9]), ([0, 9], [2, 3]), ([4, 4], [4, 4]), ([6, 9], [0, 6]), ([0, 9, 2], [4, 4])],
 )
 def test_slices_that_overlap_are_refused_even_when_splitting_by_slices(site, study, of_training, of_test):
     site.content["training"].pop(0)

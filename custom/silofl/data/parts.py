@@ -1,5 +1,8 @@
 """Prepared examples: the arrays of a part of a site's data, each example remembering where it comes from."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +30,11 @@ class Part:
     def __len__(self) -> int:
         """Return the number of examples."""
         return len(self.cases)
+
+    def taken(self, rows: Sequence[int]) -> Part:
+        """Return the examples at some positions, in that order."""
+        names = {key: tuple(getattr(self, key)[i] for i in rows) for key in ("cases", "slices", "patients")}
+        return Part(self.images[rows], self.targets[rows], **names)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from silofl.data.pooled import POOLED_SITE, by_site, pool_sites
 from silofl.errors import ConfigError
-from silofl.flare import simulate
 from silofl.flare.compared_runs import CENTRALISED, Comparison, Run, seeded
+from silofl.flare.simulation import Simulation, settled
 
 WARNING = (
     "CENTRALISED: this pools the patients' data of all sites in one place, {folder}. It is possible in a simulation "
@@ -29,12 +29,12 @@ def centralised_runs(asked: Comparison, out: Path, console: Console) -> list[Run
         DataError: The sites' data cannot be pooled.
     """
     job = asked.jobs[0]
-    study, simulation = simulate.settled(job, simulate.Simulation(asked.data), {})
+    study, simulation = settled(job, Simulation(asked.data), {})
     console.print(WARNING.format(folder=out / "pooled"), style="bold red", markup=False)
     data = pool_sites(Path(str(simulation.data)), simulation.sites, study, out / "pooled")
     alone = study.federation.model_dump(exclude={"sites"}) | {"min_sites": 1}
     changes = {"algorithm": {"name": "fedavg"}, "federation": alone}
-    wanted = simulate.Simulation(str(data), (POOLED_SITE,), 1)
+    wanted = Simulation(str(data), (POOLED_SITE,), 1)
     return seeded(asked, out, Run(CENTRALISED, 0, out, job, wanted, changes))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from silofl.config import Study, load_study
 from silofl.errors import ConfigError, nearest
 from silofl.flare import simulate
+from silofl.flare.simulation import Simulation, settled, study_file
 from silofl.inference.directory import plain_study
 
 CENTRALISED = "centralised"
@@ -64,7 +65,7 @@ class Run:
     seed: int
     path: Path
     job: Path
-    wanted: simulate.Simulation
+    wanted: Simulation
     changes: dict[str, object]
 
     @property
@@ -90,7 +91,7 @@ def planned(asked: Comparison, out: Path) -> list[Run]:
             raise ConfigError(
                 f"jobs and methods must have names of their own, not {name!r} twice; rename the job's folder"
             )
-    wanted = simulate.Simulation(asked.data, (), asked.threads)
+    wanted = Simulation(asked.data, (), asked.threads)
     return [
         run for name, job, changes in entries for run in seeded(asked, out, Run(name, 0, out, job, wanted, changes))
     ]
@@ -117,7 +118,7 @@ def _algorithm(name: str) -> dict[str, object]:
 def _check(run: Run, reads_data: bool) -> None:
     """Refuse a run that could not start, or whose folder holds something else; seeds share their data."""
     try:
-        study, simulation = simulate.settled(run.job, run.wanted, run.changes)
+        study, simulation = settled(run.job, run.wanted, run.changes)
     except ConfigError as error:
         raise ConfigError(f"{run.name}: {error}") from None
     if run.has_started:
@@ -128,9 +129,9 @@ def _check(run: Run, reads_data: bool) -> None:
         simulate.read_data(study, simulation, run.path)
 
 
-def _check_same(run: Run, study: Study, simulation: simulate.Simulation) -> None:
+def _check_same(run: Run, study: Study, simulation: Simulation) -> None:
     """Refuse an earlier run of another study, or on other data or sites."""
-    wanted, found = plain_study(study), plain_study(load_study(simulate.study_file(run.path / "job")))
+    wanted, found = plain_study(study), plain_study(load_study(study_file(run.path / "job")))
     differences = [key for key in sorted(wanted.keys() | found.keys()) if wanted.get(key) != found.get(key)]
     settings = _settings(run.path / "run.json")
     here = {"data": simulation.data, "sites": list(simulation.sites), "left_out": None}

@@ -11,6 +11,7 @@ from rich.console import Console
 from silofl.data.phantoms import SITES, UNSEEN_SITE, make_phantoms
 from silofl.errors import ExitCode
 from silofl.flare import simulate
+from silofl.flare.simulation import Simulation
 from silofl.inference.command import Options, predict_inputs
 from silofl.report.pages import write_comparison
 from silofl.report.tables import print_comparison
@@ -73,4 +74,4 @@ def _run(job: Path, data: Path, run: Path, changes: dict[str, object], console: 
         return ExitCode.COMPLETE
     if (run / "run.json").is_file():
         return simulate.resume(run, console)
-    return simulate.start(job, run, simulate.Simulation(str(data), SITES), changes, console)
+    return simulate.start(job, run, Simulation(str(data), SITES), changes, console)

@@ -7,20 +7,20 @@ import shutil
 import signal
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import yaml
 from rich.console import Console
 
-from silofl.config import Server, Site, Study, load_study, parse
-from silofl.data.phantoms import UNSEEN_SITE, is_phantoms, make_phantoms
+from silofl.config import Server, Site, Study, load_study
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms
-from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError, nearest
+from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
 from silofl.files import held, write_json, write_text
 from silofl.flare.processes import ProcessTree
+from silofl.flare.simulation import Simulation, settled, study_file
 from silofl.flare.unseen import unseen_result
 from silofl.flare.workspace import prepare_workspace
 from silofl.report.pages import write_report
@@ -30,23 +30,6 @@ from silofl.report.unseen_tables import print_unseen
 from silofl.training.device import choose_device
 
 POLL_S = 0.3
-
-
-@dataclass(frozen=True)
-class Simulation:
-    """What a simulation needs beside its job; kept as ``run.json``, so that it can be resumed.
-
-    Attributes:
-        data: Folder that holds one data folder a site; where None, ``phantoms``, made at first use.
-        sites: The sites that take part; where empty, all with a ``dataset.json``.
-        threads: Sites that NVFlare runs at a time; all where None.
-        left_out: A site that does not take part; the finished super model is tested on all its cases.
-    """
-
-    data: str | None = None
-    sites: tuple[str, ...] = ()
-    threads: int | None = None
-    left_out: str | None = None
 
 
 def start(job: Path, run: Path, wanted: Simulation, changes: dict[str, object], console: Console) -> int:
@@ -113,31 +96,6 @@ def prepare(workspace: Path) -> int:
     return ExitCode.COMPLETE
 
 
-def settled(job: Path, wanted: Simulation, changes: dict[str, object]) -> tuple[Study, Simulation]:
-    """Return a job's study with its changes, and the simulation with all its sites and threads named.
-
-    Raises:
-        ConfigError: The job, the study or the command is wrong.
-    """
-    study = _changed_study(job, changes)
-    simulation = _settled(wanted)
-    _check_quorum(study, simulation)
-    return study, simulation
-
-
-def study_file(job: Path) -> Path:
-    """Return the study.yaml of a job folder.
-
-    Raises:
-        ConfigError: The folder is no NVFlare job of ours.
-    """
-    path = job / "app" / "config" / "study.yaml"
-    for part in (job, job / "meta.json", path):
-        if not part.exists():
-            raise ConfigError(f"{job} must be a job folder with meta.json and app/config/study.yaml; {part} is missing")
-    return path
-
-
 def read_data(study: Study, simulation: Simulation, run: Path) -> None:
     """Read and cache every site's data, so that a fault shows before any training."""
     check_transforms(study)
@@ -154,71 +112,10 @@ def _site_data(study: Study, simulation: Simulation, run: Path, name: str) -> Si
         raise DataError(f"site {name!r}: {error}") from None
 
 
-def _changed_study(job: Path, changes: dict[str, object]) -> Study:
-    path = study_file(job)
-    load_study(path)
-    return parse(Study, yaml.safe_load(path.read_text()) | changes, "the command line with study.yaml")
-
-
 def _write_study(job: Path, changes: dict[str, object]) -> None:
     if changes:
         path = study_file(job)
         write_text(path, yaml.safe_dump(yaml.safe_load(path.read_text()) | changes, sort_keys=False))
-
-
-def _settled(wanted: Simulation) -> Simulation:
-    """Return the simulation with all its sites and threads named."""
-    data, sites = Path(wanted.data) if wanted.data else make_phantoms(Path("phantoms")), wanted.sites
-    if not data.is_dir():
-        state = "a file" if data.exists() else "not there"
-        raise ConfigError(f"--data must be a folder that holds one folder a site, not {data}, which is {state}")
-    present = sorted(path.parent.name for path in data.glob("*/dataset.json"))
-    found = [name for name in present if not (is_phantoms(data) and name == UNSEEN_SITE)]
-    if not found:
-        raise ConfigError(f"{data} must hold folders with a dataset.json each, one a site; see silofl import")
-    for name in sites:
-        if name not in found:
-            raise ConfigError(f"--sites must be among {', '.join(found)}, not {name!r}{nearest(name, found)}")
-    if len(set(sites)) != len(sites):
-        raise ConfigError(f"--sites must name each site once, not {','.join(sites)}")
-    silent = [path.name for path in sorted(data.iterdir()) if path.is_dir() and not path.name.startswith(".")]
-    silent = [name for name in silent if not (data / name / "dataset.json").is_file()]
-    if silent and not sites:
-        raise ConfigError(
-            f"every folder in {data} must hold a dataset.json, not all but {', '.join(silent)}; "
-            "add it there, or name the sites that take part with --sites"
-        )
-    if wanted.left_out is not None:
-        found = _without(wanted.left_out, found, present, sites)
-    names = tuple(sorted(sites) or found)
-    threads = len(names) if wanted.threads is None else wanted.threads
-    if not 1 <= threads <= len(names):
-        raise ConfigError(f"--threads must lie between 1 and the number of sites, {len(names)}, not {threads}")
-    return Simulation(str(data.resolve()), names, threads, wanted.left_out)
-
-
-def _without(left_out: str, found: list[str], present: list[str], sites: tuple[str, ...]) -> list[str]:
-    """Return the sites that can train without the one that is left out."""
-    if left_out not in present:
-        known = ", ".join(present)
-        raise ConfigError(f"--leave-out must be among {known}, not {left_out!r}{nearest(left_out, present)}")
-    if left_out in sites:
-        raise ConfigError(f"--leave-out must name a site that does not train, not {left_out!r}; take it out of --sites")
-    rest = [name for name in found if name != left_out]
-    if not rest:
-        raise ConfigError(f"--leave-out must leave at least one site to train, not none beside {left_out!r}; add sites")
-    return rest
-
-
-def _check_quorum(study: Study, simulation: Simulation) -> None:
-    """Refuse a study that waits for more sites than take part."""
-    here = len(simulation.sites)
-    for key, wanted in (("min_sites", study.federation.min_sites), ("sites", study.federation.sites or 0)):
-        if wanted > here:
-            raise ConfigError(
-                f"federation.{key} must be at most {here}, the number of sites that take part "
-                f"({', '.join(simulation.sites)}), not {wanted}; change the study or --sites"
-            )
 
 
 def _site_settings(simulation: Simulation, run: Path) -> Site:
@@ -297,14 +194,14 @@ def _outcome(run: Path, simulation: Simulation, study: Study, console: Console) 
         console.print(f"the run ended without a result; {run / 'log.txt'} says why; to go on: silofl resume {run}")
         return ExitCode.FAILED
     print_results(results, console)
+    code = ExitCode[results["status"]]
+    if simulation.left_out is not None and code != ExitCode.FAILED:
+        code = max(code, _show_unseen(run, simulation, study, console))
     try:
         console.print(f"report: {write_report(run)}")
     except (ConfigError, OSError) as error:
         console.print(f"no report: {error}")
-    code = ExitCode[results["status"]]
-    if simulation.left_out is None or code == ExitCode.FAILED:
-        return code
-    return max(code, _show_unseen(run, simulation, study, console))
+    return code
 
 
 def _show_unseen(run: Path, simulation: Simulation, study: Study, console: Console) -> int:

@@ -21,10 +21,11 @@ from silofl.data.site_data import SiteData
 from silofl.errors import ConfigError
 from silofl.files import write_json
 from silofl.inference import SuperModel
-from silofl.inference.contents import GLOBAL, Contents
+from silofl.inference.contents import Contents
 from silofl.inference.directory import fingerprint_of, read, write
 from silofl.inference.geometry import check_images, decide
 from silofl.inference.super_model import ENSEMBLE
+from silofl.models.members import GLOBAL
 from silofl.rounds.site_tests import CaseResult, case_results, numbers, scored
 from silofl.training.device import choose_device
 from silofl.training.evaluation import score
@@ -166,7 +167,7 @@ def _without_selector(model: SuperModel, parts: Sequence[Part]) -> dict[str, Any
     tables: dict[str, dict[str, float | None]] = {}
     for part in parts:
         for case, rows in members_of(part.cases).items():
-            for name, value in _values(model, _taken(part, rows)).items():
+            for name, value in _values(model, part.taken(rows)).items():
                 tables.setdefault(name, {})[case] = value
     found = {name: numbers(scored(table)) for name, table in tables.items()}
     own = found.pop("")
@@ -185,11 +186,6 @@ def _values(model: SuperModel, case: Part) -> dict[str, float | None]:
     said = {name: model.probabilities(name, images, size) for name in model.contents.models}
     said[""] = model.answer(images, size).probabilities
     return {name: score(decide(values), case, study).by_case.get(case.cases[0]) for name, values in said.items()}
-
-
-def _taken(part: Part, rows: list[int]) -> Part:
-    names = {key: tuple(getattr(part, key)[i] for i in rows) for key in ("cases", "slices", "patients")}
-    return Part(part.images[rows], part.targets[rows], **names)
 
 
 def _known(path: Path) -> dict[str, Any]:

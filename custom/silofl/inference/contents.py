@@ -12,9 +12,8 @@ from torch import Tensor
 
 from silofl.config import Study
 from silofl.errors import ConfigError, nearest
+from silofl.models.members import GLOBAL, SELECTOR
 
-GLOBAL = "global"
-SELECTOR = "selector"
 RULES = ("only", "selector", "mean")
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 

@@ -16,8 +16,9 @@ from silofl import __version__
 from silofl.config import Study, parse
 from silofl.errors import ConfigError
 from silofl.files import save_tensors, write_json, write_text
-from silofl.inference.contents import PLAIN_NAME, SELECTOR, Contents
+from silofl.inference.contents import PLAIN_NAME, Contents
 from silofl.inference.readme import super_model_readme
+from silofl.models.members import SELECTOR
 
 __all__ = ["Contents", "fingerprint_of", "plain_study", "read", "write"]
 

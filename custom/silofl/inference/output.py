@@ -15,8 +15,8 @@ from PIL import Image
 from silofl.config import Study
 from silofl.data.formats import READERS
 from silofl.files import write_atomically
-from silofl.inference.contents import GLOBAL
 from silofl.inference.prediction import Prediction
+from silofl.models.members import GLOBAL
 
 
 def stem_of(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -14,13 +14,15 @@ from torch import Tensor, nn
 from silofl.algorithms.fedsm import choose_model
 from silofl.data.preparation import Preparation, PreparedImage, preparation, prepare_with_way_back
 from silofl.errors import ConfigError, nearest
-from silofl.inference.contents import GLOBAL, Contents, check_threshold
+from silofl.inference.contents import Contents, check_threshold
 from silofl.inference.directory import read
 from silofl.inference.geometry import check_images, decide, decide_on_input
 from silofl.inference.prediction import Answer, Prediction, volumes_ml
 from silofl.models import build_model
+from silofl.models.members import GLOBAL
 from silofl.models.selector import build_selector
 from silofl.training.device import choose_device
+from silofl.training.evaluation import outputs_of, softmax_of
 
 BATCH_SIZE = 8
 MEAN = "mean of all sites"
@@ -100,11 +102,8 @@ class SuperModel:
         """
         if self._selector is None:
             return np.zeros(0)
-        with torch.inference_mode():
-            batches = self._batches(self._selector, images, batch_size)
-            values = [logits.double().softmax(dim=1).cpu().numpy() for logits in batches]
         # A mean of ones may round to a hair above 1.
-        return np.concatenate(values).mean(axis=0).clip(0, 1)
+        return softmax_of(self._selector, images, batch_size, self.device).mean(axis=0).clip(0, 1)
 
     def probabilities(self, name: str, images: NDArray, batch_size: int = BATCH_SIZE) -> NDArray[np.float32]:
         """Return what one model says of a case.
@@ -122,10 +121,8 @@ class SuperModel:
             ConfigError: There is no model of this name.
         """
         is_stateless = self.contents.study.model.normalization == "batch_stateless"
-        network = self.network(name)
-        with torch.inference_mode():
-            batches = self._batches(network, images, len(images) if is_stateless else batch_size)
-            return np.concatenate([to_probabilities(logits).cpu().numpy() for logits in batches])
+        network, size = self.network(name), len(images) if is_stateless else batch_size
+        return outputs_of(lambda batch: to_probabilities(network(batch)), images, size, self.device)
 
     def choose(self, scores: NDArray, threshold: float | None = None) -> str:
         """Return whose model answers: the highest score's if it is above the threshold, else the global one.
@@ -236,11 +233,6 @@ class SuperModel:
             return ENSEMBLE, {name: float(share) for name, share in zip(contents.outputs, shares, strict=True)}
         name = self.choose(scores, threshold)
         return name, {name: 1.0}
-
-    def _batches(self, network: nn.Module, images: NDArray, batch_size: int) -> Iterator[Tensor]:
-        for start in range(0, len(images), batch_size):
-            batch = np.ascontiguousarray(images[start : start + batch_size], dtype=np.float32)
-            yield network(torch.from_numpy(batch).to(self.device))
 
     def _class_of(self, answer: Answer, prepared: PreparedImage | None) -> Prediction:
         # One answer for a case: the mean over its slices, as the selector's scores are.

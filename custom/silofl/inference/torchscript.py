@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from silofl.inference.contents import GLOBAL, Contents
+from silofl.inference.contents import Contents
 from silofl.inference.super_model import BATCH_SIZE, SuperModel, to_probabilities
+from silofl.models.members import GLOBAL
 
 WHOLE_CASE = 0
 # Below every score: the most probable output always answers.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from silofl.rounds.message import Message
 from silofl.rounds.pictures import write_pictures, write_scores
 from silofl.rounds.site_selector import SiteSelector
 from silofl.rounds.super_message import contents_of, holds_global
-from silofl.training.evaluation import predict, score
+from silofl.training.evaluation import outputs_of, predict, score, softmax_of
 from silofl.training.losses import make_loss
 from silofl.training.metrics import Score, members_of
 
@@ -53,17 +53,12 @@ def validate(
     models = {role: numbers(result)["value"] for role, result in scores.items()}
     if selector is None:
         return numbers(own) | {"models": models}
-    sites = slice_scores(selector.model, part.images, study.training.batch_size, device)
+    sites = softmax_of(selector.model, part.images, study.training.batch_size, device)
     index = selector.outputs.index(site)
     is_own = {case: sites[rows].mean(axis=0).argmax() == index for case, rows in members_of(part.cases).items()}
     by_case = {case: scores[PERSONAL if is_own[case] else GLOBAL].by_case.get(case) for case in is_own}
     accuracy = float(np.mean(sites.argmax(axis=1) == index))
     return numbers(scored(by_case)) | {"models": models, "selector_accuracy": accuracy}
-
-
-def slice_scores(network: nn.Module, images: NDArray, batch_size: int, device: torch.device) -> NDArray[np.float64]:
-    """Return the selector's probabilities (N, outputs) of images (N, C, H, W)."""
-    return _outputs(network.eval(), images, batch_size, device, lambda logits: logits.double().softmax(dim=1))
 
 
 def scored(by_case: dict[str, float | None]) -> Score:
@@ -190,8 +185,8 @@ class SiteTests:
         """Keep the selector's features and scores of the validation and test images, for the report's map."""
         images = np.concatenate([self.data.validation.images, self.data.test.images])
         size, network = self.study.training.batch_size, model.selector
-        features = _outputs(network.network.features, images, size, self.device, lambda values: values)
-        arrays = {"features": features, "scores": slice_scores(network, images, size, self.device)}
+        features = outputs_of(network.network.features, images, size, self.device)
+        arrays = {"features": features, "scores": softmax_of(network, images, size, self.device)}
         outputs = np.array(model.contents.outputs)
         write_atomically(
             self.folder / "selector.npz", lambda stream: np.savez_compressed(stream, **arrays, outputs=outputs)
@@ -201,12 +196,12 @@ class SiteTests:
 def case_results(model: SuperModel, part: Part, study: Study) -> dict[str, CaseResult]:
     """Return what every model, and all of them together, make of each case of a part."""
     size = study.training.batch_size
-    return {case: _case_result(model, _taken(part, rows), study, size) for case, rows in members_of(part.cases).items()}
+    return {case: _case_result(model, part.taken(rows), study, size) for case, rows in members_of(part.cases).items()}
 
 
 def _case_result(model: SuperModel, part: Part, study: Study, size: int) -> CaseResult:
     images, outputs = np.asarray(part.images), model.contents.outputs
-    slices = slice_scores(model.selector, images, size, model.device)
+    slices = softmax_of(model.selector, images, size, model.device)
     scores = model.scores(images, size)
     said = {name: model.probabilities(name, images, size) for name in model.contents.models}
     shares = scores / scores.sum()
@@ -237,16 +232,3 @@ def _by_model(results: dict[str, CaseResult], answers: dict[str, str]) -> dict[s
 
 def _sum_and_count(values: list[float]) -> list[float]:
     return [float(sum(values)), len(values)]
-
-
-def _taken(part: Part, rows: list[int]) -> Part:
-    names = {key: tuple(getattr(part, key)[i] for i in rows) for key in ("cases", "slices", "patients")}
-    return Part(part.images[rows], part.targets[rows], **names)
-
-
-def _outputs(
-    network: nn.Module, images: NDArray, size: int, device: torch.device, of: Callable[[torch.Tensor], torch.Tensor]
-) -> NDArray:
-    with torch.inference_mode():
-        batches = [torch.from_numpy(np.array(images[i : i + size])).to(device) for i in range(0, len(images), size)]
-        return np.concatenate([of(network(batch)).cpu().numpy() for batch in batches])

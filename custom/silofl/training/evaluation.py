@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -19,6 +21,19 @@ def predict(model: nn.Module, part: Part, batch_size: int, device: torch.device)
     with torch.inference_mode():
         answers = [decide(model(inputs)).cpu().numpy() for inputs, _ in evaluation_batches(part, batch_size, device)]
     return np.concatenate(answers)
+
+
+def outputs_of(function: Callable[[Tensor], Tensor], images: NDArray, batch_size: int, device: torch.device) -> NDArray:
+    """Return a function of images (N, C, H, W), in their order, computed in batches and without gradients."""
+    with torch.inference_mode():
+        batches = [np.array(images[i : i + batch_size], dtype=np.float32) for i in range(0, len(images), batch_size)]
+        return np.concatenate([function(torch.from_numpy(batch).to(device)).cpu().numpy() for batch in batches])
+
+
+def softmax_of(network: nn.Module, images: NDArray, batch_size: int, device: torch.device) -> NDArray[np.float64]:
+    """Return a classifier's probabilities (N, outputs) of images (N, C, H, W)."""
+    network.eval()
+    return outputs_of(lambda batch: network(batch).double().softmax(dim=1), images, batch_size, device)
 
 
 def decide(logits: Tensor) -> Tensor:

@@ -1,0 +1,115 @@
+"""What a simulation runs on: its study, its sites and their data, settled before anything is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from silofl.config import Study, load_study, parse
+from silofl.data.phantoms import UNSEEN_SITE, is_phantoms, make_phantoms
+from silofl.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a simulation needs beside its job; kept as ``run.json``, so that it can be resumed.
+
+    Attributes:
+        data: Folder that holds one data folder a site; where None, ``phantoms``, made at first use.
+        sites: The sites that take part; where empty, all with a ``dataset.json``.
+        threads: Sites that NVFlare runs at a time; all where None.
+        left_out: A site that does not take part; the finished super model is tested on all its cases.
+    """
+
+    data: str | None = None
+    sites: tuple[str, ...] = ()
+    threads: int | None = None
+    left_out: str | None = None
+
+
+def settled(job: Path, wanted: Simulation, changes: dict[str, object]) -> tuple[Study, Simulation]:
+    """Return a job's study with its changes, and the simulation with all its sites and threads named.
+
+    Raises:
+        ConfigError: The job, the study or the command is wrong.
+    """
+    study = _changed_study(job, changes)
+    simulation = _settled(wanted)
+    _check_quorum(study, simulation)
+    return study, simulation
+
+
+def study_file(job: Path) -> Path:
+    """Return the study.yaml of a job folder.
+
+    Raises:
+        ConfigError: The folder is no NVFlare job of ours.
+    """
+    path = job / "app" / "config" / "study.yaml"
+    for part in (job, job / "meta.json", path):
+        if not part.exists():
+            raise ConfigError(f"{job} must be a job folder with meta.json and app/config/study.yaml; {part} is missing")
+    return path
+
+
+def _changed_study(job: Path, changes: dict[str, object]) -> Study:
+    path = study_file(job)
+    load_study(path)
+    return parse(Study, yaml.safe_load(path.read_text()) | changes, "the command line with study.yaml")
+
+
+def _settled(wanted: Simulation) -> Simulation:
+    """Return the simulation with all its sites and threads named."""
+    data, sites = Path(wanted.data) if wanted.data else make_phantoms(Path("phantoms")), wanted.sites
+    if not data.is_dir():
+        state = "a file" if data.exists() else "not there"
+        raise ConfigError(f"--data must be a folder that holds one folder a site, not {data}, which is {state}")
+    present = sorted(path.parent.name for path in data.glob("*/dataset.json"))
+    found = [name for name in present if not (is_phantoms(data) and name == UNSEEN_SITE)]
+    if not found:
+        raise ConfigError(f"{data} must hold folders with a dataset.json each, one a site; see silofl import")
+    for name in sites:
+        if name not in found:
+            raise ConfigError(f"--sites must be among {', '.join(found)}, not {name!r}{nearest(name, found)}")
+    if len(set(sites)) != len(sites):
+        raise ConfigError(f"--sites must name each site once, not {','.join(sites)}")
+    silent = [path.name for path in sorted(data.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    silent = [name for name in silent if not (data / name / "dataset.json").is_file()]
+    if silent and not sites:
+        raise ConfigError(
+            f"every folder in {data} must hold a dataset.json, not all but {', '.join(silent)}; "
+            "add it there, or name the sites that take part with --sites"
+        )
+    if wanted.left_out is not None:
+        found = _without(wanted.left_out, found, present, sites)
+    names = tuple(sorted(sites) or found)
+    threads = len(names) if wanted.threads is None else wanted.threads
+    if not 1 <= threads <= len(names):
+        raise ConfigError(f"--threads must lie between 1 and the number of sites, {len(names)}, not {threads}")
+    return Simulation(str(data.resolve()), names, threads, wanted.left_out)
+
+
+def _without(left_out: str, found: list[str], present: list[str], sites: tuple[str, ...]) -> list[str]:
+    """Return the sites that can train without the one that is left out."""
+    if left_out not in present:
+        known = ", ".join(present)
+        raise ConfigError(f"--leave-out must be among {known}, not {left_out!r}{nearest(left_out, present)}")
+    if left_out in sites:
+        raise ConfigError(f"--leave-out must name a site that does not train, not {left_out!r}; take it out of --sites")
+    rest = [name for name in found if name != left_out]
+    if not rest:
+        raise ConfigError(f"--leave-out must leave at least one site to train, not none beside {left_out!r}; add sites")
+    return rest
+
+
+def _check_quorum(study: Study, simulation: Simulation) -> None:
+    """Refuse a study that waits for more sites than take part."""
+    here = len(simulation.sites)
+    for key, wanted in (("min_sites", study.federation.min_sites), ("sites", study.federation.sites or 0)):
+        if wanted > here:
+            raise ConfigError(
+                f"federation.{key} must be at most {here}, the number of sites that take part "
+                f"({', '.join(simulation.sites)}), not {wanted}; change the study or --sites"
+            )
