@@ -337,7 +337,7 @@ def test_more_threads_than_sites_are_refused(refused, tmp_path, two_sites, sites
     assert f"the number of sites, {threads - 1}, not {threads}" in error
 
 
-@pytest.mark.parametrize("inside", ["run.json", "notes.txt", "sites/north/model.pt"])
+@pytest.mark.parametrize("inside", ["run.json", "notes.txt", "sites/north/scores.csv"])
 def test_a_run_folder_that_holds_something_is_refused_and_kept(refused, tmp_path, two_sites, inside):
     kept = tmp_path / "run" / inside
     kept.parent.mkdir(parents=True)

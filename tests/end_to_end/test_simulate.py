@@ -43,7 +43,7 @@ def test_a_run_writes_what_people_and_programs_read(finished, small_job):
     model = build_model(study, (1, 32, 32), seed=0)
     missing, unexpected = model.load_state_dict(torch.load(run / "model" / "best.pt", weights_only=True), strict=False)
     assert not unexpected and all(".norm." in name or ".adn.N." in name for name in missing)
-    state = next((run / "sites" / "north").glob("*/model.pt"))
+    state = next((run / "sites" / "north").glob("*/supermodel/weights/north.pt"))
     assert model.load_state_dict(torch.load(state, weights_only=True), strict=True)
 
 

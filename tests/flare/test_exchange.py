@@ -7,8 +7,21 @@ from nvflare.app_common.decomposers import common_decomposers
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.fuel.utils import fobs
 
+from silofl.config import Study, parse
 from silofl.flare.exchange import from_model, to_model
+from silofl.models.members import role_of
 from silofl.rounds.message import Message
+from silofl.rounds.server import ServerRounds
+
+ROLES = ("global", "personal", "selector")
+FEDSM = {
+    "name": "small",
+    "task": "segmentation",
+    "labels": {1: "organ"},
+    "rounds": 1,
+    "model": {"normalization": "instance"},
+    "algorithm": {"name": "fedsm", "selector_steps": 3},
+}
 
 META = {"round": 3, "run": "r-1", "wants_amplitude": True, "best_round": None, "metrics": {"loss": 0.5, "test": {}}}
 MESSAGES = {
@@ -86,3 +99,17 @@ def test_packing_and_unpacking_leave_the_other_side_alone():
 
 def test_a_model_that_is_none_of_ours_is_an_empty_message():
     assert from_model(FLModel(params_type=ParamsType.FULL, params={}, meta={"props": 1})) == Message()
+
+
+def test_a_fedsm_round_weighs_two_models_and_a_selector_a_step_and_little_more():
+    study = parse(Study, FEDSM, "study.yaml")
+    server = ServerRounds.start(study, "run", ["east", "north", "west"])
+    task, step = server.train_task("east"), server.selector_task("east", 2)
+    weights = {role: sum(a.nbytes for n, a in task.arrays.items() if role_of(n) == role) for role in ROLES}
+    assert weights["global"] == weights["personal"] > 0
+    sent = size_on_the_wire(task) + 2 * size_on_the_wire(step)
+    assert sent <= 1.05 * (2 * weights["global"] + 3 * weights["selector"])
+
+
+def size_on_the_wire(message):
+    return len(fobs.dumps(FLModelUtils.to_shareable(to_model(message, is_difference=False))))

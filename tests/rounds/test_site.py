@@ -55,7 +55,7 @@ def test_the_test_leaves_a_complete_model_scores_and_pictures_at_the_site(play):
     answers = game.evaluate("test", best)
     folder = game.sites["east"].site.state_folder("small", "east") / "run"
     model = build_model(game.study, (1, 32, 32), seed=5)
-    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True), strict=True)
+    model.load_state_dict(torch.load(folder / "supermodel" / "weights" / "east.pt", weights_only=True), strict=True)
     assert model.input_norm.is_fixed
     rows = list(csv.DictReader((folder / "scores.csv").open()))
     assert answers["east"].meta["metrics"]["test"]["num_cases"] == len(rows) == 2

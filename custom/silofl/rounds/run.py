@@ -195,7 +195,7 @@ def _state_dict(arrays: Arrays, amplitude: np.ndarray | None) -> dict[str, torch
 def _model_readme(study: Study, server: ServerRounds) -> str:
     """Return how to load the models, or where they are when they never left their sites."""
     if study.recipe.stays_home == "everything":
-        return f"# Models of {study.name}\n\nEvery site trained alone; each holds its own model as `model.pt`.\n"
+        return f"# Models of {study.name}\n\nEvery site trained alone; each holds its own model in `supermodel/` of its state folder.\n"
     plain = build_plain_model(study, study.seed)
     home = batchnorm_names(plain) if study.recipe.stays_home == "batchnorm" else set()
     return MODEL_README.format(
@@ -222,7 +222,7 @@ SIZE_ANY = "Without amplitude normalisation, images of other sizes pass too."
 MISSING_COUNTS = "Only BatchNorm's counters of batches are missing from the files; they play no part in predictions."
 MISSING_HOME = (
     "{count} BatchNorm arrays never left the sites and are missing from the files: the model below predicts with "
-    "untrained BatchNorm. For predictions take a site's own complete `model.pt`, from its state folder."
+    "untrained BatchNorm. For predictions take a site's own complete `supermodel/`, from its state folder."
 )
 MODEL_README = """# Models of {name}
 

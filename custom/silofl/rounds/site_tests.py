@@ -17,7 +17,7 @@ from silofl.config import Study
 from silofl.data.batches import evaluation_batches
 from silofl.data.parts import Part
 from silofl.data.site_data import SiteData
-from silofl.files import save_tensors, write_atomically
+from silofl.files import write_atomically
 from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
 from silofl.inference.directory import read, write
@@ -111,7 +111,6 @@ class SiteTests:
         predictions = predict(model, part, self.study.training.batch_size, self.device)
         result = score(predictions, part, self.study)
         state = {name: value.cpu() for name, value in model.state_dict().items()}
-        save_tensors(self.folder / "model.pt", state)
         contents = Contents(self.study, tuple(part.images.shape[1:]), {site: state}, "only", facts=numbers(result))
         write(self.folder / FOLDER, contents)
         self._keep(result, predictions, model)
@@ -184,6 +183,8 @@ class SiteTests:
     def _keep_features(self, model: SuperModel) -> None:
         """Keep the selector's features and scores of the validation and test images, for the report's map."""
         images = np.concatenate([self.data.validation.images, self.data.test.images])
+        if len(images) == 0:
+            return
         size, network = self.study.training.batch_size, model.selector
         features = outputs_of(network.network.features, images, size, self.device)
         arrays = {"features": features, "scores": softmax_of(network, images, size, self.device)}
