@@ -195,7 +195,8 @@ def _state_dict(arrays: Arrays, amplitude: np.ndarray | None) -> dict[str, torch
 def _model_readme(study: Study, server: ServerRounds) -> str:
     """Return how to load the models, or where they are when they never left their sites."""
     if study.recipe.stays_home == "everything":
-        return f"# Models of {study.name}\n\nEvery site trained alone; each holds its own model in `supermodel/` of its state folder.\n"
+        where = "Every site trained alone; each holds its own model in `supermodel/` of its state folder."
+        return f"# Models of {study.name}\n\n{where}\n"
     plain = build_plain_model(study, study.seed)
     home = batchnorm_names(plain) if study.recipe.stays_home == "batchnorm" else set()
     return MODEL_README.format(

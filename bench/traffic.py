@@ -1,0 +1,62 @@
+"""Bytes on the wire of a FedSM round: what the loopback interface counts, beside 2 w_g + selector_steps x w_s.
+
+    python bench/traffic.py JOB DATA [--short 2] [--long 6]
+
+The job runs twice in the simulator with different numbers of rounds; the difference is that of the rounds alone.
+Nothing else may use the loopback interface meanwhile; this gives the run one of its own:
+
+    unshare -n sh -c 'ip link set lo up; python bench/traffic.py ...'
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+
+from silofl.flare.simulation import Simulation, settled
+from silofl.models.members import Members
+from silofl.rounds.selector import SelectorRounds
+
+MIB = 2**20
+PUBLISHED_JOB_MIB = 1486  # per site, round and direction, with VGG-11 and its moments
+
+
+def main() -> None:
+    """Run the job twice and print what a round weighs for a site in each direction."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job", type=Path)
+    parser.add_argument("data")
+    parser.add_argument("--short", type=int, default=2)
+    parser.add_argument("--long", type=int, default=6)
+    options = parser.parse_args()
+    study, simulation = settled(options.job, Simulation(options.data), {})
+    recipe, sites = study.recipe, simulation.sites
+    members = Members.build(study, None)
+    models = sum(array.nbytes for array in members.read(members.traveling_names(recipe)).values())
+    selector = sum(array.nbytes for array in SelectorRounds.start(study, list(sites)).to_send().values())
+    formula = (models + recipe.selector_steps * selector) / MIB
+    difference = loopback_bytes(options, options.long) - loopback_bytes(options, options.short)
+    measured = difference / (options.long - options.short) / len(sites) / 2 / MIB
+    print(f"{study.name}, {len(sites)} sites, {recipe.selector_steps} selector steps a round, per site and direction:")
+    print(
+        f"2 w_g + steps x w_s = {formula:.3f} MiB; on the wire {measured:.3f} MiB, {measured / formula:.3f} times that"
+    )
+    print(f"the published job's {PUBLISHED_JOB_MIB} MiB are {PUBLISHED_JOB_MIB / measured:.0f} times as much")
+
+
+def loopback_bytes(options: argparse.Namespace, rounds: int) -> int:
+    """Return the bytes that went over the loopback interface while the job ran so many rounds."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "silofl", "simulate", str(options.job), "--data", options.data]
+        before = psutil.net_io_counters(pernic=True)["lo"].bytes_sent
+        subprocess.run([*command, "--out", f"{folder}/run", "--rounds", str(rounds)], check=True, capture_output=True)
+        return psutil.net_io_counters(pernic=True)["lo"].bytes_sent - before
+
+
+if __name__ == "__main__":
+    main()
