@@ -91,3 +91,16 @@ def test_the_best_mean_is_marked_in_print(results):
 
 def test_without_a_best_mean_nothing_is_marked_in_print(results):
     assert "*" not in printed(print_comparison, [results(), results(metric="accuracy")], width=200)
+
+
+def test_several_labels_have_a_column_each_with_the_mean_over_sites():
+    results = {
+        "metric": "dice",
+        "sites": {"east": 0.5, "west": 0.75},
+        "mean": 0.625,
+        "by_label": {"east": {"organ": 0.75, "lesion": 0.25}, "west": {"organ": 0.75}},
+    }
+    table = site_table(results)
+    assert table.columns[-2:] == ("dice of organ", "dice of lesion")
+    assert [row[-2:] for row in table.rows[:3]] == [("0.750", "0.250"), ("0.750", "-"), ("0.750", "0.250")]
+    assert site_table(results | {"by_label": {"east": {"organ": 0.5}}}).columns[-1] == "validation"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.training.metrics import accuracy_by_case, dice_by_case, pooled
+from silofl.training.metrics import Score, accuracy_by_case, dice_by_case, members_of, pooled
 
 CASES = ("a", "a", "a", "b", "b", "c", "d", "d")
 
@@ -164,3 +164,28 @@ def test_a_site_without_a_counted_case_does_not_pool(value):
     assert pooled([(0.5, 2), (value, 0)]) == 0.5
     assert pooled([(value, 0)]) is None
     assert pooled([]) is None
+
+
+def test_each_label_has_its_own_mean_over_the_cases_in_which_it_counts():
+    truth = np.zeros((2, 2, 2), np.uint8)
+    truth[0, 0] = 1
+    truth[1] = [[1, 1], [2, 2]]
+    said = truth.copy()
+    said[1, 1] = [2, 0]
+    result = dice_by_case(said, truth, ["a", "b"], [1, 2])
+    # label 1 is right in both; label 2 is absent from a, and in b 2 * 1 / (1 + 2)
+    assert result.by_label == {1: 1.0, 2: pytest.approx(2 / 3)}
+    assert result.by_case == {"a": 1.0, "b": pytest.approx((1 + 2 / 3) / 2)}
+
+
+def test_merged_scores_of_single_cases_are_the_score_of_all():
+    rng = np.random.default_rng(0)
+    said, truth = rng.integers(0, 3, (2, 4, 5, 5)).astype(np.uint8)
+    truth[3] = said[3] = 0
+    cases = ["a", "a", "b", "c"]
+    alone = {
+        case: dice_by_case(said[rows], truth[rows], [case] * len(rows), [1, 2])
+        for case, rows in members_of(cases).items()
+    }
+    assert Score.merged(alone) == dice_by_case(said, truth, cases, [1, 2])
+    assert Score.merged(alone).num_excluded == 1

@@ -26,10 +26,10 @@ from silofl.inference.directory import fingerprint_of, read, write
 from silofl.inference.geometry import check_images, decide
 from silofl.inference.super_model import ENSEMBLE
 from silofl.models.members import GLOBAL
-from silofl.rounds.site_tests import CaseResult, case_results, numbers, scored
+from silofl.rounds.site_tests import CaseResult, case_results, numbers
 from silofl.training.device import choose_device
 from silofl.training.evaluation import score
-from silofl.training.metrics import members_of
+from silofl.training.metrics import Score, members_of
 
 FOLDER = "supermodel"
 NO_SUPER_MODEL = (
@@ -122,7 +122,7 @@ def _with_selector(model: SuperModel, parts: Sequence[Part]) -> dict[str, Any]:
     tables = {
         name: {case: result.values[name] for case, result in results.items()} for name in (*contents.models, ENSEMBLE)
     }
-    models = {name: numbers(scored(table))["value"] for name, table in tables.items()}
+    models = {name: numbers(Score.of(table))["value"] for name, table in tables.items()}
     by_threshold = [] if study.recipe.learns_best_model else [_at(model, results, gamma) for gamma in THRESHOLDS]
     answer = models[ENSEMBLE] if contents.is_ensemble else own["value"]
     found = {"answer": study.recipe.answer, "threshold_from": _origin(contents), "models": models}
@@ -132,7 +132,7 @@ def _with_selector(model: SuperModel, parts: Sequence[Part]) -> dict[str, Any]:
 def _at(model: SuperModel, results: Mapping[str, CaseResult], threshold: float | None) -> dict[str, Any]:
     """Return the value and the choices under one threshold."""
     chosen = {case: model.choose(result.scores, threshold) for case, result in results.items()}
-    found = numbers(scored({case: results[case].values[name] for case, name in chosen.items()}))
+    found = numbers(Score.of({case: results[case].values[name] for case, name in chosen.items()}))
     counts = Counter(chosen.values())
     names = [GLOBAL, *model.contents.sites]
     return {
@@ -169,7 +169,7 @@ def _without_selector(model: SuperModel, parts: Sequence[Part]) -> dict[str, Any
         for case, rows in members_of(part.cases).items():
             for name, value in _values(model, part.taken(rows)).items():
                 tables.setdefault(name, {})[case] = value
-    found = {name: numbers(scored(table)) for name, table in tables.items()}
+    found = {name: numbers(Score.of(table)) for name, table in tables.items()}
     own = found.pop("")
     return {
         "value": own["value"],

@@ -57,8 +57,29 @@ def site_table(results: Mapping[str, Any]) -> TextTable:
         results: The content of a run's results.json.
     """
     columns = ("site", results.get("metric") or "value", "test cases", "excluded cases", "validation")
-    rows = [_site_row(results, site) for site in results.get("sites", {})]
-    return TextTable(columns, (*rows, *_summary_rows(results)), num_summary=3)
+    rows = [*(_site_row(results, site) for site in results.get("sites", {})), *_summary_rows(results)]
+    labels = label_columns(results)
+    cells = zip(rows, zip(*labels.values(), strict=True), strict=True) if labels else ((row, ()) for row in rows)
+    return TextTable((*columns, *labels), tuple((*row, *more) for row, more in cells), num_summary=3)
+
+
+def label_columns(results: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return for each of several labels a column of a run's values: one a site, their mean, and two empty cells."""
+    found = results.get("by_label") or {}
+    names = list(dict.fromkeys(name for values in found.values() for name in values))
+    if len(names) < 2:
+        return {}
+    columns = {}
+    for name in names:
+        values = [found.get(site, {}).get(name) for site in results["sites"]]
+        known = [value for value in values if value is not None]
+        columns[f"{results.get('metric') or 'value'} of {name}"] = [
+            *map(number, values),
+            number(float(np.mean(known)) if known else None),
+            "",
+            "",
+        ]
+    return columns
 
 
 def comparison_table(results: Sequence[Mapping[str, Any]]) -> TextTable:

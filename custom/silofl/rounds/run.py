@@ -124,8 +124,15 @@ def results(server: ServerRounds, tests: Mapping[str, dict[str, Any]], missing: 
         "pooled": pooled([(score["value"], score["num_cases"]) for score in tests.values()]),
         "cases": {site: score["num_cases"] for site, score in tests.items()},
         "excluded_cases": {site: score["num_excluded"] for site, score in tests.items()},
+        "by_label": {site: _named(server.study, score.get("labels") or {}) for site, score in tests.items()},
         "validation": server.ledger[number - 1].validation,
     }
+
+
+def _named(study: Study, by_label: Mapping[str, float]) -> dict[str, float]:
+    """Return values by label under the labels' names."""
+    names = {"0": "background"} | {str(number): name for number, name in study.labels.items()}
+    return {names.get(label, label): value for label, value in by_label.items()}
 
 
 def _super_results(together: SuperRounds | None, tests: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

@@ -58,20 +58,14 @@ def validate(
     is_own = {case: sites[rows].mean(axis=0).argmax() == index for case, rows in members_of(part.cases).items()}
     by_case = {case: scores[PERSONAL if is_own[case] else GLOBAL].by_case.get(case) for case in is_own}
     accuracy = float(np.mean(sites.argmax(axis=1) == index))
-    return numbers(scored(by_case)) | {"models": models, "selector_accuracy": accuracy}
-
-
-def scored(by_case: dict[str, float | None]) -> Score:
-    """Return the mean over the cases that count; None marks a case that is empty in truth and prediction."""
-    counted = {case: value for case, value in by_case.items() if value is not None}
-    value = float(np.mean(list(counted.values()))) if counted else float("nan")
-    return Score(value, len(counted), len(by_case) - len(counted), counted)
+    return numbers(Score.of(by_case)) | {"models": models, "selector_accuracy": accuracy}
 
 
 def numbers(result: Score) -> dict[str, Any]:
     """Return what of a score leaves the site: no case is named."""
     value = result.value if result.num_cases else None
-    return {"value": value, "num_cases": result.num_cases, "num_excluded": result.num_excluded}
+    labels = {str(label): mean for label, mean in result.by_label.items()}
+    return {"value": value, "num_cases": result.num_cases, "num_excluded": result.num_excluded, "labels": labels}
 
 
 @dataclass(frozen=True)
@@ -80,16 +74,20 @@ class CaseResult:
 
     Attributes:
         scores: The selector's probability of each output, shape (outputs,).
-        values: Model -> its value; None where truth and prediction are empty.
-        ensemble: The value of all models together, weighted by the scores.
+        measured: Model, or ``ensemble`` (all models, weighted by the scores) -> its score on this case.
         predictions: Model, or ``ensemble`` -> label maps (n, H, W) or classes (n,).
         slices: Output -> how many of the case's slices it would get alone.
     """
 
     scores: NDArray[np.float64]
-    values: dict[str, float | None]
+    measured: dict[str, Score]
     predictions: dict[str, NDArray]
     slices: Counter[str]
+
+    @property
+    def values(self) -> dict[str, float | None]:
+        """Model -> its value; None where truth and prediction are empty."""
+        return {name: score.value if score.num_cases else None for name, score in self.measured.items()}
 
 
 class SiteTests:
@@ -139,7 +137,7 @@ class SiteTests:
         results = case_results(model, part, self.study)
         chosen = _choices(model, results, contents.threshold)
         answers = dict.fromkeys(results, "ensemble") if contents.is_ensemble else chosen
-        result = scored({case: results[case].values[name] for case, name in answers.items()})
+        result = Score.merged({case: results[case].measured[name] for case, name in answers.items()})
         self._keep_features(model)
         rows = members_of(part.cases)
         predictions = np.zeros(part.targets.shape, dtype=np.int64)
@@ -208,8 +206,8 @@ def _case_result(model: SuperModel, part: Part, study: Study, size: int) -> Case
     shares = scores / scores.sum()
     said["ensemble"] = sum(np.float32(share) * said[name] for name, share in zip(outputs, shares, strict=True))
     predictions = {name: decide(values) for name, values in said.items()}
-    values = {name: score(maps, part, study).by_case.get(part.cases[0]) for name, maps in predictions.items()}
-    return CaseResult(scores, values, predictions, Counter(outputs[i] for i in slices.argmax(axis=1)))
+    measured = {name: score(maps, part, study) for name, maps in predictions.items()}
+    return CaseResult(scores, measured, predictions, Counter(outputs[i] for i in slices.argmax(axis=1)))
 
 
 def _choices(model: SuperModel, results: dict[str, CaseResult], threshold: float | None) -> dict[str, str]:
@@ -228,7 +226,7 @@ def _by_model(results: dict[str, CaseResult], answers: dict[str, str]) -> dict[s
     names = next(iter(results.values())).values if results else ()
     tables = {name: {case: result.values[name] for case, result in results.items()} for name in names}
     tables["super"] = {case: results[case].values[name] for case, name in answers.items()}
-    return {name: numbers(scored(table))["value"] for name, table in tables.items()}
+    return {name: numbers(Score.of(table))["value"] for name, table in tables.items()}
 
 
 def _sum_and_count(values: list[float]) -> list[float]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,37 @@ class Score:
         num_cases: Cases that count.
         num_excluded: Cases left out because truth and prediction are both empty.
         by_case: Case -> its own value, the counted cases only.
+        labels_by_case: Label -> case -> the value of this label in it, where it counts; empty for classes.
     """
 
     value: float
     num_cases: int
     num_excluded: int
     by_case: dict[str, float]
+    labels_by_case: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def by_label(self) -> dict[int, float]:
+        """Label -> mean over the cases in which it counts."""
+        return {label: float(np.mean(list(cases.values()))) for label, cases in self.labels_by_case.items() if cases}
+
+    @classmethod
+    def of(
+        cls, by_case: Mapping[str, float | None], labels_by_case: Mapping[int, dict[str, float]] | None = None
+    ) -> Score:
+        """Return the score of cases by their values; None marks a case that does not count."""
+        counted = {case: value for case, value in by_case.items() if value is not None}
+        value = float(np.mean(list(counted.values()))) if counted else float("nan")
+        return cls(value, len(counted), len(by_case) - len(counted), counted, dict(labels_by_case or {}))
+
+    @classmethod
+    def merged(cls, by_case: Mapping[str, Score]) -> Score:
+        """Return the score of several cases from the score of each alone."""
+        labels: dict[int, dict[str, float]] = {}
+        for score in by_case.values():
+            for label, cases in score.labels_by_case.items():
+                labels.setdefault(label, {}).update(cases)
+        return cls.of({case: score.by_case.get(case) for case, score in by_case.items()}, labels)
 
 
 def dice_by_case(
@@ -43,24 +68,23 @@ def dice_by_case(
             code does; only for comparison with printed tables.
     """
     labels = [0, *labels] if has_background else list(labels)
-    by_case: dict[str, float] = {}
-    excluded = 0
+    by_case: dict[str, float | None] = {}
+    labels_by_case: dict[int, dict[str, float]] = {label: {} for label in labels}
     for case, member in members_of(cases).items():
-        values = [_dice(predictions[member] == label, targets[member] == label) for label in labels]
+        found = {label: _dice(predictions[member] == label, targets[member] == label) for label in labels}
         if has_background:
-            values = [1.0 if value is None else value for value in values]
-        counted = [value for value in values if value is not None]
-        if counted:
-            by_case[case] = float(np.mean(counted))
-        else:
-            excluded += 1
-    return _score(by_case, excluded)
+            found = {label: 1.0 if value is None else value for label, value in found.items()}
+        counted = {label: value for label, value in found.items() if value is not None}
+        by_case[case] = float(np.mean(list(counted.values()))) if counted else None
+        for label, value in counted.items():
+            labels_by_case[label][case] = value
+    return Score.of(by_case, labels_by_case)
 
 
 def accuracy_by_case(predictions: NDArray, targets: NDArray, cases: Sequence[str]) -> Score:
     """Return the mean over cases of the share of right classes; predictions and targets have shape (N,)."""
     is_right = np.array([p == t for p, t in zip(predictions, targets, strict=True)])
-    return _score({case: float(np.mean(is_right[member])) for case, member in members_of(cases).items()}, 0)
+    return Score.of({case: float(np.mean(is_right[member])) for case, member in members_of(cases).items()})
 
 
 def pooled(scores: Sequence[tuple[float, int]]) -> float | None:
@@ -81,8 +105,3 @@ def members_of(cases: Sequence[str]) -> dict[str, list[int]]:
 def _dice(prediction: NDArray, target: NDArray) -> float | None:
     size = int(prediction.sum()) + int(target.sum())
     return 2 * int((prediction & target).sum()) / size if size else None
-
-
-def _score(by_case: dict[str, float], excluded: int) -> Score:
-    value = float(np.mean(list(by_case.values()))) if by_case else float("nan")
-    return Score(value, len(by_case), excluded, by_case)
