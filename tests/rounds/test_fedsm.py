@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.errors import ConfigError
+from silofl.errors import AggregationError, ConfigError
 from silofl.inference.directory import read
 from silofl.models.members import of_role, role_of
+from silofl.rounds.message import Message, check_super_score
+from silofl.rounds.super_rounds import SuperRounds
 
 INSTANCE = {"normalization": "instance"}
 
@@ -185,6 +187,33 @@ def test_the_extra_selector_learns_which_model_is_best_after_the_others_are_done
     assert game.server.selector.outputs == ("global", "east", "north", "west")
     assert end.contents().threshold is None
     assert all(test["by_threshold"] == [] for test in tests.values())
+
+
+def test_a_site_whose_counts_do_not_fit_has_no_say_in_the_threshold_and_the_others_have(play):
+    game = fedsm(play)
+    game.round()
+    end = SuperRounds(game.server)
+    best_at_half = [[0.9 if threshold <= 0.5 else 0.1, 1] for threshold in end.thresholds]
+    answers = {"east": best_at_half, "north": [[1.0, 2]], "west": "nothing"}
+    end.note_assembled({site: Message(meta={"by_threshold": sums}) for site, sums in answers.items()})
+    assert end.threshold == 0.5 and set(end.refused) == {"north", "west"}
+    assert end.holders == {"east", "north", "west"}
+
+
+def test_a_threshold_that_the_study_sets_is_not_tuned(play):
+    game = fedsm(play, threshold=0.25)
+    game.round()
+    end = SuperRounds(game.server)
+    end.note_assembled({"east": Message(meta={"by_threshold": [[1.0, 1]] * len(end.thresholds)})})
+    assert end.threshold == 0.25
+
+
+def test_a_test_of_a_super_model_that_lacks_a_part_is_refused():
+    score = {"value": 0.5, "num_cases": 1, "num_excluded": 0, "models": {}, "choices": {}, "by_threshold": []}
+    with pytest.raises(AggregationError, match="site 'east' must send by_threshold, choices, models, selector"):
+        check_super_score("east", {"metrics": {"test": score}}, 0)
+    whole = score | {"selector": {}}
+    assert check_super_score("east", {"metrics": {"test": whole}}, 0) == whole
 
 
 def test_fine_tuning_goes_on_alone_from_the_shared_model(play):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from nvflare.apis.controller_spec import ClientTask
@@ -19,7 +20,7 @@ from silofl.errors import AggregationError, ConfigError, SiloFLError
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import job_study, server_settings
 from silofl.rounds.ledger import Round
-from silofl.rounds.message import Message, check_score
+from silofl.rounds.message import Message, check_score, check_super_score
 from silofl.rounds.run import RunFolder
 from silofl.rounds.server import ServerRounds
 from silofl.rounds.super_rounds import SuperRounds
@@ -77,14 +78,15 @@ class RoundsController(ModelController):
             self._train_round(server)
             folder.save(server)
         if not self.abort_signal.triggered and not server.has_validated:
-            validation, _ = self._evaluate("validate", "validation", server, server.finished_rounds)
+            tasks = {site: server.evaluation_task(site, server.finished_rounds) for site in server.models}
+            validation, _ = self._scores("validate", tasks, study, partial(check_score, part="validation"))
             server.note_validation(validation)
             folder.save(server)
         if study.recipe.has_selector:
             self._finish_together(server, folder)
         elif not self.abort_signal.triggered:
             tasks = {site: server.evaluation_task(site, server.reported_round()) for site in server.models}
-            folder.finish(server, *self._scores("test", "test", tasks, study))
+            folder.finish(server, *self._scores("test", tasks, study, partial(check_score, part="test")))
 
     def _finish_together(self, server: ServerRounds, folder: RunFolder) -> None:
         """Give every site all models, let the selector learn the best ones if it does, tune the threshold, test."""
@@ -98,7 +100,8 @@ class RoundsController(ModelController):
         if not study.recipe.learns_best_model:
             self._assemble(together)
         tasks = {site: together.task(site) for site in server.models}
-        folder.finish(server, *self._scores("test_super_model", "test", tasks, study), together)
+        check = partial(check_super_score, num_thresholds=len(together.thresholds))
+        folder.finish(server, *self._scores("test_super_model", tasks, study, check), together)
 
     def _assemble(self, together: SuperRounds, has_selector: bool = True) -> None:
         """Send all models to the sites that do not hold them yet."""
@@ -106,6 +109,8 @@ class RoundsController(ModelController):
         tasks = {site: together.task(site, has_selector) for site in server.models if site not in together.holders}
         if tasks:
             together.note_assembled(self._ask("assemble", tasks, server.study.federation.task_timeout_s).given)
+            for reason in together.refused.values():
+                self.warning(reason)
 
     def _take_in_newcomers(self, server: ServerRounds) -> None:
         """Let sites that are here for the first time join the run that goes on."""
@@ -113,21 +118,19 @@ class RoundsController(ModelController):
             self.info(f"site {name!r} joins run {server.run}")
             server.join(name)
 
-    def _evaluate(
-        self, task: str, part: str, server: ServerRounds, number: int
-    ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-        """Return the sites' scores of a finished round's model on a part of their data, and why others gave none."""
-        tasks = {site: server.evaluation_task(site, number) for site in server.models}
-        return self._scores(task, part, tasks, server.study)
-
     def _scores(
-        self, task: str, part: str, tasks: Mapping[str, Message], study: Study
+        self,
+        task: str,
+        tasks: Mapping[str, Message],
+        study: Study,
+        check: Callable[[str, dict[str, Any]], dict[str, Any] | None],
     ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+        """Return the sites' scores that pass the check, and why others gave none."""
         answers = self._ask(task, tasks, study.federation.task_timeout_s)
         scores, missing = {}, answers.failed | dict.fromkeys(answers.late, "no answer in time")
         for site, answer in answers.given.items():
             try:
-                scores[site] = check_score(site, part, answer.meta)
+                scores[site] = check(site, meta=answer.meta)
             except AggregationError as error:
                 missing[site] = str(error)
         return {site: score for site, score in scores.items() if score is not None}, missing

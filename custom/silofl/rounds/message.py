@@ -79,5 +79,17 @@ def check_score(site: str, part: str, meta: dict[str, Any]) -> dict[str, Any] | 
     return score
 
 
+def check_super_score(site: str, meta: dict[str, Any], num_thresholds: int) -> dict[str, Any] | None:
+    """Return a site's test of a super model; the errors of `check_score`, and one where a part of it is missing."""
+    score = check_score(site, "test", meta)
+    parts = {"models", "choices", "selector", "by_threshold"}
+    if score is not None and not (parts <= score.keys() and len(score["by_threshold"]) == num_thresholds):
+        raise AggregationError(
+            f"site {site!r} must send {', '.join(sorted(parts))} with its test, for {num_thresholds} thresholds, not "
+            f"only {', '.join(sorted(score))}"
+        )
+    return score
+
+
 def _is_finite(value: object) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value)

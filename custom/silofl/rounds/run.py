@@ -146,6 +146,7 @@ def _super_results(together: SuperRounds | None, tests: Mapping[str, dict[str, A
         "selector": {"outputs": list(selector.outputs)}
         | {unit: {site: test["selector"][unit] for site, test in tests.items()} for unit in ("cases", "slices")},
         "threshold": together.threshold,
+        "threshold_without": together.refused,
         "by_threshold": _by_threshold(together.thresholds, [test["by_threshold"] for test in tests.values()]),
     }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from silofl.algorithms.fedsm import THRESHOLDS, tune_threshold
+from silofl.errors import AggregationError
 from silofl.inference.contents import Contents
 from silofl.models.members import GLOBAL, SELECTOR, with_role
 from silofl.rounds.message import Message
@@ -22,11 +23,13 @@ class SuperRounds:
         server: The run after its rounds.
         holders: Sites that hold all models.
         threshold: The paper's gamma; None where nothing is chosen by it.
+        refused: Site -> why it has no say in the threshold.
     """
 
     server: ServerRounds
     holders: set[str] = field(default_factory=set)
     threshold: float | None = None
+    refused: dict[str, str] = field(default_factory=dict)
 
     @property
     def thresholds(self) -> tuple[float, ...]:
@@ -46,20 +49,27 @@ class SuperRounds:
         return Message(arrays, meta | settings)
 
     def note_assembled(self, answers: Mapping[str, Message]) -> None:
-        """Take in which sites hold the models now, and choose the threshold from their counts.
-
-        Raises:
-            AggregationError: A site's counts are not what was asked for.
-        """
+        """Take in which sites hold the models now, and choose the threshold from their counts."""
         self.holders |= set(answers)
         fixed = self.server.study.recipe.threshold
-        counts = [a.meta["by_threshold"] for _, a in sorted(answers.items()) if a.meta.get("by_threshold")]
+        counts = [sums for site in sorted(answers) if (sums := self._sums(site, answers[site]))]
         if not self.thresholds:
             self.threshold = None
         elif fixed != "tuned":
             self.threshold = fixed
         else:
             self.threshold = tune_threshold(counts) if counts else THRESHOLDS[-1]
+
+    def _sums(self, site: str, answer: Message) -> list[list[float]]:
+        """Return a site's sums by threshold; none where it sent no such thing, or has no validation data."""
+        sums = answer.meta.get("by_threshold") or []
+        try:
+            if sums and self.thresholds:
+                tune_threshold([sums], self.thresholds)
+        except (AggregationError, TypeError, ValueError):
+            self.refused[site] = f"site {site!r} must send a sum and a count for each threshold; it has no say in it"
+            return []
+        return sums
 
     def facts(self) -> dict[str, Any]:
         """Return what a super model says of how it was made."""
