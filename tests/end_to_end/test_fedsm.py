@@ -1,0 +1,77 @@
+import json
+
+import pytest
+
+from .conftest import silofl, write_small_job
+
+
+def fingerprint(folder):
+    return json.loads((folder / "model.json").read_text())["fingerprint"]
+
+
+def site_folders(run):
+    return sorted((run / "sites").glob("*/*/supermodel"))
+
+
+@pytest.fixture(scope="module")
+def small_fedsm(tmp_path_factory):
+    return write_small_job(tmp_path_factory.mktemp("jobs") / "job", "fedsm_phantoms")
+
+
+def test_every_site_ends_with_the_servers_super_model_which_predicts_a_scan(tmp_path, phantoms, small_fedsm):
+    run, out = tmp_path / "run", tmp_path / "out"
+    results = json.loads(silofl("simulate", small_fedsm, "--data", phantoms, "--out", run, "--json").stdout)
+    assert results["status"] == "COMPLETE" and results["threshold_without"] == {}
+    assert len(site_folders(run)) == 2
+    assert {fingerprint(folder) for folder in site_folders(run)} == {fingerprint(run / "supermodel")}
+    for site, models in results["models"].items():
+        assert models["super"] == results["sites"][site]
+        assert set(results["by_label"][site]) == {"organ", "lesion"}
+    scan = min((phantoms / "north" / "images").iterdir())
+    printed = silofl("predict", run / "supermodel", scan, "-o", out, "--picture").stdout
+    (record,) = json.loads((out / "prediction.json").read_text())
+    assert record["model"] in ("global", "north", "south") and record["model"] in printed
+    assert {path.name for path in out.iterdir()} == {"prediction.json", record["label_map"], record["picture"]}
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_to_the_very_same_super_model_with_any_number_of_threads(
+    tmp_path, phantoms, small_fedsm, federation
+):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    silofl("simulate", small_fedsm, "--data", phantoms, "--out", whole)
+    cut = federation("simulate", small_fedsm, "--data", phantoms, "--out", broken, "--threads", 1)
+    cut.wait_for_rounds(broken, 1)
+    cut.kill_all()
+    silofl("resume", broken)
+    assert fingerprint(whole / "supermodel") == fingerprint(broken / "supermodel")
+
+
+@pytest.mark.slow
+def test_the_extra_rounds_train_the_selector_alone(tmp_path, phantoms):
+    extra = {"name": "fedsm", "selector_labels": "best_model", "extra_rounds": 2, "selector_steps": 2}
+    job, run = write_small_job(tmp_path / "job", "fedsm_phantoms", rounds=2, algorithm=extra), tmp_path / "run"
+    results = json.loads(silofl("simulate", job, "--data", phantoms, "--out", run, "--json").stdout)
+    assert results["selector"]["outputs"] == ["global", "north", "south"] and results["threshold"] is None
+    ledger = json.loads((run / "ledger.json").read_text())
+    assert [record["round"] for record in ledger] == [1, 2, 3, 4]
+    assert ledger[0]["bytes_to"] == ledger[1]["bytes_to"] != ledger[2]["bytes_to"] == ledger[3]["bytes_to"]
+    assert set(ledger[2]["metrics"]["north"]) == {"loss", "drift"} and ledger[2]["validation"] == {}
+
+
+@pytest.mark.slow
+def test_a_site_that_dies_keeps_its_personalised_model_in_the_super_model(tmp_path, phantoms, federation):
+    limits = {"min_sites": 1, "task_timeout_s": 12}
+    job, run = write_small_job(tmp_path / "job", "fedsm_phantoms", rounds=6, federation=limits), tmp_path / "run"
+    going = federation("simulate", job, "--data", phantoms, "--out", run)
+    going.wait_for_rounds(run, 2)
+    going.kill_site("south")
+    assert going.process.wait(timeout=240) == 3
+    results = json.loads((run / "results.json").read_text())
+    assert results["status"] == "INCOMPLETE" and results["sites"]["south"] is None
+    assert set(json.loads((run / "supermodel" / "model.json").read_text())["weights"]) == {
+        "global",
+        "north",
+        "south",
+        "selector",
+    }
