@@ -343,7 +343,7 @@ def test_a_run_folder_that_holds_something_is_refused_and_kept(refused, tmp_path
     kept.parent.mkdir(parents=True)
     kept.write_text("kept")
     error = refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run")
-    assert "must be a new or empty folder" in error and "silofl resume" in error
+    assert "must be a new or empty folder" in error and ("silofl resume" in error) == (inside == "run.json")
     assert kept.read_text() == "kept"
 
 
@@ -497,7 +497,7 @@ def test_resume_of_a_folder_without_a_run_is_refused(refused, tmp_path, kind):
         run.mkdir()
     elif kind == "file":
         run.write_text("a run")
-    assert "must hold a run; there is no run.json in it" in refused("resume", run)
+    assert "must hold a run, with a run.json; it holds none" in refused("resume", run)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", json.dumps({"data": "x", "sites": ["north"]})])

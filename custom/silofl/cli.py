@@ -88,16 +88,16 @@ def _add_simulate(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--seed", type=_natural, help="instead of the study's")
     command.add_argument("--sites", type=_names, default=[], help="sites that take part, as a,b; all by default")
     command.add_argument("--threads", type=_count, help="sites at a time; all by default")
-    command.add_argument("--leave-out", metavar="SITE", help="trains not; the super model is tested on all its cases")
+    command.add_argument("--leave-out", metavar="SITE", help="does not train; then tests the super model")
     command.add_argument("--prepare", type=Path, metavar="WORKSPACE", help="only write local/ for nvflare simulator")
-    command.add_argument("--json", action="store_true", help="results.json on standard output, all else on the other")
+    command.add_argument("--json", action="store_true", help="results.json on standard output, the rest on stderr")
     command.set_defaults(command=_simulate)
 
 
 def _add_resume(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser("resume", help="go on with an interrupted run")
     command.add_argument("run", type=Path, help="folder of the run")
-    command.add_argument("--json", action="store_true", help="results.json on standard output, all else on the other")
+    command.add_argument("--json", action="store_true", help="results.json on standard output, the rest on stderr")
     command.set_defaults(command=_resume)
 
 
@@ -107,21 +107,21 @@ def _add_compare(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--data", type=Path, help="folder with one folder a site; phantoms/ by default")
     command.add_argument("--out", type=Path, required=True, help="folder of the runs and the table; goes on in it")
     command.add_argument("--seeds", type=_seeds, default=(0, 1, 2), help="as 0,1,2, which is the default")
-    methods = "local, fedavg, fedprox, finetuning, softpull, fedsm, fedsm-extra"
+    methods = "local, fedavg, fedprox, fedbn, harmofl, finetuning, softpull, fedsm, fedsm-extra"
     command.add_argument("--methods", type=_names, default=[], help=f"of the first job's study, as a,b: {methods}")
     command.add_argument(
         "--pooled", action="store_true", help="also train on all sites' data in one place: simulation only"
     )
     command.add_argument("--rounds", type=_count, help="instead of the studies'")
     command.add_argument("--threads", type=_count, help="sites at a time; all by default")
-    command.add_argument("--json", action="store_true", help="table.json on standard output, all else on the other")
+    command.add_argument("--json", action="store_true", help="table.json on standard output, the rest on stderr")
     command.set_defaults(command=_compare)
 
 
 def _add_report(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser("report", help="write report.html of one run, or compare several")
     command.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run")
-    command.add_argument("--out", type=Path, help="where the comparison goes (several runs)")
+    command.add_argument("--out", type=Path, help="of the comparison of several runs; comparison.html by default")
     command.set_defaults(command=_report)
 
 
@@ -131,11 +131,11 @@ def _add_predict(commands: argparse._SubParsersAction) -> None:
     command.add_argument("inputs", type=Path, nargs="+", metavar="INPUT", help="image file, or DICOM series folder")
     command.add_argument("-o", "--out", type=Path, required=True, help="new folder, or that of an earlier prediction")
     command.add_argument("--picture", action="store_true", help="also an overlay of each input, as PNG")
-    command.add_argument("--site", help="whose model answers, instead of a choice; or global")
+    command.add_argument("--site", help="the site whose model answers, or global, instead of the selector's choice")
     command.add_argument("--threshold", type=float, help="score above which a site's model answers, from 0 to 1")
     command.add_argument("--batch-size", type=_count, default=8, help="slices at a time; the answer is the same")
     command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it computes")
-    command.add_argument("--json", action="store_true", help="the record on standard output, all else on the other")
+    command.add_argument("--json", action="store_true", help="the record on standard output, the rest on stderr")
     command.set_defaults(command=_predict)
 
 
@@ -217,7 +217,10 @@ def _report(options: argparse.Namespace) -> int:
     if len(options.runs) == 1 and options.out is None:
         print(write_report(options.runs[0]))
     else:
-        print(write_comparison(options.runs, options.out or Path("comparison.html")))
+        out = options.out or Path("comparison.html")
+        if out.suffix != ".html":
+            Parser(prog="silofl report").error(f"--out must end in .html, not {out.name}")
+        print(write_comparison(options.runs, out))
     return ExitCode.COMPLETE
 
 

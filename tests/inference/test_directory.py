@@ -149,9 +149,9 @@ def test_a_broken_model_json_is_refused(folder, text):
 
 
 def test_a_folder_that_is_no_super_model_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="must be a super model's folder"):
+    with pytest.raises(ConfigError, match="must be a super model with a model.json"):
         read(tmp_path)
-    with pytest.raises(ConfigError, match="must be a super model's folder"):
+    with pytest.raises(ConfigError, match="must be a super model with a model.json"):
         read(tmp_path / "missing")
 
 

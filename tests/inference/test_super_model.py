@@ -270,3 +270,16 @@ def test_one_case_as_nifti_mha_and_dicom_has_one_label_map(tmp_path, make, make_
         np.testing.assert_allclose(other.affine, affine, atol=1e-4)
         # The affines differ in their last bits, and interpolation with them.
         assert np.mean(other.label_map != first.label_map) < 1e-3
+
+
+def test_a_blank_image_is_refused_instead_of_answered(make, write_volume):
+    path = write_volume("blank.nii.gz", array=np.zeros((32, 32, 3), np.float32))
+    with pytest.raises(DataError, match=r"blank.nii.gz must show something, not one intensity alone"):
+        make().predict(path)
+
+
+def test_a_picture_is_refused_where_training_saw_volumes_in_a_known_orientation(tmp_path, make, make_study):
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (32, 32)).astype(np.uint8)).save(tmp_path / "slice.png")
+    study = make_study(data={"volume_transforms": [{"Orientation": {"axcodes": "RAS"}}]})
+    with pytest.raises(DataError, match="slice.png must be a volume, as in the training of small, not a picture"):
+        make(study=study).predict(tmp_path / "slice.png")

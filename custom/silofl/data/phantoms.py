@@ -16,6 +16,7 @@ from silofl.data.anatomy import LESION_LABEL, ORGAN_LABEL, draw_anatomy, labels_
 from silofl.data.scanner import Scanner, scan
 from silofl.errors import ConfigError, DataError
 
+LABELS = {ORGAN_LABEL: "organ", LESION_LABEL: "lesion"}
 SITES = ("north", "east", "south", "west")
 UNSEEN_SITE = "coast"
 MARKER = "phantoms.json"
@@ -155,7 +156,7 @@ def _make_site(folder: Path, seed: int, count: int) -> None:
         _make_patient(folder, name, _generator(seed, folder.name, name))
     parts = split_patients(names, _generator(seed, folder.name, "split"))
     records = {part: [_record(name) for name in members] for part, members in parts.items()}
-    labels = {str(ORGAN_LABEL): "organ", str(LESION_LABEL): "lesion"}
+    labels = {str(number): name for number, name in LABELS.items()}
     _write_json(folder / "dataset.json", {"task": "segmentation", "labels": labels, **records})
 
 

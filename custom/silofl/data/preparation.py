@@ -110,9 +110,20 @@ def prepare_with_way_back(
         index: Which image of an npz file.
 
     Raises:
-        DataError: The image cannot be read, scaled or transformed.
+        DataError: The image cannot be read, scaled or transformed, or is a picture where the study trained
+            on volumes: a picture does not say how its axes lie in the body.
     """
+    called = name or path.resolve().name
+    if not path.exists():
+        raise DataError(
+            f"{called} must be an image file or the folder of a DICOM series; it is not there: check its path"
+        )
     image = read_image(path, name, index)
+    if image.array.ndim != 4 and steps.volume_steps is not None:
+        raise DataError(
+            f"{called} must be a volume, as in the training of {steps.study.name}, not a picture, whose axes are not "
+            "known; give the NIfTI, MHA or NRRD file or the DICOM series"
+        )
     pixels, volume_passage = _scaled(image, steps.study), None
     if pixels.ndim == 4:
         moved = _moved(steps.volume_steps, {"image": pixels}, image.affine)

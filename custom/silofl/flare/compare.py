@@ -38,6 +38,8 @@ def compare(asked: Comparison, out: Path, console: Console) -> int:
         ConfigError: A job, a method or a seed is wrong, or an earlier run in ``out`` is another; before any training.
         DataError: A site's data is wrong; before any training.
     """
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out must be a folder, not {out}, which is a file; name a folder")
     runs = planned(asked, out)
     if asked.is_pooled:
         runs += centralised.centralised_runs(asked, out, console)

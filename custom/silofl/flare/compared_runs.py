@@ -18,6 +18,8 @@ METHODS: dict[str, dict[str, object]] = {
     "local": {"name": "local"},
     "fedavg": {"name": "fedavg"},
     "fedprox": {"name": "fedprox"},
+    "fedbn": {"name": "fedbn"},
+    "harmofl": {"name": "harmofl"},
     "finetuning": {"name": "finetuning"},
     "softpull": {"name": "softpull"},
     "fedsm": {"name": "fedsm"},

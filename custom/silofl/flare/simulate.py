@@ -53,7 +53,8 @@ def start(job: Path, run: Path, wanted: Simulation, changes: dict[str, object], 
     if run.exists() and not run.is_dir():
         raise ConfigError(f"--out must be a new or empty folder, not {run}, which is a file; name a folder")
     if run.exists() and any(run.iterdir()):
-        raise ConfigError(f"--out must be a new or empty folder, not {run}; to go on with a run: silofl resume {run}")
+        remedy = f"to go on: silofl resume {run}" if (run / "run.json").is_file() else "name another"
+        raise ConfigError(f"--out must be a new or empty folder, not {run}; {remedy}")
     read_data(study, simulation, run)
     # run.json comes last: with it, the run can be resumed.
     shutil.copytree(job, run / "job")
@@ -69,9 +70,7 @@ def resume(run: Path, console: Console) -> int:
     """
     path = run / "run.json"
     if not path.is_file():
-        raise ConfigError(
-            f"{run} must hold a run; there is no run.json in it: delete what is there and start with silofl simulate"
-        )
+        raise ConfigError(f"{run} must hold a run, with a run.json; it holds none: name the folder given to --out")
     try:
         settings = json.loads(path.read_text())
         simulation = Simulation(

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from silofl.config import Study, load_study, parse
-from silofl.data.phantoms import UNSEEN_SITE, is_phantoms, make_phantoms
+from silofl.data.phantoms import LABELS, UNSEEN_SITE, is_phantoms, make_phantoms
 from silofl.errors import ConfigError, nearest
 
 
@@ -36,6 +36,10 @@ def settled(job: Path, wanted: Simulation, changes: dict[str, object]) -> tuple[
         ConfigError: The job, the study or the command is wrong.
     """
     study = _changed_study(job, changes)
+    if wanted.data is None and study.labels != LABELS:
+        raise ConfigError(
+            f"--data must name the folder of the sites' data for {study.name}; only a study of phantoms does without"
+        )
     simulation = _settled(wanted)
     _check_quorum(study, simulation)
     return study, simulation

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
+from silofl.errors import ConfigError, ExitCode, SiloFLError
 from silofl.files import write_atomically, write_json
 from silofl.inference.directory import fingerprint_of
 from silofl.inference.output import model_sentence, record_of, sentence_of, stem_of, write_label_map
@@ -99,8 +99,6 @@ class _Runner:
         return record | {"error": reason}, reason if reason.startswith(name) else f"{name}: {reason}"
 
     def _predicted(self, path: Path) -> tuple[dict[str, Any], str]:
-        if not path.exists():
-            raise DataError(f"{path.name} must be a file or a DICOM folder; it is not there: check its path")
         options, study, stem = self.options, self.model.contents.study, stem_of(path)
         prediction = self.model.predict(path, options.batch_size, options.threshold, options.site)
         record = record_of(prediction, study, self.threshold)

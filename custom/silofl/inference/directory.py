@@ -155,10 +155,9 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        raise ConfigError(
-            f"{folder.name} must be a super model's folder with a model.json; there is none: name the folder that a "
-            "finished run wrote"
-        ) from None
+        inside = folder / "supermodel"
+        remedy = f"did you mean {inside}?" if inside.is_dir() else "name the folder supermodel of a finished run"
+        raise ConfigError(f"{folder} must be a super model with a model.json; there is none: {remedy}") from None
     except (OSError, ValueError):
         raise ConfigError(f"{folder.name}/model.json must be readable JSON; it is not: copy the folder again") from None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:

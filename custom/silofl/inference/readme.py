@@ -78,11 +78,11 @@ study did, and writes the answer on the file's own grid. Reading and preparing a
 python -m monai.bundle run --config_file configs/inference.json --bundle_root . --image scan.nii.gz --output OUT
 python -m monai.bundle verify_net_in_out network_def --meta_file configs/metadata.json \\
     --config_file configs/inference.json --bundle_root .
-python -m monai.bundle verify_metadata --meta_file configs/metadata.json --filepath eval/schema.json
 python -m monai.bundle verify_metadata --meta_file configs/metadata.json --filepath configs/metadata_schema.json
+python -m monai.bundle verify_metadata --meta_file configs/metadata.json --filepath eval/schema.json
 ```
 
-The third command fetches MONAI's schema from the internet, the fourth uses the one in this folder.
+The third command uses the schema in this folder; the fourth fetches MONAI's own, and fails without the internet.
 
 This is a research tool and no medical device.
 """

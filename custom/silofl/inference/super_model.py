@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from silofl.algorithms.fedsm import choose_model
 from silofl.data.preparation import Preparation, PreparedImage, preparation, prepare_with_way_back
-from silofl.errors import ConfigError, nearest
+from silofl.errors import ConfigError, DataError, nearest
 from silofl.inference.contents import Contents, check_threshold
 from silofl.inference.directory import read
 from silofl.inference.geometry import check_images, decide, decide_on_input
@@ -190,11 +190,15 @@ class SuperModel:
 
         Raises:
             ConfigError: An option is out of range, or not there to be chosen.
-            DataError: The image cannot be read, or not prepared to the form of the training images.
+            DataError: The image cannot be read, is blank, or not prepared to the form of the training images.
         """
         self.check_options(batch_size, threshold, site)
         prepared = None if isinstance(case, np.ndarray) else prepare_with_way_back(Path(case), self._steps)
         images = case if prepared is None else prepared.images
+        if prepared is not None and images.min() == images.max():
+            raise DataError(
+                f"{Path(case).resolve().name} must show something, not one intensity alone; export it again"
+            )
         answer = self.answer(images, batch_size, threshold, site)
         if self.contents.study.task == "classification":
             return self._class_of(answer, prepared)
