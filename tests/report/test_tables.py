@@ -79,9 +79,9 @@ def test_numbers_are_never_cropped_in_a_narrow_terminal(results):
 
 def test_a_comparison_has_one_row_a_run_and_one_column_a_site(results):
     table = comparison_table([results(), results(algorithm="fedavg", sites={"east": 0.25}, mean=0.25, spread=0.0)])
-    assert table.columns[-5:] == ("east", "west", "mean", "spread", "pooled")
+    assert table.columns[-5:] == ("mean", "spread", "pooled", "east", "west")
     assert table.rows[0][:7] == ("1", "small", "harmofl", "recommended", "batch", "0", "COMPLETE")
-    assert table.rows[1][-5:] == ("0.250", "-", "0.250", "0.000", "0.700")
+    assert table.rows[1][-5:] == ("0.250", "0.000", "0.700", "0.250", "-")
 
 
 def test_the_best_mean_is_marked_in_print(results):

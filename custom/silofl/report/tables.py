@@ -91,7 +91,7 @@ def comparison_table(results: Sequence[Mapping[str, Any]]) -> TextTable:
     sites = compared_sites(results)
     head = ("run", "study", "algorithm", "preset", "normalization", "seed", "status", "best round")
     rows = tuple(_run_row(i, run, sites) for i, run in enumerate(results, start=1))
-    return TextTable((*head, *sites, "mean", "spread", "pooled"), rows, num_text=7, best=best_runs(results))
+    return TextTable((*head, "mean", "spread", "pooled", *sites), rows, num_text=7, best=best_runs(results))
 
 
 def print_results(results: Mapping[str, Any], console: Console) -> None:
@@ -138,8 +138,8 @@ def _summary_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
 def _run_row(row: int, results: Mapping[str, Any], sites: Sequence[str]) -> tuple[str, ...]:
     names = (results.get(key) for key in ("study", "algorithm", "preset", "normalization", "seed", "status"))
     words = (str(row), *(MISSING if name is None else str(name) for name in names))
-    values = [results.get("sites", {}).get(site) for site in sites]
-    values += [results.get(key) for key in ("mean", "spread", "pooled")]
+    values = [results.get(key) for key in ("mean", "spread", "pooled")]
+    values += [results.get("sites", {}).get(site) for site in sites]
     return (*words, count(results.get("best_round")), *map(number, values))
 
 
