@@ -17,6 +17,7 @@ def super_model_readme(study: Study, sites: Sequence[str], image_shape: Sequence
         sites=", ".join(sites) or "none of their own",
         algorithm=f"{study.algorithm.name}, preset {study.algorithm.preset}",
         shape=" x ".join(map(str, image_shape)),
+        inputs="scan.nii.gz dicom_folder" if study.data.volume_transforms else "scan.nii.gz picture.png dicom_folder",
         batch_note=STATELESS if study.model.normalization == "batch_stateless" else "",
     )
 
@@ -37,7 +38,7 @@ all that decides predictions; a folder that was changed is refused. It needs Sil
 On the command line:
 
 ```
-python -m silofl predict THIS_FOLDER scan.nii.gz picture.png dicom_folder -o OUT --picture
+python -m silofl predict THIS_FOLDER {inputs} -o OUT --picture
 python -m silofl export THIS_FOLDER -o BUNDLE
 ```
 
