@@ -123,7 +123,8 @@ def test_a_folder_that_holds_something_else_is_refused_and_an_earlier_prediction
 
 
 def test_options_are_handed_on(predict, picture):
-    assert predict(picture, site="north")[1][0]["model"] == "north"
+    (asked,) = predict(picture, site="north")[1]
+    assert asked["model"] == asked["asked_for"] == "north" and asked["threshold"] is None
     (record,) = predict(picture, threshold=0.9)[1]
     assert record["model"] == "global" and record["is_fallback"] and record["threshold"] == 0.9
 

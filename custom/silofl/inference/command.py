@@ -81,8 +81,8 @@ class _Runner:
         self.model, self.out, self.options = SuperModel.load(folder, options.device), out, options
         self.model.check_options(options.batch_size, options.threshold, options.site)
         self.fingerprint = fingerprint_of(folder)
-        own = self.model.contents.threshold
-        self.threshold = own if options.threshold is None else options.threshold
+        own = self.model.contents.threshold if options.threshold is None else options.threshold
+        self.threshold = own if options.site is None else None
 
     def predict(self, path: Path) -> tuple[dict[str, Any], str]:
         """Return an input's record and its line; an input that cannot be predicted has its error in both."""
@@ -102,6 +102,8 @@ class _Runner:
         options, study, stem = self.options, self.model.contents.study, stem_of(path)
         prediction = self.model.predict(path, options.batch_size, options.threshold, options.site)
         record = record_of(prediction, study, self.threshold)
+        if options.site is not None:
+            record["asked_for"] = options.site
         if prediction.label_map is not None:
             record["label_map"] = write_label_map(self.out, stem, prediction.label_map, prediction.affine)
         if options.has_picture:
