@@ -115,14 +115,11 @@ def _one_channel(array: NDArray, name: str) -> NDArray:
 
 
 def _itk_file(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
-    import SimpleITK
-
-    return _from_itk(SimpleITK.ReadImage(str(path)), name)
+    return _from_itk(_quiet_itk().ReadImage(str(path)), name)
 
 
 def _dicom_series(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
-    import SimpleITK
-
+    SimpleITK = _quiet_itk()  # noqa: N806 (a module's own name)
     series = SimpleITK.ImageSeriesReader.GetGDCMSeriesIDs(str(path))
     if len(series) != 1:
         held = f"{len(series)} series in {len(list(files_of(path)))} files"
@@ -134,6 +131,14 @@ def _dicom_series(path: Path, name: str, index: int | None, is_label: bool) -> D
     image = reader.Execute()
     _check_even_slices(reader, image.GetSize()[2], name)
     return _from_itk(image, name)
+
+
+def _quiet_itk() -> Any:  # noqa: ANN401 (SimpleITK has no types)
+    """Return SimpleITK without its own warnings, which print full paths beside our errors."""
+    import SimpleITK
+
+    SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)
+    return SimpleITK
 
 
 def _check_even_slices(reader: Any, num_slices: int, name: str) -> None:  # noqa: ANN401 (SimpleITK has no types)
