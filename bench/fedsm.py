@@ -1,6 +1,6 @@
-"""FedSM beside FedAvg at its own best on phantoms that no choice was made on: the table "Phantoms" in the README.
+"""FedSM beside FedAvg at its own best on phantoms that no choice was made on: the phantoms' table in the README.
 
-    python bench/fedsm.py OUT [--seeds 101,102,103] [--rounds 40]
+    python bench/fedsm.py OUT [--seeds 101,102,103] [--rounds 24]
 
 FedAvg's normalisation and learning rate are chosen by validation on phantoms of seed 0. Then every method runs on the
 phantoms of each other seed, its training seeded alike. Finished runs in OUT are reused.
@@ -35,15 +35,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", default="101,102,103")
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=24)
     options = parser.parse_args()
     seeds, rounds = [int(seed) for seed in options.seeds.split(",")], options.rounds
     tuned = tuned_fedavg(options.out, rounds)
     runs: list[tuple[str, str, Choices]] = [
         ("fedsm", "fedsm_phantoms", {}),
         (f"FedAvg at its best ({_words(tuned)})", "fedavg_phantoms", tuned),
-        ("FedAvg with FedSM's network", "fedavg_phantoms", {"model": {"normalization": "instance"}}),
-        ("local", "fedavg_phantoms", {"model": {"normalization": "instance"}, "algorithm": {"name": "local"}}),
     ]
     methods = [
         Method(name, {seed: run(options.out, job, seed, rounds, choices) for seed in seeds})
