@@ -14,10 +14,10 @@ federation: .venv/installed
 	$(RUN) provisioning/run_federation.py --out federation
 
 test: .venv/installed
-	$(RUN) -m pytest -m "not slow"
+	$(RUN) -m pytest -m "not slow" -n auto --dist loadfile
 
 test-all: .venv/installed
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n auto --dist loadfile
 
 lint: .venv/installed
 	$(RUN) -m ruff check custom tests bench provisioning

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from silofl.config import load_study
-from silofl.flare.simulation import guard_batchnorm
+from silofl.studies.simulation import guard_batchnorm
+from silofl.study import load_study
 
 JOBS = Path(__file__).parents[1] / "jobs"
 STUDY = Path("app", "config", "study.yaml")

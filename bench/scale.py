@@ -25,7 +25,7 @@ import psutil
 import yaml
 
 from silofl.data.importers import ImportOptions, import_layout
-from silofl.flare.simulation import study_file
+from silofl.studies.simulation import study_file
 
 JOB = Path(__file__).parents[1] / "jobs" / "adafed_mednist"
 CLASSES, PICTURES, SIZE = 6, 675, 28

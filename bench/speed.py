@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from silofl.algorithms.harmofl import AmplitudeNorm, perturbed_step
-from silofl.config import Study
 from silofl.models import build_model
-from silofl.sections import parse
+from silofl.settings import parse
+from silofl.study import Study
 from silofl.training.device import keep_freed_memory
 from silofl.training.loop import make_optimizer
 from silofl.training.losses import make_loss

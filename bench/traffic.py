@@ -18,9 +18,9 @@ from pathlib import Path
 
 import psutil
 
-from silofl.flare.simulation import Simulation, settled
+from silofl.federation.selector import SelectorRounds
 from silofl.models.members import Members
-from silofl.rounds.selector import SelectorRounds
+from silofl.studies.simulation import Simulation, settled
 
 MIB = 2**20
 PUBLISHED_JOB_MIB = 1486  # per site, round and direction, with VGG-11 and its moments

@@ -20,7 +20,7 @@ from nvflare.apis.workspace import Workspace
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 
 from silofl.errors import ConfigError
-from silofl.flare.checks.kit import DAYS_TO_WARN
+from silofl.flare.kit import DAYS_TO_WARN
 
 KEY_MARK = b"PRIVATE KEY-----"
 # Kind of kit -> the side of a job whose classes it builds.

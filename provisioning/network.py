@@ -16,7 +16,7 @@ from namespaces import Namespaces
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from silofl.errors import TrainingError
-from silofl.flare.processes import ProcessTree
+from silofl.studies.processes import ProcessTree
 
 POLL_S = 0.5
 START_S, STOP_S = 90.0, 60.0

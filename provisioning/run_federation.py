@@ -26,13 +26,13 @@ from namespaces import Namespaces
 from network import Network
 from rich.console import Console
 
-from silofl.config import load_study
 from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError, ExitCode, TrainingError
-from silofl.flare.simulation import study_file
 from silofl.report.pages import write_report
 from silofl.report.progress import RoundLines
 from silofl.report.tables import print_results
+from silofl.studies.simulation import study_file
+from silofl.study import load_study
 
 PROJECT = REPOSITORY / "provisioning" / "project.yml"
 JOB = REPOSITORY / "jobs" / "harmofl_phantoms"

@@ -11,25 +11,29 @@ ROOT = Path(__file__).resolve().parents[1]
 CUSTOM = ROOT / "custom"
 SOURCES = sorted((CUSTOM / "silofl").rglob("*.py"))
 CONFIGURATIONS = sorted((ROOT / "jobs").glob("*/app/config/config_fed_*.json"))
-ROOMS = {"algorithms", "data", "flare", "inference", "models", "report", "rounds", "training"}
-# Room -> what no file in it imports.
-FORBIDDEN = {
-    "algorithms": [
-        "nvflare",
-        "monai",
-        *(f"silofl.{room}" for room in ("data", "training", "inference", "rounds", "models", "report", "flare")),
-        "silofl.config",
-    ],
-    "data": ["nvflare", *(f"silofl.{room}" for room in ("training", "inference", "rounds", "flare", "report"))],
-    "models": [
-        "nvflare",
-        *(f"silofl.{room}" for room in ("data", "training", "inference", "rounds", "flare", "report")),
-    ],
-    "training": ["nvflare", "silofl.inference", "silofl.rounds", "silofl.flare", "silofl.report"],
-    "inference": ["nvflare", "silofl.rounds", "silofl.flare", "silofl.report"],
-    "rounds": ["nvflare", "silofl.flare", "silofl.report"],
-    "report": ["nvflare", "silofl.flare"],
+# Room or file of the package -> the rooms and files that it may import besides itself.
+BELOW = {
+    "errors": set(),
+    "files": {"errors"},
+    "settings": {"errors"},
+    "algorithms": {"errors"},
+    "site": {"settings", "errors"},
+    "study": {"algorithms", "settings", "errors"},
 }
+BELOW["models"] = {*BELOW, "files"}
+BELOW["data"] = {*BELOW} - {"models"}
+for _room, _below in (
+    ("training", ("data", "models")),
+    ("inference", ("training",)),
+    ("federation", ("inference",)),
+    ("flare", ("federation",)),
+    ("report", ("federation",)),
+    ("studies", ("report", "flare")),
+    ("hospital", ("flare",)),
+    ("cli", ("studies", "hospital")),
+    ("__main__", ("cli",)),
+):
+    BELOW[_room] = {*_below}.union(*(BELOW[name] for name in _below))
 
 
 def name_of(path):
@@ -67,6 +71,11 @@ def crossings(imported, forbidden):
     return sorted(n for n in imported for f in forbidden if n == f or n.startswith(f + "."))
 
 
+def rooms_in(imported):
+    """Return the rooms and top-level files of the package that full names belong to."""
+    return {name.split(".")[1] for name in imported if name.startswith("silofl.")} & BELOW.keys()
+
+
 @pytest.fixture(scope="module")
 def trees():
     return {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
@@ -79,7 +88,7 @@ def imported(trees):
 
 def room_of(path):
     parts = path.relative_to(CUSTOM / "silofl").parts
-    return parts[0] if len(parts) > 1 else ""
+    return parts[0] if len(parts) > 1 else path.stem
 
 
 @pytest.mark.parametrize(
@@ -94,18 +103,17 @@ def room_of(path):
     ],
 )
 def test_an_import_is_seen_in_every_form(code, wanted):
-    assert wanted in imports_of(ast.parse(code), "silofl.rounds.site")
+    assert wanted in imports_of(ast.parse(code), "silofl.federation.site")
 
 
-def test_every_room_is_read():
-    assert {room_of(path) for path in SOURCES} == {"", *ROOMS}
-    assert set(FORBIDDEN) == ROOMS - {"flare"}
+def test_every_room_and_every_file_beside_them_has_its_place():
+    assert {room_of(path) for path in SOURCES} == {"__init__", *BELOW}
 
 
-@pytest.mark.parametrize("room", FORBIDDEN)
+@pytest.mark.parametrize("room", BELOW)
 def test_a_room_imports_nothing_from_above_it(imported, room):
     inside = {path: names for path, names in imported.items() if room_of(path) == room}
-    found = {name_of(path): crossings(names, FORBIDDEN[room]) for path, names in inside.items()}
+    found = {name_of(path): sorted(rooms_in(names) - BELOW[room] - {room}) for path, names in inside.items()}
     assert inside and {path: names for path, names in found.items() if names} == {}
 
 
@@ -114,14 +122,10 @@ def test_only_flare_knows_nvflare(imported):
     assert knowing == {"flare"}
 
 
-def test_only_the_command_line_and_its_module_form_know_the_command_line(imported):
-    knowing = {name_of(path) for path, names in imported.items() if crossings(names, ["silofl.cli", "silofl.__main__"])}
-    assert knowing == {"silofl/__main__.py"}
-
-
-def test_only_the_command_line_and_the_flare_room_know_the_flare_room(imported):
-    knowing = {name_of(path) for path, names in imported.items() if crossings(names, ["silofl.flare"])}
-    assert {path for path in knowing if not path.startswith("silofl/flare/")} == {"silofl/cli.py"}
+def test_the_mathematics_needs_neither_nvflare_nor_monai(imported):
+    for path, names in imported.items():
+        if room_of(path) == "algorithms":
+            assert crossings(names, ["nvflare", "monai"]) == [], name_of(path)
 
 
 # --- jobs

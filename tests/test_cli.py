@@ -9,13 +9,13 @@ from PIL import Image
 
 from silofl import __version__
 from silofl.cli import main
-from silofl.config import load_study
 from silofl.data.importers import LAYOUTS
 from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError
 from silofl.files import held
-from silofl.flare.compared_runs import METHODS, Comparison
-from silofl.flare.simulate import Simulation, read_data, study_file
+from silofl.studies.compared_runs import METHODS, Comparison
+from silofl.studies.simulate import Simulation, read_data, study_file
+from silofl.study import load_study
 
 JOB = Path(__file__).resolve().parents[1] / "jobs" / "fedavg_phantoms"
 OPTIONS = {
@@ -115,7 +115,7 @@ def silofl(capsys, monkeypatch):
     def refuse(*arguments):
         pytest.fail("nothing may be started")
 
-    monkeypatch.setattr("silofl.flare.simulate.ProcessTree", refuse)
+    monkeypatch.setattr("silofl.studies.simulate.ProcessTree", refuse)
 
     def run(*arguments):
         try:
@@ -511,7 +511,7 @@ def test_compare_hands_on_what_it_was_given_and_prints_the_table_for_programs(si
         (out / "table.json").write_text(json.dumps({"rows": []}))
         return 3
 
-    monkeypatch.setattr("silofl.flare.compare.compare", compare)
+    monkeypatch.setattr("silofl.studies.compare.compare", compare)
     options = ["--seeds", "4,2", "--methods", "local,fedsm", "--pooled", "--rounds", 2, "--threads", 1, "--json"]
     code, out, _ = silofl("compare", "one", "two", "--data", "data", "--out", tmp_path / "out", *options)
     assert (code, json.loads(out)) == (3, {"rows": []})
@@ -549,7 +549,7 @@ def test_report_of_a_folder_that_is_no_run_is_refused(refused, tmp_path, number)
 
 @pytest.mark.parametrize("code", [0, 1, 3, 130])
 def test_a_commands_exit_code_is_the_programs(silofl, monkeypatch, tmp_path, code):
-    monkeypatch.setattr("silofl.flare.simulate.resume", lambda run, console: code)
+    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console: code)
     assert silofl("resume", tmp_path)[0] == code
 
 
@@ -557,7 +557,7 @@ def test_a_fault_of_the_input_that_shows_late_is_code_2_too(refused, monkeypatch
     def fail(run, console):
         raise ConfigError("the disk must have room, not 0 bytes; free some")
 
-    monkeypatch.setattr("silofl.flare.simulate.resume", fail)
+    monkeypatch.setattr("silofl.studies.simulate.resume", fail)
     assert refused("resume", tmp_path) == "silofl: the disk must have room, not 0 bytes; free some\n"
 
 
@@ -565,13 +565,13 @@ def test_ctrl_c_is_code_130(silofl, monkeypatch, tmp_path):
     def interrupt(run, console):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("silofl.flare.simulate.resume", interrupt)
+    monkeypatch.setattr("silofl.studies.simulate.resume", interrupt)
     assert silofl("resume", tmp_path) == (130, "", "")
 
 
 def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
     seen = []
-    monkeypatch.setattr("silofl.flare.simulate.start", lambda *arguments: seen.append(arguments[:-1]) or 0)
+    monkeypatch.setattr("silofl.studies.simulate.start", lambda *arguments: seen.append(arguments[:-1]) or 0)
     run = ["simulate", JOB, "--data", "data", "--out", "run"]
     assert silofl(*run)[0] == 0
     options = ["--rounds", 2, "--seed", 0, "--sites", "a,b", "--threads", 1, "--leave-out", "c"]
@@ -594,7 +594,7 @@ def test_json_leaves_standard_output_to_the_result_alone(silofl, monkeypatch, tm
         (run / "results.json").write_text(json.dumps(result))
         return code
 
-    monkeypatch.setattr("silofl.flare.simulate.resume", resume)
+    monkeypatch.setattr("silofl.studies.simulate.resume", resume)
     answered, out, error = silofl("resume", tmp_path, "--json")
     assert (answered, json.loads(out)) == (code, result)
     assert error == "round 1/1\n"
@@ -603,13 +603,13 @@ def test_json_leaves_standard_output_to_the_result_alone(silofl, monkeypatch, tm
 def test_json_holds_the_test_on_the_site_that_was_left_out(silofl, monkeypatch, tmp_path):
     (tmp_path / "results.json").write_text(json.dumps({"status": "COMPLETE"}))
     (tmp_path / "unseen.json").write_text(json.dumps({"site": "coast", "value": 0.5}))
-    monkeypatch.setattr("silofl.flare.simulate.resume", lambda run, console: 0)
+    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console: 0)
     _, out, _ = silofl("resume", tmp_path, "--json")
     assert json.loads(out) == {"status": "COMPLETE", "unseen": {"site": "coast", "value": 0.5}}
 
 
 def test_json_without_a_result_is_nothing(silofl, monkeypatch, tmp_path):
-    monkeypatch.setattr("silofl.flare.simulate.resume", lambda run, console: 1)
+    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console: 1)
     assert silofl("resume", tmp_path, "--json") == (1, "", "")
 
 

@@ -122,7 +122,7 @@ def _add_resume(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_compare(commands: argparse._SubParsersAction) -> None:
-    from silofl.flare.methods import METHODS
+    from silofl.studies.methods import METHODS
 
     command = commands.add_parser(
         "compare",
@@ -221,7 +221,7 @@ def _add_estimate(commands: argparse._SubParsersAction) -> None:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from silofl.flare.demo import run_demo
+    from silofl.studies.demo import run_demo
 
     return run_demo(options.out, options.jobs, _changes(options), _console())
 
@@ -258,8 +258,8 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _simulate(options: argparse.Namespace) -> int:
-    from silofl.flare import simulate
-    from silofl.flare.simulation import Simulation
+    from silofl.studies import simulate
+    from silofl.studies.simulation import Simulation
 
     if options.prepare:
         if options.job or options.out or options.leave_out:
@@ -281,14 +281,14 @@ def _simulate(options: argparse.Namespace) -> int:
 
 
 def _resume(options: argparse.Namespace) -> int:
-    from silofl.flare import simulate
+    from silofl.studies import simulate
 
     return _with_json(options, options.run, simulate.resume(options.run, _console(options.json)))
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from silofl.flare.compare import compare
-    from silofl.flare.compared_runs import Comparison
+    from silofl.studies.compare import compare
+    from silofl.studies.compared_runs import Comparison
 
     _check_alone(options)
     jobs, methods = tuple(options.jobs), tuple(options.methods)
@@ -303,8 +303,8 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _pretrain(options: argparse.Namespace) -> int:
-    from silofl.flare.pretrain import pretrain
-    from silofl.flare.simulation import Simulation
+    from silofl.studies.pretrain import pretrain
+    from silofl.studies.simulation import Simulation
 
     wanted = Simulation(str(options.data) if options.data else None)
     pretrain(options.job, options.out, wanted, options.share, options.epochs, _console())
@@ -349,9 +349,9 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _forget(options: argparse.Namespace) -> int:
-    from silofl.config import Site
-    from silofl.rounds.forget import forget, kept_of
-    from silofl.sections import load
+    from silofl.hospital.forget import forget, kept_of
+    from silofl.settings import load
+    from silofl.site import Site
 
     kept = kept_of(load(Site, options.site_config), options.study, options.site)
     lines = [f"{folder}: {files} files, {size} bytes" for folder, (files, size) in kept.folders.items()]
@@ -374,8 +374,8 @@ def _is_agreed(question: str) -> bool:
 
 
 def _check_site(options: argparse.Namespace) -> int:
-    from silofl.flare.check_site import check_site, print_checkup
-    from silofl.flare.checks.candidate import read_candidate
+    from silofl.hospital.candidate import read_candidate
+    from silofl.hospital.check_site import check_site, print_checkup
 
     checkup = check_site(read_candidate(options.kit, options.study, options.site_config), options.skip)
     if options.json:
@@ -386,9 +386,9 @@ def _check_site(options: argparse.Namespace) -> int:
 
 
 def _estimate(options: argparse.Namespace) -> int:
-    from silofl.config import load_study
-    from silofl.flare import estimate as estimation
-    from silofl.flare.simulation import study_file
+    from silofl.studies import estimate as estimation
+    from silofl.studies.simulation import study_file
+    from silofl.study import load_study
 
     size = estimation.parse_size(options.image_size) if options.image_size else None
     bandwidth = estimation.parse_bandwidth(options.bandwidth)

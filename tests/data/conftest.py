@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.config import Study
-from silofl.sections import parse
+from silofl.settings import parse
+from silofl.study import Study
 
 LABELS = {"segmentation": {1: "nucleus"}, "classification": {0: "normal", 1: "tumour"}}
 

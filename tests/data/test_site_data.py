@@ -341,7 +341,7 @@ def test_a_study_without_transforms_needs_no_monai(windows, empty_site, study, t
     settings = study("classification", channels=2, intensity="raw", split_unit="recordings")
     (tmp_path / "study.json").write_text(settings.model_dump_json())
     code = (
-        "import sys; from pathlib import Path; from silofl.config import Study; "
+        "import sys; from pathlib import Path; from silofl.study import Study; "
         "from silofl.data.site_data import load_site_data; here = Path(sys.argv[1]); "
         "study = Study.model_validate_json((here / 'study.json').read_text()); "
         "load_site_data(here / 'north', study, here / 'cache'); print('monai' in sys.modules)"

@@ -9,8 +9,8 @@ import time
 import pytest
 import torch
 
-from silofl.config import load_study
 from silofl.models import build_model, build_plain_model
+from silofl.study import load_study
 
 from .conftest import LIMIT_S, finished_rounds, silofl, write_small_job
 

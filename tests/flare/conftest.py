@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from silofl.data.phantoms import make_phantoms
-from silofl.flare import simulate
-from silofl.rounds.pictures import write_scores
+from silofl.federation.pictures import write_scores
+from silofl.studies import simulate
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 

@@ -11,16 +11,17 @@ from nvflare.app_common.filters.exclude_vars import ExcludeVars
 from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from silofl.config import Site, Study
 from silofl.errors import ConfigError
+from silofl.federation.ledger import Round
+from silofl.federation.message import Message
+from silofl.federation.server import ServerRounds
 from silofl.flare import egress
 from silofl.flare.egress import Egress, RunNote
 from silofl.flare.exchange import from_model, to_model
 from silofl.models.parts import AMPLITUDE
-from silofl.rounds.ledger import Round
-from silofl.rounds.message import Message
-from silofl.rounds.server import ServerRounds
-from silofl.sections import parse
+from silofl.settings import parse
+from silofl.site import Site
+from silofl.study import Study
 
 SMALL = {"name": "small", "task": "classification", "labels": {0: "a", 1: "b"}, "rounds": 2, "metric": "accuracy"}
 SMALL |= {"model": {"name": "lenet5"}, "training": {"loss": "cross_entropy"}}

@@ -7,12 +7,12 @@ from nvflare.app_common.decomposers import common_decomposers
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.fuel.utils import fobs
 
-from silofl.config import Study
+from silofl.federation.message import Message
+from silofl.federation.server import ServerRounds
 from silofl.flare.exchange import from_model, to_model
 from silofl.models.members import role_of
-from silofl.rounds.message import Message
-from silofl.rounds.server import ServerRounds
-from silofl.sections import parse
+from silofl.settings import parse
+from silofl.study import Study
 
 ROLES = ("global", "personal", "selector")
 FEDSM = {

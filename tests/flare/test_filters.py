@@ -10,14 +10,14 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import make_reply
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from silofl.config import Study, load_study
+from silofl.federation.message import Message
 from silofl.flare import filters
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.filters import BatchNormStaysHome
-from silofl.flare.simulation import GUARD, guard_batchnorm
 from silofl.models.members import Members
-from silofl.rounds.message import Message
-from silofl.sections import parse
+from silofl.settings import parse
+from silofl.studies.simulation import GUARD, guard_batchnorm
+from silofl.study import Study, load_study
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 

@@ -5,9 +5,9 @@ import pytest
 import yaml
 from nvflare.apis.workspace import Workspace
 
-from silofl.config import Server, Site
 from silofl.errors import ConfigError
 from silofl.flare.places import job_study, server_settings, site_settings
+from silofl.site import Server, Site
 
 STUDY = {"name": "small", "task": "segmentation", "labels": {1: "a"}, "rounds": 2, "algorithm": {"name": "fedavg"}}
 JOB_ID = "7c6d"

@@ -6,9 +6,9 @@ from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 
-from silofl.config import Server, Site
 from silofl.flare.workspace import prepare_workspace
-from silofl.sections import load
+from silofl.settings import load
+from silofl.site import Server, Site
 
 JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*/app/config/config_fed_*.json"))
 SITE = Site(data="/data/{site}", state_dir="/state/{study}/{site}", device="cpu", has_progress=False)

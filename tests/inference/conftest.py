@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.config import Study
 from silofl.inference.directory import Contents
 from silofl.models import build_model
 from silofl.models.selector import build_selector
-from silofl.sections import parse
+from silofl.settings import parse
+from silofl.study import Study
 
 SHAPE = (1, 32, 32)
 

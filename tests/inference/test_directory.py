@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from silofl.config import Study
 from silofl.errors import ConfigError
 from silofl.inference import directory
 from silofl.inference.directory import fingerprint_of, plain_study, read, write
-from silofl.sections import parse
+from silofl.settings import parse
+from silofl.study import Study
 
 
 @pytest.fixture

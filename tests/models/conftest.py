@@ -1,7 +1,7 @@
 import pytest
 
-from silofl.config import Study
-from silofl.sections import parse
+from silofl.settings import parse
+from silofl.study import Study
 
 FEATURES = [16, 8, 8, 8, 12, 16]
 

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.config import Study
 from silofl.errors import ConfigError
 from silofl.files import save_tensors
 from silofl.models import build_plain_model
 from silofl.models.pretrained import read_pretrained
-from silofl.sections import parse
+from silofl.settings import parse
+from silofl.study import Study
 
 
 @pytest.fixture

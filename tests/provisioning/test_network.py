@@ -27,7 +27,7 @@ from nvflare.lighter.utils import serialize_cert
 
 from silofl.cli import main
 from silofl.data.phantoms import make_phantoms
-from silofl.flare.processes import ProcessTree
+from silofl.studies.processes import ProcessTree
 
 ROOT = Path(__file__).resolve().parents[2]
 SITES = ("east", "north", "south")

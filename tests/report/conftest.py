@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import yaml
 
+from silofl.federation.ledger import Round
 from silofl.report.folder import Pictures, SelectorFeatures
 from silofl.report.method_rows import Method
-from silofl.rounds.ledger import Round
 
 RUN_ID = "small-1"
 RECIPE = {

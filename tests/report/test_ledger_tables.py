@@ -1,13 +1,6 @@
 import pytest
 
-from silofl.report.ledger_tables import (
-    byte_size,
-    duration,
-    incidents,
-    last_weights,
-    participation_table,
-    traffic_table,
-)
+from silofl.report.ledger_tables import byte_size, duration, incidents, last_weights, participation_table, traffic_table
 
 
 def test_participation_counts_rounds_by_what_became_of_the_site(record):

@@ -3,9 +3,9 @@ import json
 
 from rich.console import Console
 
-from silofl.config import Study
 from silofl.report.progress import RoundLines
-from silofl.sections import parse
+from silofl.settings import parse
+from silofl.study import Study
 
 STUDY = {"name": "x", "task": "segmentation", "labels": {1: "a"}, "rounds": 4, "algorithm": {"name": "fedavg"}}
 

@@ -17,9 +17,9 @@ from nvflare.lighter import templates
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.security.security import FLAuthorizer
 
-from silofl.config import KINDS, Server, Site
 from silofl.flare.egress import Egress, RunNote
-from silofl.sections import load
+from silofl.settings import load
+from silofl.site import KINDS, Server, Site
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "site_configs"

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from silofl.config import Study
 from silofl.data.site_data import Part
-from silofl.sections import parse
+from silofl.settings import parse
+from silofl.study import Study
 
 LABELS = {"segmentation": {1: "organ"}, "classification": {0: "normal", 1: "benign", 2: "malignant"}}
 

@@ -148,8 +148,8 @@ WITHOUT_MONAI = """
 import sys
 import numpy as np
 import torch
-from silofl.config import Study
-from silofl.sections import parse
+from silofl.study import Study
+from silofl.settings import parse
 from silofl.data.parts import Part
 from silofl.models import build_model
 from silofl.training.evaluation import evaluate

@@ -5,8 +5,8 @@ from torch import nn
 
 from silofl.algorithms.harmofl import drift
 from silofl.algorithms.steps import plain_step
-from silofl.config import TrainingSettings
 from silofl.errors import TrainingError
+from silofl.study import TrainingSettings
 from silofl.training.loop import Learner, make_optimizer, train
 
 

@@ -6,15 +6,7 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, roc_auc_score
 from torchmetrics.functional.classification import multiclass_recall
 
-from silofl.training.metrics import (
-    Score,
-    accuracy_by_case,
-    dice_by_case,
-    mean_auroc,
-    members_of,
-    pooled,
-    pooled_score,
-)
+from silofl.training.metrics import Score, accuracy_by_case, dice_by_case, mean_auroc, members_of, pooled, pooled_score
 
 CASES = ("a", "a", "a", "b", "b", "c", "d", "d")
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.config import Study
 from silofl.data.access import files_of, open_error
 from silofl.data.manifest import PARTS, Manifest
 from silofl.data.npy_stream import NpyStream
 from silofl.data.parts import Part, PreparedCase
 from silofl.errors import DataError
+from silofl.study import Study
 
 VERSION = 1
 INDEX = "index.json"

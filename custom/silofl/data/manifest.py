@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from silofl.config import SplitUnit, Study
 from silofl.data.access import read_bytes
 from silofl.data.leakage import check_parts
 from silofl.data.records import Record, locate, parse_record
 from silofl.errors import DataError, nearest
+from silofl.study import SplitUnit, Study
 
 FILE_NAME = "dataset.json"
 PARTS = ("training", "validation", "test")

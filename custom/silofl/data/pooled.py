@@ -8,12 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from silofl.config import Study
 from silofl.data.access import files_of, link_or_copy, open_error
 from silofl.data.manifest import FILE_NAME, PARTS, Manifest, read_manifest
 from silofl.data.records import Record
 from silofl.errors import DataError
 from silofl.files import write_text
+from silofl.study import Study
 
 POOLED_SITE = "pooled"
 

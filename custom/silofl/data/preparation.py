@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.config import Study
 from silofl.data.images import Image, check_label, read_image, read_label
 from silofl.data.intensity import scale_intensity, to_channels
 from silofl.data.manifest import Manifest
@@ -18,6 +17,7 @@ from silofl.data.parts import PreparedCase
 from silofl.data.records import Record
 from silofl.data.transforms import compose, metadata_tracking, one_line
 from silofl.errors import DataError
+from silofl.study import Study
 
 if TYPE_CHECKING:
     from monai.data import MetaTensor

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from silofl.config import Study
 from silofl.data.cache import fingerprint, load_or_prepare
 from silofl.data.formats import forget_arrays
 from silofl.data.leakage import check_contents
@@ -14,6 +13,7 @@ from silofl.data.parts import Part, PreparedCase
 from silofl.data.preparation import preparation, prepare_case
 from silofl.data.progress import follow
 from silofl.errors import DataError
+from silofl.study import Study
 
 __all__ = ["Part", "SiteData", "load_site_data"]
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from silofl.config import DataSettings, Study, Transform
 from silofl.errors import ConfigError, nearest
+from silofl.study import DataSettings, Study, Transform
 
 if TYPE_CHECKING:
     from monai.transforms import Compose

@@ -14,14 +14,14 @@ from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.workflows.model_controller import ModelController
 
-from silofl.config import Study
 from silofl.errors import AggregationError, ConfigError, SiloFLError
+from silofl.federation.course import Answers, Course, settled_answers
+from silofl.federation.message import Message
+from silofl.federation.run_folder import RunFolder
+from silofl.federation.server import ServerRounds
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import download_folder, job_pretrained, job_study, server_settings
-from silofl.rounds.course import Answers, Course, settled_answers
-from silofl.rounds.message import Message
-from silofl.rounds.run import RunFolder
-from silofl.rounds.server import ServerRounds
+from silofl.study import Study
 
 POLL_S = 0.05
 

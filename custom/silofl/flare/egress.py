@@ -10,12 +10,13 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from silofl.config import Site, Study
 from silofl.errors import ConfigError
+from silofl.federation.egress import Gate
+from silofl.federation.egress_log import EgressLog
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import job_study, site_settings
-from silofl.rounds.egress import Gate
-from silofl.rounds.egress_log import EgressLog
+from silofl.site import Site
+from silofl.study import Study
 
 RUN = "silofl_run"
 

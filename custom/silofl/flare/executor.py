@@ -13,10 +13,10 @@ from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from silofl.errors import SiloFLError
+from silofl.federation.message import Message
+from silofl.federation.site import TASKS, SiteRounds, public_reason
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import job_study, site_settings
-from silofl.rounds.message import Message
-from silofl.rounds.site import TASKS, SiteRounds, public_reason
 
 
 class SiteExecutor(Executor):

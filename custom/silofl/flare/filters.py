@@ -8,10 +8,10 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
+from silofl.federation.message import Message
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import job_study
 from silofl.models.members import Members
-from silofl.rounds.message import Message
 
 
 class BatchNormStaysHome(Filter):

@@ -8,10 +8,11 @@ from pathlib import Path
 from nvflare.apis.fl_context import FLContext
 
 from silofl.algorithms.mixing import Arrays
-from silofl.config import Server, Site, Study, load_study
 from silofl.errors import ConfigError
 from silofl.models.pretrained import read_pretrained
-from silofl.sections import Section, load
+from silofl.settings import Section, load
+from silofl.site import Server, Site
+from silofl.study import Study, load_study
 
 
 def job_study(fl_ctx: FLContext) -> Study:

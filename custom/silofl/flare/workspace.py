@@ -7,8 +7,8 @@ from pathlib import Path
 import yaml
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 
-from silofl.config import Server, Site
 from silofl.files import write_json, write_text
+from silofl.site import Server, Site
 
 
 def prepare_workspace(workspace: Path, site: Site, server: Server) -> None:

@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from silofl.config import load_study
 from silofl.data.preparation import preparation, prepare_with_way_back
 from silofl.files import write_json
 from silofl.inference.geometry import check_images, decide_on_input
 from silofl.inference.output import stem_of, write_label_map
+from silofl.study import load_study
 
 
 class FilePredictor:

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from silofl.config import Study
 from silofl.errors import ConfigError, nearest
 from silofl.models.members import GLOBAL, SELECTOR
+from silofl.study import Study
 
 RULES = ("only", "selector", "mean")
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")

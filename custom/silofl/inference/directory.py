@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from silofl import __version__
-from silofl.config import Study
 from silofl.errors import ConfigError
 from silofl.files import save_tensors, write_json, write_text
 from silofl.inference.contents import PLAIN_NAME, Contents
 from silofl.inference.readme import super_model_readme
 from silofl.models.members import SELECTOR
-from silofl.sections import parse
+from silofl.settings import parse
+from silofl.study import Study
 
 __all__ = ["FOLDER", "Contents", "fingerprint_of", "plain_study", "read", "write"]
 
@@ -90,7 +90,7 @@ def fingerprint_of(folder: Path) -> str:
 
 
 def plain_study(study: Study) -> dict[str, Any]:
-    """Return a study as plain values that ``silofl.config.parse(Study, ...)`` reads back."""
+    """Return a study as plain values that ``silofl.study.parse(Study, ...)`` reads back."""
     plain = study.model_dump(mode="json", exclude_none=True)
     for kind in ("volume_transforms", "transforms", "augment"):
         plain["data"][kind] = [{one["name"]: one["options"]} for one in plain["data"][kind]]

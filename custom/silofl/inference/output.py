@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from silofl.config import Study
 from silofl.data.formats import READERS
 from silofl.files import write_atomically
 from silofl.inference.prediction import Prediction
 from silofl.models.members import GLOBAL
+from silofl.study import Study
 
 
 def stem_of(path: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from silofl.config import Study
+from silofl.study import Study
 
 
 def super_model_readme(study: Study, sites: Sequence[str], image_shape: Sequence[int]) -> str:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from silofl.algorithms.harmofl import AmplitudeNorm
 from silofl.algorithms.recipe import Recipe
-from silofl.config import Study
 from silofl.models.networks import HarmonizedModel, build_model, build_plain_model
 from silofl.models.parts import (
     AMPLITUDE,
@@ -21,6 +20,7 @@ from silofl.models.parts import (
     traveling_names,
     write_arrays,
 )
+from silofl.study import Study
 
 GLOBAL, PERSONAL, SELECTOR = "global", "personal", "selector"
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from silofl.algorithms.harmofl import AmplitudeNorm
 from silofl.algorithms.recipe import Recipe
-from silofl.config import ModelSettings, Study
+from silofl.study import ModelSettings, Study
 
 # A GroupNorm of eight groups fits every level whose channels are a multiple of eight; others get one group.
 GROUPS = 8

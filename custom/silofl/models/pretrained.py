@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from silofl.algorithms.mixing import Arrays
-from silofl.config import Study
 from silofl.errors import ConfigError
 from silofl.files import load_tensors
 from silofl.models.networks import build_plain_model
+from silofl.study import Study
 
 REMEDY = "write one for this study with silofl pretrain"
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from silofl.config import Study
 from silofl.models.networks import GROUPS, HarmonizedModel
+from silofl.study import Study
 
 # Configuration A: channels of the convolutions, 0 for a pooling.
 VGG11 = (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from silofl.config import CLASSIFICATION_ONLY
 from silofl.report.class_scores import everyone_sentence
 from silofl.report.comparison import comparison_notes
 from silofl.report.folder import UNFINISHED, RunRecords
@@ -42,6 +41,7 @@ from silofl.report.tables import (
     site_table,
 )
 from silofl.report.weights_map import history_sentence, weights_image
+from silofl.study import CLASSIFICATION_ONLY
 
 TONES = {"COMPLETE": "good", "INCOMPLETE": "warning", UNFINISHED: "warning", "FAILED": "bad"}
 PACKAGES = ("silofl", "nvflare", "torch", "monai", "numpy", "matplotlib")

@@ -10,18 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from silofl.report.canvas import (
-    INK,
-    LINE_COLOURS,
-    MUTED,
-    as_values,
-    legend,
-    line_style,
-    panels,
-    png,
-    style_axes,
-)
-from silofl.rounds.ledger import Round
+from silofl.federation.ledger import Round
+from silofl.report.canvas import INK, LINE_COLOURS, MUTED, as_values, legend, line_style, panels, png, style_axes
 
 Value = Callable[[Round, str], float | None]
 

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.config import Study, load_study
 from silofl.errors import ConfigError
-from silofl.rounds.ledger import Round
+from silofl.federation.ledger import Round
+from silofl.study import Study, load_study
 
 J = TypeVar("J", dict, list)
 T = TypeVar("T", "Pictures", "SelectorFeatures")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from silofl.federation.ledger import Round
 from silofl.report.tables import MISSING, TextTable
-from silofl.rounds.ledger import Round
 
 KINDS = ("late", "failed", "refused")
 LATE_REASON = "no answer in time"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from silofl.config import Study
+from silofl.study import Study
 
 
 class RoundLines:

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from silofl.config import Study
 from silofl.data.batches import evaluation_batches
 from silofl.data.site_data import Part
+from silofl.study import Study
 from silofl.training.metrics import Score, accuracy_by_case, dice_by_case
 
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from silofl.algorithms.harmofl import squared_distance
 from silofl.algorithms.steps import Batch, Loss, Step
-from silofl.config import TrainingSettings
 from silofl.errors import TrainingError
+from silofl.study import TrainingSettings
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from silofl.algorithms.steps import Loss
-from silofl.config import Study
+from silofl.study import Study
 
 
 def make_loss(study: Study) -> Loss:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.config import CLASSIFICATION_ONLY
+from silofl.study import CLASSIFICATION_ONLY
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.config import load_study
 from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.manifest import PARTS
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
+from silofl.study import load_study
 
 STUDY = Path(__file__).resolve().parents[3] / "jobs" / "harmofl_camelyon17" / "app" / "config" / "study.yaml"
 HEADER = ",patient,node,x_coord,y_coord,tumor,slide,center,split"

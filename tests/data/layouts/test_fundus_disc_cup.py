@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.config import load_study
 from silofl.data.importers import import_layout
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
+from silofl.study import load_study
 
 STUDY = Path(__file__).resolve().parents[3] / "jobs" / "fedsm_fundus" / "app" / "config" / "study.yaml"
 GREYS = np.array([255, 128, 0], np.uint8)  # background, rim of the disc, cup: by label number

@@ -5,10 +5,10 @@ import nibabel
 import numpy as np
 import pytest
 
-from silofl.config import load_study
 from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
+from silofl.study import load_study
 
 JOBS = Path(__file__).resolve().parents[3] / "jobs"
 AFFINE = np.array([[-0.6, 0, 0, 10], [0, -0.6, 0, 20], [0, 0, 3.6, -30], [0, 0, 0, 1]])

@@ -10,15 +10,7 @@ from pathlib import Path
 from silofl.data.access import read_bytes
 from silofl.data.formats import PICTURES, READERS
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import (
-    Pair,
-    SitePlan,
-    Writer,
-    copy_of,
-    mask_png,
-    numbered_labels,
-    plan_pairs,
-)
+from silofl.data.layouts.plan import Pair, SitePlan, Writer, copy_of, mask_png, numbered_labels, plan_pairs
 from silofl.errors import DataError
 
 

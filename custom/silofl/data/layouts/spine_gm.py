@@ -11,14 +11,7 @@ from pathlib import Path
 
 from silofl.data.images import read_image
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import (
-    JsonRecord,
-    SitePlan,
-    copy_of,
-    numbered_labels,
-    read_description,
-    sample_file,
-)
+from silofl.data.layouts.plan import JsonRecord, SitePlan, copy_of, numbered_labels, read_description, sample_file
 from silofl.data.manifest import PARTS
 from silofl.errors import DataError
 

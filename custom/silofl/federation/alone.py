@@ -1,0 +1,55 @@
+"""A whole run in one process, without NVFlare: the same course, the same weights, no process for each site."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from silofl.algorithms.mixing import Arrays
+from silofl.errors import SiloFLError
+from silofl.federation.course import Answers, Course, settled_answers
+from silofl.federation.message import Message
+from silofl.federation.run_folder import RunFolder
+from silofl.federation.server import ServerRounds
+from silofl.federation.site import SiteRounds
+from silofl.site import Site
+from silofl.study import Study
+
+
+def run_alone(
+    study: Study,
+    folder: Path,
+    sites: Sequence[str],
+    settings: Site,
+    pretrained: Arrays | None,
+    on_round: Callable[[], None] = lambda: None,
+) -> None:
+    """Carry out a study with all its sites one after the other in this process; results are in the run's folder.
+
+    A run that was interrupted goes on after its last finished round.
+
+    Args:
+        study: The study.
+        folder: The run's folder.
+        sites: The sites' names.
+        settings: Settings of all sites; ``{site}`` in them tells the sites apart.
+        pretrained: All arrays of the pretrained model, where the study needs one.
+        on_round: Called after every exchange with the sites.
+    """
+    here = {name: SiteRounds(name, study, settings) for name in sites}
+
+    def ask(task: str, messages: Mapping[str, Message]) -> Answers:
+        given = {site: here[site].answer(task, message) for site, message in messages.items()}
+        on_round()
+        return settled_answers(given, [])
+
+    kept = RunFolder(folder, study)
+    with kept.locked():
+        try:
+            run = f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+            server = kept.load(pretrained) or ServerRounds.start(study, run, list(sites), pretrained)
+            Course(server, kept, ask, lambda sentence: None).run()
+        except (SiloFLError, OSError) as error:
+            kept.write_failure(str(error))

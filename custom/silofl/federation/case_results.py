@@ -1,0 +1,73 @@
+"""What every model of a super model makes of each case, and what any choice among them comes to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.data.parts import Part
+from silofl.inference.geometry import decide
+from silofl.inference.super_model import ENSEMBLE, SuperModel, case_scores
+from silofl.study import Study
+from silofl.training.evaluation import score
+from silofl.training.metrics import Score, members_of
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What the models of a super model make of one case.
+
+    Attributes:
+        scores: The selector's probability of each output, shape (outputs,); (0,) without a selector.
+        measured: Model, or ``ensemble`` (all that answer together, by their shares) -> its score on this case.
+        predictions: Model, or ``ensemble`` -> label maps (n, H, W) or classes (n,).
+        slices: Output -> how many of the case's slices it would get alone.
+    """
+
+    scores: NDArray[np.float64]
+    measured: dict[str, Score]
+    predictions: dict[str, NDArray]
+    slices: Counter[str]
+
+
+def case_results(model: SuperModel, part: Part, study: Study) -> dict[str, CaseResult]:
+    """Return what every model, and all of them together, make of each case of a part."""
+    size = study.training.batch_size
+    return {case: _case_result(model, part.taken(rows), study, size) for case, rows in members_of(part.cases).items()}
+
+
+def choices(model: SuperModel, results: Mapping[str, CaseResult], threshold: float | None) -> dict[str, str]:
+    """Return the model that answers each case under a threshold, or under the super model's own where None."""
+    return {case: model.choose(result.scores, threshold) for case, result in results.items()}
+
+
+def score_of(results: Mapping[str, CaseResult], answers: Mapping[str, str]) -> Score:
+    """Return the score of cases of which each is answered by the model, or ``ensemble``, that is named for it."""
+    return Score.merged({case: results[case].measured[name] for case, name in answers.items()})
+
+
+def value_of(result: Score) -> float | None:
+    """Return a score's value; None where no case counts."""
+    return result.value if result.num_cases else None
+
+
+def by_model(results: Mapping[str, CaseResult]) -> dict[str, float | None]:
+    """Return the value of each model alone, and of ``ensemble``, over all cases; nothing without a case."""
+    names = next(iter(results.values())).measured if results else ()
+    return {name: value_of(score_of(results, dict.fromkeys(results, name))) for name in names}
+
+
+def _case_result(model: SuperModel, part: Part, study: Study, size: int) -> CaseResult:
+    images, contents = np.asarray(part.images), model.contents
+    slices = model.slice_scores(images, size)
+    scores = case_scores(slices)
+    said = {name: model.probabilities(name, images, size) for name in contents.models}
+    said[ENSEMBLE] = sum(np.float32(share) * said[name] for name, share in contents.shares(scores).items())
+    predictions = {name: decide(values) for name, values in said.items()}
+    measured = {name: score(predictions[name], part, study, values) for name, values in said.items()}
+    alone = slices.argmax(axis=1) if contents.outputs else ()
+    return CaseResult(scores, measured, predictions, Counter(contents.outputs[i] for i in alone))

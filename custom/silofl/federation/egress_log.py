@@ -1,0 +1,106 @@
+"""The files that say what left a site in one run: a record a line, and their sums for people."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from silofl.federation.egress import PURPOSES
+from silofl.files import write_text
+
+LOCK = "lock"
+HEADER = """# What left site {site}
+
+Study {study}, run {run}, to the study's server; first {first}, last {last} (UTC).
+
+`egress.jsonl` holds each array by name, shape and SHA-256, and all numbers, with the time in UTC.
+
+| | answer to | kind | what it is | rounds | records | bytes |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
+@dataclass
+class Sum:
+    """The sum of records of one kind.
+
+    Attributes:
+        rounds: Numbers of their rounds.
+        count: How many.
+        size: Bytes of their arrays.
+    """
+
+    rounds: set[int] = field(default_factory=set)
+    count: int = 0
+    size: int = 0
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Take in one more record."""
+        self.rounds |= {record["round"]} - {None}
+        self.count += 1
+        self.size += record.get("bytes", 0)
+
+    def span(self) -> str:
+        """Return the first and the last round."""
+        return "-".join(str(number) for number in sorted({min(self.rounds), max(self.rounds)})) if self.rounds else ""
+
+
+class EgressLog:
+    """``egress.jsonl`` and ``egress.md`` of one run; as long as this lives, the run's folder counts as in use.
+
+    Args:
+        folder: The site's folder of the run; made when missing.
+        site: The site's name.
+        study: The study's name.
+    """
+
+    def __init__(self, folder: Path, site: str, study: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / "egress.jsonl"
+        # Shared, so that a job which goes on with a run need not wait until the last one's process has ended.
+        self._lock = (folder / LOCK).open("a")
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        self._sums: dict[tuple[bool, str, str], Sum] = {}
+        self._names = {"site": site, "study": study, "run": folder.name}
+        self._times: list[str] = []
+        self._add(_whole_records(self.path))
+
+    def write(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Append records with the time, and write the sums anew.
+
+        Raises:
+            OSError: A file cannot be written; then nothing may leave.
+        """
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        timed = [{"time": time} | dict(record) for record in records]
+        with self.path.open("a", encoding="utf-8") as stream:
+            stream.writelines(json.dumps(record, allow_nan=False) + "\n" for record in timed)
+        self._add(timed)
+        rows = [_row(*key, self._sums[key]) for key in sorted(self._sums)]
+        header = HEADER.format(**self._names, first=min(self._times), last=max(self._times))
+        write_text(self.path.with_suffix(".md"), header + "".join(rows))
+
+    def _add(self, records: Iterable[Mapping[str, Any]]) -> None:
+        for record in records:
+            self._times = [*self._times[:1], record["time"]]
+            self._sums.setdefault((record["refused"], record["task"], record["kind"]), Sum()).add(record)
+
+
+def _whole_records(path: Path) -> list[dict[str, Any]]:
+    """Return the records so far; a line that was cut off is removed, for its answer never left."""
+    content = path.read_bytes() if path.is_file() else b""
+    whole, _, rest = content.rpartition(b"\n")
+    if rest:
+        os.truncate(path, len(content) - len(rest))
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def _row(is_refused: bool, task: str, kind: str, total: Sum) -> str:
+    cells = ("refused" if is_refused else "left", task, kind, PURPOSES[kind], total.span(), total.count, total.size)
+    return "| " + " | ".join(str(cell) for cell in cells) + " |\n"

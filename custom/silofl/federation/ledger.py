@@ -1,0 +1,110 @@
+"""The round ledger: who was asked, who answered, who failed and why, with weights, scores, bytes and seconds."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from silofl.federation.message import Message
+
+
+@dataclass
+class Round:
+    """One record of the ledger.
+
+    Attributes:
+        round: Number of the round, from 1.
+        started_at: UTC time in ISO form.
+        asked: Sites that were sent the task.
+        answered: Sites whose update was mixed.
+        late: Sites that had not answered when the round closed.
+        failed: Site -> why it could not do the task.
+        refused: Site -> why its answer was not mixed.
+        withheld: Site -> names that the site's policy kept back.
+        weights: Site -> the weights it listens with, by site.
+        examples: Site -> training examples.
+        metrics: Site -> loss and drift of its training in this round.
+        validation: Site -> value, num_cases, num_excluded of the model that this round made.
+        drift: Mean over sites of the mean squared distance to the round's start (HarmoFL, Eq. 9).
+        bytes_to: Site -> bytes of the arrays sent to it.
+        bytes_from: Site -> bytes of the arrays received from it.
+        seconds: Wall time of the round at the server.
+        notes: Sentences on what else a reader must know of the round.
+    """
+
+    round: int
+    started_at: str = ""
+    asked: list[str] = field(default_factory=list)
+    answered: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    withheld: dict[str, list[str]] = field(default_factory=dict)
+    weights: dict[str, dict[str, float]] = field(default_factory=dict)
+    examples: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    validation: dict[str, dict[str, Any]] = field(default_factory=dict)
+    drift: float | None = None
+    bytes_to: dict[str, int] = field(default_factory=dict)
+    bytes_from: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def missed(self) -> list[str]:
+        """Sites that were asked and whose update is not in the round's model."""
+        return [site for site in self.asked if site not in self.answered]
+
+    @property
+    def rank(self) -> tuple[int, float] | None:
+        """What rounds are compared by: sites that validated, then their mean; None without validation."""
+        values = [score["value"] for score in self.validation.values() if score["value"] is not None]
+        return (len(values), float(np.mean(values))) if values else None
+
+    def add_traffic(self, sent: Mapping[str, Message], received: Mapping[str, Message]) -> None:
+        """Count the bytes of one exchange with every site."""
+        for total, messages in ((self.bytes_to, sent), (self.bytes_from, received)):
+            for site, message in messages.items():
+                total[site] = total.get(site, 0) + message.num_bytes
+
+    def close(self, weights: np.ndarray, examples: dict[str, int], metrics: dict[str, dict[str, float]]) -> None:
+        """Write down what a round came to; sites in the order of the weights' rows."""
+        self.answered = list(examples)
+        self.examples, self.metrics = examples, metrics
+        rows = zip(self.answered, weights.tolist(), strict=True)
+        self.weights = {site: dict(zip(self.answered, row, strict=True)) for site, row in rows}
+        self.drift = float(np.mean([values["drift"] for values in metrics.values()]))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> Round:
+        """Return the record that `as_dict` described."""
+        return cls(**{f.name: record[f.name] for f in fields(cls) if f.name in record})
+
+
+def metrics_csv(ledger: Sequence[Round], metric: str, tested_round: int, tests: dict[str, dict[str, Any]]) -> str:
+    """Return the table of all scores: round, site, part, metric, value."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("round", "site", "part", "metric", "value"))
+    for record in ledger:
+        writer.writerows(_rows(record, metric))
+    for site, score in sorted(tests.items()):
+        writer.writerow((tested_round, site, "test", metric, score["value"]))
+    return text.getvalue()
+
+
+def _rows(record: Round, metric: str) -> Iterator[tuple[int, str, str, str, float]]:
+    for site, values in record.metrics.items():
+        for name, value in values.items():
+            yield record.round, site, "training", name, value
+    for site, score in record.validation.items():
+        yield record.round, site, "validation", metric, score["value"]

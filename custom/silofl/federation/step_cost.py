@@ -1,0 +1,90 @@
+"""What one training step costs on this machine: seconds and peak memory, with the study's own learners."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from silofl.algorithms.steps import Batch, make_step
+from silofl.data.batches import training_batches
+from silofl.data.parts import Part
+from silofl.data.transforms import augmentation
+from silofl.federation.message import Message
+from silofl.federation.site_selector import SiteSelector
+from silofl.models.members import SELECTOR, Members
+from silofl.study import Study
+from silofl.training.device import keep_freed_memory
+from silofl.training.loop import Learner, make_optimizer, train
+from silofl.training.losses import make_loss
+
+# The first step also sets everything up.
+STEPS = 4
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What one step on one batch costs.
+
+    Attributes:
+        seconds: Mean over the steps after the first, the making of the batch included.
+        peak_bytes: The most memory in use: of the GPU where there is one, else of this process since it began.
+    """
+
+    seconds: float
+    peak_bytes: int
+
+
+def time_steps(study: Study, part: Part, device: torch.device, site: str, task: Message) -> StepCost:
+    """Train a few steps from fresh weights and measure them.
+
+    Args:
+        study: The study.
+        part: Training examples, of which the first few batches are taken.
+        device: Where to compute.
+        site: The site's name, one of the selector's outputs where there is a selector.
+        task: The server's training task, which brings the selector.
+
+    Raises:
+        TrainingError: The loss is not finite.
+    """
+    torch.set_num_threads(study.torch_threads)
+    keep_freed_memory()
+    learners = _learners(study, part, device)
+    if "outputs" in task.meta:
+        learners[SELECTOR] = SiteSelector(study, task, device).learner(site)
+    part = part.taken(range(min(len(part), STEPS * study.training.batch_size)))
+    augment = augmentation(study, part.targets.ndim > 1)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    marks: list[float] = []
+    batches = training_batches(part, study.training.batch_size, augment, study.seed, device)
+    train(learners, [_marked(batches, marks)])
+    steps = [after - before for before, after in zip(marks, marks[1:], strict=False)]
+    timed = steps[1:] or steps
+    return StepCost(sum(timed) / len(timed), _peak_bytes(device))
+
+
+def _learners(study: Study, part: Part, device: torch.device) -> dict[str, Learner]:
+    members = Members.build(study, part.images.shape[1:]).to(device)
+    loss, step = make_loss(study), make_step(study.recipe)
+    return {r: Learner(m, make_optimizer(study.training, m), loss, step) for r, m in members.models.items()}
+
+
+def _marked(batches: Iterable[Batch], marks: list[float]) -> Iterator[Batch]:
+    """Yield the batches, and note when each step begins and the last one ends."""
+    for batch in batches:
+        marks.append(time.perf_counter())
+        yield batch
+    marks.append(time.perf_counter())
+
+
+def _peak_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

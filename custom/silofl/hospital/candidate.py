@@ -1,0 +1,85 @@
+"""A site that would like to join: its kit, the study, its own settings, and what checks find out together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+from pathlib import Path
+
+from silofl.algorithms.mixing import Arrays
+from silofl.data.site_data import SiteData, load_site_data
+from silofl.federation.server import ServerRounds
+from silofl.flare.kit import Kit, read_kit
+from silofl.models.pretrained import read_pretrained
+from silofl.settings import load
+from silofl.site import Site
+from silofl.study import Study, load_study
+
+RUN = "check-site"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A site that would like to join.
+
+    Attributes:
+        kit: Its startup kit.
+        study: The study.
+        study_file: Where the study lies; a pretrained model lies beside it.
+        settings: The site's own settings.
+    """
+
+    kit: Kit
+    study: Study
+    study_file: Path
+    settings: Site
+
+    @property
+    def data_folder(self) -> Path:
+        """The folder that holds dataset.json."""
+        return self.settings.data_folder(self.study.name, self.kit.site)
+
+    @property
+    def state_folder(self) -> Path:
+        """The folder of the site's own state."""
+        return self.settings.state_folder(self.study.name, self.kit.site)
+
+    @property
+    def cache_folder(self) -> Path:
+        """The folder of decoded images."""
+        return self.settings.cache_folder(self.study.name, self.kit.site)
+
+    @property
+    def num_sites(self) -> int:
+        """Sites that the study names, or else as many as its lambda needs and at least two."""
+        named = self.study.federation.sites or self.study.federation.min_sites
+        return max(named, 2, ceil(1 / self.study.recipe.self_weight))
+
+    @cached_property
+    def data(self) -> SiteData:
+        """The site's data; what is decoded stays in the site's cache, where the first round finds it."""
+        return load_site_data(self.data_folder, self.study, self.cache_folder, self.settings.has_progress)
+
+    @cached_property
+    def pretrained(self) -> Arrays | None:
+        """The pretrained model beside the study, where it needs one."""
+        if not self.study.recipe.needs_pretrained:
+            return None
+        return read_pretrained(self.study_file.with_name(self.study.model.pretrained), self.study)
+
+    @cached_property
+    def server(self) -> ServerRounds:
+        """A server of the study in this process, which builds the messages that the real one will send."""
+        peers = [f"{self.kit.site}-peer{number}" for number in range(1, self.num_sites)]
+        return ServerRounds.start(self.study, RUN, [self.kit.site, *peers], self.pretrained)
+
+
+def read_candidate(kit: Path, study: Path, site_config: Path | None) -> Candidate:
+    """Read kit, study and the site's settings, which lie in the kit's ``local/site.yaml`` where no other file is named.
+
+    Raises:
+        ConfigError: One of them is missing or wrong.
+    """
+    settings = load(Site, site_config or kit / "local" / "site.yaml")
+    return Candidate(read_kit(kit), load_study(study), study, settings)

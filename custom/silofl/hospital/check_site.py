@@ -1,0 +1,138 @@
+"""``silofl check-site``: all checks of a site, in an order in which each may lean on those before it."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from silofl.errors import ConfigError, SiloFLError, nearest
+from silofl.federation.site import public_reason
+from silofl.hospital import data, machine, network, policy
+from silofl.hospital import trial as training
+from silofl.hospital.answer import Answer, failed
+from silofl.hospital.candidate import Candidate
+
+CHECKS: dict[str, Callable[[Candidate], Answer]] = {
+    "versions": machine.versions,
+    "classes": policy.allowed_classes,
+    "byoc": policy.brought_code,
+    "disk": machine.disk,
+    "memory": machine.memory,
+    "gpu": machine.gpu,
+    "certificate": network.certificate,
+    "server": network.server,
+    "tls": network.tls,
+    "clock": network.clock,
+    "preflight": network.preflight,
+    "data": data.data,
+    "training": training.training,
+    "leaving": training.leaving,
+}
+WAITS_FOR = {"tls": "server", "preflight": "server", "training": "data", "leaving": "data"}
+LOG = "check-site.txt"
+STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """The answers to a site's checks.
+
+    Attributes:
+        site: The site.
+        study: The study's name.
+        answers: Check -> answer, without those that were skipped.
+        log: The site's own file with the full reasons, which may name cases; None where there is none.
+    """
+
+    site: str
+    study: str
+    answers: dict[str, Answer]
+    log: Path | None
+
+    @property
+    def may_join(self) -> bool:
+        """Whether nothing failed."""
+        return all(answer.status != "failed" for answer in self.answers.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        checks = [{"check": name, **asdict(answer)} for name, answer in self.answers.items()]
+        log = str(self.log) if self.log else None
+        return {"site": self.site, "study": self.study, "may_join": self.may_join, "checks": checks, "log": log}
+
+
+def check_site(candidate: Candidate, skipped: Collection[str] = ()) -> Checkup:
+    """Carry out all checks but those that are skipped.
+
+    What could name a case, a patient or a file of the data goes to ``check-site.txt`` in the kit, for this account
+    alone, and nowhere else.
+
+    Raises:
+        ConfigError: A check to skip is not known.
+    """
+    for name in skipped:
+        if name not in CHECKS:
+            raise ConfigError(f"--skip must be among {', '.join(CHECKS)}, not {name!r}{nearest(name, CHECKS)}")
+    answers: dict[str, Answer] = {}
+    reasons: list[str] = []
+    for name, check in CHECKS.items():
+        if name in skipped:
+            continue
+        need = WAITS_FOR.get(name)
+        if need in answers and answers[need].status == "failed":
+            answers[name] = failed(f"{name} must wait for {need}, which failed; put that right and check again")
+        else:
+            answers[name] = _asked(name, check, candidate, reasons)
+    return Checkup(candidate.kit.site, candidate.study.name, answers, _write_log(candidate.kit.folder / LOG, reasons))
+
+
+def print_checkup(checkup: Checkup, console: Console) -> None:
+    """Print the answers as a table, and what they come to."""
+    table = Table("check", "status", "finding", box=SIMPLE_HEAD)
+    for name, answer in checkup.answers.items():
+        table.add_row(name, Text(answer.status, STYLES[answer.status]), Text(answer.sentence))
+    console.print(table, soft_wrap=False)
+    if checkup.log:
+        console.print(f"The full reasons, for this account alone: {checkup.log}", markup=False)
+    wrong = [name for name, answer in checkup.answers.items() if answer.status == "failed"]
+    verdict = f"must not join study {checkup.study} yet: {', '.join(wrong)}" if wrong else f"may join {checkup.study}"
+    console.print(f"Site {checkup.site} {verdict}", markup=False)
+
+
+def _asked(name: str, check: Callable[[Candidate], Answer], candidate: Candidate, reasons: list[str]) -> Answer:
+    try:
+        return check(candidate)
+    except Exception as error:  # whatever a check meets is an answer, and the other checks go on
+        known = isinstance(error, SiloFLError)
+        reasons.append(f"{name}: {error if known else ''.join(traceback.format_exception(error))}")
+        if any(isinstance(cause, PermissionError) for cause in _causes(error)):
+            return failed(
+                f"{name} must be allowed to read the data and to write the cache; permission was denied, nothing need "
+                "be broken: grant it to this account; the site's own log names the file"
+            )
+        return failed(public_reason(error))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _write_log(path: Path, reasons: list[str]) -> Path | None:
+    """Write the full reasons where only this account reads them; an older file goes in any case."""
+    path.unlink(missing_ok=True)
+    if not reasons:
+        return None
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+        stream.write("\n".join(reasons) + "\n")
+    return path

@@ -1,0 +1,73 @@
+"""The site's data, read as the first round will read it: cases, labels and spacing, and no name of any of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from silofl.data.images import read_image
+from silofl.data.manifest import Manifest
+from silofl.data.parts import Part
+from silofl.hospital.answer import Answer, ok, warning
+from silofl.hospital.candidate import Candidate
+from silofl.study import Study
+
+# Volumes whose headers are looked at; all of them have been decoded before.
+SAMPLE = 5
+PIECE = 256
+# What no two parts share, by the unit that study and dataset.json agree on.
+UNITS = {"patient": "patient", "recordings": "recording", "slices": "slice", "examples": "example"}
+
+
+def data(candidate: Candidate) -> Answer:
+    """Read all data and count it; what the loader refuses, it says itself.
+
+    Raises:
+        DataError: Something is wrong with the data.
+    """
+    found, study = candidate.data, candidate.study
+    parts = {"training": found.training, "validation": found.validation, "test": found.test}
+    cases = {name: len(records) for name, records in found.manifest.parts.items()}
+    counts = {name: label_counts(part, study) for name, part in parts.items()}
+    facts = {
+        "cases": cases,
+        "examples": {name: len(part) for name, part in parts.items()},
+        "patients": {name: len(set(part.patients)) for name, part in parts.items()},
+        "labels": counts,
+        "image_shape": list(found.training.images.shape[1:]),
+        "spacing_mm": _spacing(found.manifest),
+    }
+    absent = [name for name, count in counts["training"].items() if count == 0]
+    if absent:
+        return warning(
+            f"every label must stand in a training case, not {', '.join(absent)} in none; look at the labels", **facts
+        )
+    if not cases["validation"]:
+        return warning("validation must have cases to choose the best round by, not 0; move a patient there", **facts)
+    listed = ", ".join(f"{count} {name}" for name, count in cases.items())
+    apart = UNITS[study.data.split_unit if study.data.split_unit == found.manifest.split_unit else "patient"]
+    return ok(f"{listed} cases can be read, no {apart} stands in two parts", **facts)
+
+
+def label_counts(part: Part, study: Study) -> dict[str, int]:
+    """Return in how many examples each of the study's labels stands, by its name."""
+    counts = dict.fromkeys(sorted(study.labels), 0)
+    for start in range(0, len(part), PIECE):
+        targets = np.asarray(part.targets[start : start + PIECE])
+        rows = targets.reshape(len(targets), -1)
+        for label in counts:
+            counts[label] += int((rows == label).any(axis=1).sum())
+    return {study.labels[label]: count for label, count in counts.items()}
+
+
+def _spacing(manifest: Manifest) -> dict[str, Any] | None:
+    """Return the smallest and largest spacing of a few training volumes, in millimetres by axis; None for pictures."""
+    spacings = []
+    for record in manifest.training[:SAMPLE]:
+        affine = read_image(manifest.places[record.image], record.image, record.index).affine
+        if affine is None:
+            return None
+        spacings.append(np.linalg.norm(affine[:3, :3], axis=0))
+    smallest, largest = np.min(spacings, axis=0), np.max(spacings, axis=0)
+    return {"smallest": smallest.round(3).tolist(), "largest": largest.round(3).tolist(), "volumes": len(spacings)}

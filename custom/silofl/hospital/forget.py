@@ -1,0 +1,105 @@
+"""A site forgets a study: its own models, optimisers, scores, pictures and caches are deleted, its data never."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from silofl.errors import ConfigError
+from silofl.federation.egress_log import LOCK
+from silofl.files import held
+from silofl.settings import Section, parse
+from silofl.site import Site
+from silofl.study import Name
+
+# As the server names a run: study, time and four random digits.
+RUN = "{study}-[0-9]{{8}}-[0-9]{{6}}-[0-9a-f]{{4}}"
+
+
+class Wanted(Section):
+    """What is to be forgotten.
+
+    Attributes:
+        study: Name of the study.
+        site: Name of the site; needed where ``{site}`` stands in a folder of site.yaml.
+    """
+
+    study: Name
+    site: Name | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a site keeps of a study.
+
+    Attributes:
+        folders: Folder -> its files and their bytes, each folder to be deleted whole.
+        shared: Folder -> why it is not deleted, of folders that may hold something of the study.
+    """
+
+    folders: dict[Path, tuple[int, int]]
+    shared: dict[Path, str]
+
+
+def kept_of(site: Site, study: str, name: str | None) -> Kept:
+    """Return what a site keeps of a study, without touching it.
+
+    Raises:
+        ConfigError: A name is none, the site's name is needed, or the data lies in a folder that would be deleted.
+    """
+    wanted = parse(Wanted, {"study": study, "site": name}, "the command line")
+    cache_dir = site.cache_dir or site.state_dir
+    roots = [site.data] if isinstance(site.data, str) else site.data.values()
+    if wanted.site is None and any("{site}" in template for template in (site.state_dir, cache_dir, *roots)):
+        raise ConfigError("--site must name the site, because {site} stands in site.yaml; give its name")
+    state, cache = site.state_folder(study, name or ""), site.cache_folder(study, name or "")
+    is_own = "{study}" in site.state_dir
+    folders = [state] if is_own else sorted(_runs(state, study))
+    shared = {}
+    if not cache.is_relative_to(state) or not is_own:
+        if "{study}" in cache_dir:
+            folders.append(cache)
+        elif cache.is_dir():
+            shared[cache] = "other studies use it too: put {study} into cache_dir, or delete it by hand"
+    _check_holds_no_data(folders, site, study, name or "")
+    return Kept({folder: _size(folder) for folder in folders if folder.is_dir()}, shared)
+
+
+def forget(kept: Kept) -> None:
+    """Delete the folders.
+
+    Raises:
+        ConfigError: A run still uses one of them; then none is deleted.
+    """
+    with ExitStack() as stack:
+        for folder in kept.folders:
+            for lock in sorted(folder.rglob(LOCK)):
+                stack.enter_context(held(lock))
+        for folder in kept.folders:
+            shutil.rmtree(folder)
+
+
+def _runs(state: Path, study: str) -> list[Path]:
+    """Return a study's runs in a folder that it shares with other studies."""
+    pattern = re.compile(RUN.format(study=re.escape(study)))
+    return [path for path in state.glob("*") if path.is_dir() and pattern.fullmatch(path.name)]
+
+
+def _check_holds_no_data(folders: list[Path], site: Site, study: str, name: str) -> None:
+    """Refuse to delete a folder around the data of any study that site.yaml names."""
+    known = [site.data_folder(other, name) for other in ([study] if isinstance(site.data, str) else site.data)]
+    for folder in folders:
+        for data in known:
+            if data.resolve().is_relative_to(folder.resolve()):
+                raise ConfigError(
+                    f"the data must lie outside of what is deleted, not {data} in {folder}; change site.yaml, and "
+                    "delete the state by hand"
+                )
+
+
+def _size(folder: Path) -> tuple[int, int]:
+    sizes = [path.lstat().st_size for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]
+    return len(sizes), sum(sizes)

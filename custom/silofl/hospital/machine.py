@@ -1,0 +1,142 @@
+"""The site's machine: what is installed, and whether disk, memory and GPU are enough for the study."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tomllib
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+
+import psutil
+import torch
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+import silofl
+from silofl.data.cache import fingerprint, open_parts
+from silofl.data.manifest import read_manifest
+from silofl.data.preparation import preparation, prepare_case
+from silofl.errors import ConfigError, SiloFLError
+from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
+from silofl.hospital.answer import Answer, failed, ok, warning
+from silofl.hospital.candidate import Candidate
+from silofl.training.device import choose_device
+
+REPORTED = ("torch", "nvflare", "monai")
+
+
+def versions(candidate: Candidate) -> Answer:
+    """Compare Python and every package with what this release of SiloFL is pinned to."""
+    python, pins = _pins()
+    found = {pin.name: _version(pin.name) for pin in pins}
+    named = {"python": platform.python_version(), "silofl": silofl.__version__, **{n: _version(n) for n in REPORTED}}
+    wrong = [f"{pin.name} {found[pin.name] or 'none'}" for pin in pins if not _is_pinned(pin, found[pin.name])]
+    if not SpecifierSet(python).contains(named["python"]):
+        wrong.insert(0, f"Python {named['python']}")
+    if wrong:
+        return failed(
+            f"the packages must be those that SiloFL {silofl.__version__} is pinned to, not {', '.join(wrong)}; "
+            "install the study's wheel in a new environment",
+            **named,
+        )
+    if not pins:
+        return warning("SiloFL must be installed with its pins; they are not known here: install its wheel", **named)
+    listed = ", ".join(f"{name} {value}" for name, value in named.items())
+    return ok(f"{listed} and all other packages are as pinned", **named)
+
+
+def disk(candidate: Candidate) -> Answer:
+    """Compare the room where state and cache go with what the study needs there."""
+    needs = {
+        candidate.state_folder: site_disk_bytes(candidate.study, candidate.num_sites),
+        candidate.cache_folder: _cache_bytes(candidate) or 0,
+    }
+    wanted: dict[int, int] = {}
+    for folder, need in needs.items():
+        place = _existing(folder)
+        if not os.access(place, os.W_OK):
+            return failed(
+                f"{folder} must be a folder that this account can write; it cannot: grant it, or name another"
+            )
+        device = place.stat().st_dev
+        wanted[device] = wanted.get(device, 0) + need
+        free = shutil.disk_usage(place).free
+        if free < wanted[device]:
+            return failed(
+                f"the disk of {folder} must have {wanted[device] / GIB:.2f} GiB free, not {free / GIB:.2f}; make room, "
+                "or name another in site.yaml"
+            )
+    state, cache = needs.values()
+    return ok(
+        f"the disks have room for {state / GIB:.2f} GiB of state and {cache / GIB:.2f} GiB of cache",
+        state_bytes=state,
+        cache_bytes=cache,
+    )
+
+
+def memory(candidate: Candidate) -> Answer:
+    """Compare the memory that is free with what training needs at least."""
+    need, free = site_memory_bytes(candidate.study), psutil.virtual_memory().available
+    facts = {"needed_bytes": need, "free_bytes": free}
+    if free < need:
+        return warning(
+            f"memory must be about {need / GIB:.1f} GiB free, not {free / GIB:.1f}; end other programs", **facts
+        )
+    return ok(f"{free / GIB:.1f} GiB of memory are free; training needs about {need / GIB:.1f}", **facts)
+
+
+def gpu(candidate: Candidate) -> Answer:
+    """Say what the site will compute on."""
+    wanted = candidate.settings.device or candidate.study.device
+    try:
+        device = choose_device(wanted)
+    except ConfigError as error:
+        return failed(str(error))
+    if device.type == "cpu":
+        return ok(f"device {wanted!r} is the CPU here, with {os.cpu_count()} cores", device="cpu")
+    free, total = torch.cuda.mem_get_info()
+    name = torch.cuda.get_device_name()
+    return ok(f"{name} has {free / GIB:.1f} of {total / GIB:.1f} GiB free", device=name, free_bytes=free)
+
+
+def _pins() -> tuple[str, list[Requirement]]:
+    """Return what Python and packages must be: of a source tree its own, or what is written in the installed wheel."""
+    source = Path(silofl.__file__).parents[1] / "pyproject.toml"
+    if source.is_file():
+        project = tomllib.loads(source.read_text(encoding="utf-8"))["project"]
+        return project["requires-python"], [Requirement(text) for text in project["dependencies"]]
+    try:
+        installed = distribution("silofl")
+    except PackageNotFoundError:
+        return "", []
+    return installed.metadata.get("Requires-Python") or "", [Requirement(text) for text in installed.requires or []]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _is_pinned(pin: Requirement, found: str | None) -> bool:
+    return found is not None and pin.specifier.contains(found, prereleases=True)
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the first one above it that exists."""
+    return next(place for place in (folder, *folder.parents) if place.is_dir())
+
+
+def _cache_bytes(candidate: Candidate) -> int | None:
+    """Return what the cache will take, as if every case were as large as the first; None where it cannot be read."""
+    try:
+        manifest = read_manifest(candidate.data_folder, candidate.study)
+        if open_parts(candidate.cache_folder / fingerprint(manifest, candidate.study)) is not None:
+            return 0
+        case = prepare_case(manifest.training[0], manifest, preparation(candidate.study))
+    except SiloFLError:
+        return None
+    return (case.images.nbytes + case.targets.nbytes) * sum(len(records) for records in manifest.parts.values())

@@ -1,0 +1,187 @@
+"""The way to the server: its name and port, TLS in both directions, certificates and clocks, NVFlare's own check."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from silofl.flare.kit import DAYS_TO_WARN, Kit
+from silofl.hospital.answer import Answer, failed, ok, warning
+from silofl.hospital.candidate import Candidate
+
+TIMEOUT_S = 5
+CLOCK_WARNING_S, CLOCK_FAILURE_S = 30, 300
+# What makes a server of each scheme answer: a page that is not there, or HTTP/2's own greeting with empty settings.
+GREETINGS = {
+    "http": b"GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n",
+    "grpc": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
+}
+
+
+@dataclass(frozen=True)
+class Handshake:
+    """What a server says when it is spoken to.
+
+    Attributes:
+        server: The name in its certificate; empty without TLS.
+        protocol: TLS version.
+        date: Its clock, where it says so.
+    """
+
+    server: str
+    protocol: str
+    date: datetime | None
+
+
+def certificate(candidate: Candidate) -> Answer:
+    """Say how long the kit's certificates hold, and whether key and certificate belong together."""
+    try:
+        candidate.kit.tls()
+    except OSError as error:
+        reason = getattr(error, "reason", None) or error.strerror
+        return failed(f"the kit's key and certificate must be a whole pair, not broken ({reason}); ask for a new kit")
+    return validity(candidate.kit.valid_until, datetime.now(UTC))
+
+
+def validity(until: datetime, now: datetime) -> Answer:
+    """Say what the days mean that are left of a certificate."""
+    days = (until - now).days
+    facts = {"days_left": days, "valid_until": until.isoformat()}
+    if until < now:
+        return failed(
+            f"the kit's certificates must hold today; they ended on {until:%Y-%m-%d}: ask for a new kit", **facts
+        )
+    if days < DAYS_TO_WARN:
+        return warning(
+            f"the kit's certificates must hold {DAYS_TO_WARN} days or more, not {days}; ask for a new kit", **facts
+        )
+    return ok(f"the kit's certificates hold for {days} more days, until {until:%Y-%m-%d}", **facts)
+
+
+def server(candidate: Candidate) -> Answer:
+    """Say whether the server's name is known and its port open."""
+    kit = candidate.kit
+    try:
+        socket.getaddrinfo(kit.host, kit.port)
+    except OSError:
+        return failed(
+            f"the server's name {kit.host} must be known to this network; it is not: add it to DNS or /etc/hosts"
+        )
+    try:
+        socket.create_connection((kit.host, kit.port), TIMEOUT_S).close()
+    except OSError as error:
+        reason = error.strerror or "no answer in time"
+        return failed(
+            f"the server {kit.host}:{kit.port} must be reachable, not {reason!r}; open this way out in the firewall, "
+            "or ask the study lead whether it runs"
+        )
+    return ok(f"the server {kit.host}:{kit.port} is reachable", host=kit.host, port=kit.port)
+
+
+def tls(candidate: Candidate) -> Answer:
+    """Say whether site and server accept each other's certificate."""
+    kit = candidate.kit
+    if kit.security == "clear":
+        return warning(
+            "connection_security must be 'mtls', not 'clear': models travel unprotected; ask for another kit"
+        )
+    try:
+        found = shake_hands(kit)
+    except ssl.SSLCertVerificationError as error:
+        return failed(
+            f"the server's certificate must be signed by the kit's root; {error.verify_message}: call the lead"
+        )
+    except OSError as error:
+        reason = getattr(error, "reason", None) or error.strerror or "no answer in time"
+        return failed(
+            f"the server must accept the kit's certificate, not answer {reason!r}; ask for a kit of the same project"
+        )
+    if found.server != kit.server:
+        return failed(
+            f"the server must be {kit.server!r}, not {found.server!r}, as its certificate says: call the lead"
+        )
+    return ok(f"site and {found.server!r} accept each other over {found.protocol}", protocol=found.protocol)
+
+
+def clock(candidate: Candidate) -> Answer:
+    """Compare this machine's clock with the server's, or with the certificates' validity where it tells no time."""
+    now = datetime.now(UTC)
+    try:
+        date = shake_hands(candidate.kit).date if candidate.kit.security != "clear" else None
+    except OSError:
+        date = None
+    if date is not None:
+        return agreement((datetime.now(UTC) - date).total_seconds())
+    if not candidate.kit.valid_from <= now <= candidate.kit.valid_until:
+        return failed(f"the clock must lie within the certificates' validity, not at {now:%Y-%m-%d %H:%M} UTC; set it")
+    return ok("the clock lies within the certificates' validity; the server tells no time to compare it with")
+
+
+def agreement(seconds: float) -> Answer:
+    """Say what a difference to the server's clock means.
+
+    Args:
+        seconds: How far this machine's clock is ahead.
+    """
+    facts = {"seconds_ahead": round(seconds)}
+    if abs(seconds) < CLOCK_WARNING_S:
+        return ok(f"the clock agrees with the server's within {CLOCK_WARNING_S} seconds", **facts)
+    sentence = f"the clock must agree with the server's, not be {seconds:+.0f} seconds off; set it by NTP"
+    return failed(sentence, **facts) if abs(seconds) > CLOCK_FAILURE_S else warning(sentence, **facts)
+
+
+def preflight(candidate: Candidate) -> Answer:
+    """Ask NVFlare's own preflight check, without its trial start, which would end a client that already runs."""
+    problems = candidate.kit.preflight()
+    for name, problem in problems.items():
+        if problem is not None:
+            return failed(f"NVFlare's check {name!r} must pass, not say {problem}")
+    return ok(f"NVFlare's own check passes: {', '.join(problems)}")
+
+
+def shake_hands(kit: Kit) -> Handshake:
+    """Speak TLS with the server, and wait for its answer: only that shows that it accepts the site's certificate.
+
+    Raises:
+        OSError: One side refuses the other, or the server is not there.
+    """
+    context = kit.tls()
+    if kit.scheme == "grpc":
+        context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection((kit.host, kit.port), TIMEOUT_S) as line,
+        context.wrap_socket(line, server_hostname=kit.host) as secured,
+    ):
+        names = dict(pair for part in secured.getpeercert()["subject"] for pair in part)
+        protocol = str(secured.version())
+        secured.sendall(GREETINGS.get(kit.scheme, b"").replace(b"%s", kit.host.encode()))
+        return Handshake(names.get("commonName", ""), protocol, _date(_answer(secured)))
+
+
+def _answer(secured: ssl.SSLSocket) -> bytes:
+    """Return the first bytes that a server says; none where it only listens, for a refusal comes at once.
+
+    Raises:
+        OSError: The server refuses, or hangs up.
+    """
+    try:
+        answer = secured.recv(4096)
+    except TimeoutError:
+        return b""
+    if not answer:
+        raise ConnectionResetError(errno.ECONNRESET, "the line was closed without an answer")
+    return answer
+
+
+def _date(answer: bytes) -> datetime | None:
+    for line in answer.decode("latin-1").splitlines():
+        if line.lower().startswith("date:"):
+            try:
+                return parsedate_to_datetime(line[5:].strip()).astimezone(UTC)
+            except ValueError:
+                return None
+    return None

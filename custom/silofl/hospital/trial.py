@@ -1,0 +1,119 @@
+"""A trial of the study at the site: what a training step costs, and all that would leave with an answer."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+from silofl.algorithms.mixing import Arrays
+from silofl.federation.message import Message
+from silofl.federation.needs import GIB
+from silofl.federation.selector import is_selectors
+from silofl.federation.site import SiteRounds
+from silofl.federation.step_cost import time_steps
+from silofl.hospital.answer import Answer, failed, ok
+from silofl.hospital.candidate import RUN, Candidate
+from silofl.models.members import Members
+from silofl.models.parts import AMPLITUDE
+from silofl.training.device import choose_device
+
+NUMBERS = "numbers"
+
+
+def training(candidate: Candidate) -> Answer:
+    """Take a few training steps on the site's data, and say what a round of them comes to.
+
+    Raises:
+        TrainingError: The loss is not finite.
+        ConfigError: The device is not there, or an augmentation does not fit.
+    """
+    study, part = candidate.study, candidate.data.training
+    device = choose_device(candidate.settings.device or study.device)
+    task = candidate.server.train_task(candidate.kit.site)
+    cost = time_steps(study, part, device, candidate.kit.site, task)
+    steps = ceil(len(part) / study.training.batch_size) * study.training.local_epochs
+    seconds, limit = steps * cost.seconds, study.federation.task_timeout_s
+    facts = {"seconds_per_step": cost.seconds, "steps_per_round": steps, "peak_bytes": cost.peak_bytes}
+    facts |= {"seconds_per_round": seconds, "device": device.type}
+    if seconds > limit:
+        return failed(
+            f"a round must train in less than federation.task_timeout_s, {limit:.0f} s, not {seconds:.0f} s on this "
+            "machine; use a faster one, or ask the study lead for more time",
+            **facts,
+        )
+    return ok(
+        f"a step takes {cost.seconds:.3f} s and a round's {steps} steps {seconds:.0f} s on the {device.type}, with "
+        f"{cost.peak_bytes / GIB:.2f} GiB at most",
+        **facts,
+    )
+
+
+def leaving(candidate: Candidate) -> Answer:
+    """Train on a few examples in a folder that is removed again, and list all that the answers would take out.
+
+    Raises:
+        SiloFLError: The trial round cannot be carried out.
+    """
+    answers = _trial(candidate)
+    kinds = kinds_of([answer.arrays for answer in answers], Members.build(candidate.study, None).buffer_names())
+    numbers = {name: value for answer in answers for name, value in answer.meta.items()}
+    kinds[NUMBERS] = {"bytes": len(json.dumps(numbers)), "names": sorted(numbers)}
+    withheld = [str(answer.meta["withheld"]) for answer in answers if "withheld" in answer.meta]
+    listed = ", ".join(f"{kind} {entry['bytes']} bytes" for kind, entry in kinds.items())
+    says = f"; no statistics: {withheld[0]}" if withheld else ""
+    return ok(f"an answer takes out {listed}; and no image, label, case or patient{says}", kinds=kinds)
+
+
+def kinds_of(messages: list[Arrays], buffers: set[str]) -> dict[str, dict[str, Any]]:
+    """Return bytes and names of all arrays by kind.
+
+    Args:
+        messages: The arrays of each answer.
+        buffers: Names of the models' buffers, which BatchNorm keeps of its batches.
+    """
+    kinds: dict[str, dict[str, Any]] = {}
+    for arrays in messages:
+        for name, array in arrays.items():
+            entry = kinds.setdefault(_kind(name, buffers), {"bytes": 0, "names": []})
+            entry["bytes"] += array.nbytes
+            entry["names"].append(name)
+    return kinds
+
+
+def _kind(name: str, buffers: set[str]) -> str:
+    if name == AMPLITUDE:
+        return "amplitude"
+    if name.startswith("statistics/"):
+        return "statistics"
+    if is_selectors(name):
+        return "selector"
+    return "BatchNorm statistics" if name in buffers else "parameters"
+
+
+def _trial(candidate: Candidate) -> list[Message]:
+    """Return the answers to a first training task and, where sites are compared, to the request for statistics."""
+    study, site = candidate.study, candidate.kit.site
+    with tempfile.TemporaryDirectory(prefix="silofl-check-") as folder:
+        rounds = _site_rounds(candidate, folder)
+        answers = [rounds.train(candidate.server.train_task(site))]
+        if study.recipe.is_adafed:
+            arrays = candidate.pretrained if study.recipe.statistics == "pretrained" else {}
+            answers.append(rounds.share_statistics(Message(arrays, {"run": RUN, "round": 1})))
+        return answers
+
+
+def _site_rounds(candidate: Candidate, folder: str) -> SiteRounds:
+    """Return the site with its state in another folder, one batch of its data and one pass over it."""
+    study, settings, data = candidate.study, candidate.settings, candidate.data
+    few = data.training.taken(range(min(len(data.training), study.training.batch_size)))
+    is_enough = len(data.training) >= settings.min_examples
+    changes = {"state_dir": folder, "cache_dir": folder, "min_examples": 1 if is_enough else settings.min_examples}
+    once = study.training.model_copy(update={"local_epochs": 1})
+    rounds = SiteRounds(
+        candidate.kit.site, study.model_copy(update={"training": once}), settings.model_copy(update=changes)
+    )
+    rounds.data = replace(data, training=few)
+    return rounds

@@ -1,0 +1,1 @@
+"""What a researcher runs: simulate, compare, leave out, pool, pretrain, estimate, demonstrate."""

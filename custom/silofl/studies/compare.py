@@ -1,0 +1,131 @@
+"""Methods beside one another on the same data: every job and every named method for each seed, then one table."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from silofl.errors import ConfigError, ExitCode, SiloFLError
+from silofl.files import write_json, write_text
+from silofl.report.ledger_tables import duration
+from silofl.report.methods import Method, compared, markdown, methods_table, methods_values
+from silofl.report.methods_notes import is_comparable, notes_of
+from silofl.report.tables import print_lines, print_table
+from silofl.studies import pooled as centralised
+from silofl.studies import simulate
+from silofl.studies.compared_runs import CENTRALISED, Comparison, Run, planned
+
+
+def compare(asked: Comparison, out: Path, console: Console) -> int:
+    """Run what has not run yet, print the table and write it as ``table.md`` and ``table.json``.
+
+    Finished runs of the very same study are used again, unfinished ones go on; a run that fails does not keep the
+    others from running.
+
+    Args:
+        asked: What is to be compared.
+        out: Folder of the runs and the table.
+        console: Where progress and the table are shown.
+
+    Returns:
+        The exit code: 0; 1 where a run FAILED, else 3 where one is INCOMPLETE; 130 interrupted.
+
+    Raises:
+        ConfigError: A job, a method or a seed is wrong, or an earlier run in ``out`` is another; before any training.
+        DataError: A site's data is wrong; before any training.
+    """
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out must be a folder, not {out}, which is a file; name a folder")
+    runs = planned(asked, out)
+    if asked.is_pooled:
+        runs += centralised.centralised_runs(asked, out, console)
+    started, failures = time.monotonic(), {}
+    for number, run in enumerate(runs, start=1):
+        so_far = duration(time.monotonic() - started)
+        console.print(f"\nrun {number} of {len(runs)}: {run.name}, seed {run.seed} ({so_far} so far)", markup=False)
+        try:
+            code = _carry_out(run, console)
+        except (SiloFLError, OSError) as error:
+            console.print(f"the run failed: {error}", markup=False)
+            code, failures[run.path] = ExitCode.FAILED, str(error)
+        if code == ExitCode.INTERRUPTED:
+            console.print("to go on with the comparison, give the same command again")
+            return ExitCode.INTERRUPTED
+    methods = collected(runs, failures)
+    _show(methods, runs, asked.seeds, out, console)
+    return _exit_code(methods)
+
+
+def collected(runs: Sequence[Run], failures: Mapping[Path, str]) -> list[Method]:
+    """Return the methods with the results of their runs, in the order of the runs.
+
+    Args:
+        runs: All runs.
+        failures: Folder -> why a run could not be carried out.
+    """
+    methods = []
+    for name in dict.fromkeys(run.name for run in runs):
+        results: dict[int, Any] = {}
+        unfinished = {}
+        for run in (run for run in runs if run.name == name):
+            try:
+                results[run.seed] = _result(run, failures.get(run.path))
+            except ConfigError as error:
+                unfinished[run.seed] = str(error)
+        methods.append(Method(name, results, name == CENTRALISED, unfinished))
+    return methods
+
+
+def _carry_out(run: Run, console: Console) -> int:
+    if run.has_started and simulate.is_finished(run.path):
+        console.print(f"already finished: {run.path}", markup=False)
+        return ExitCode.COMPLETE
+    if run.has_started:
+        return simulate.resume(run.path, console)
+    return simulate.start(run.job, run.path, run.wanted, run.changes, console)
+
+
+def _result(run: Run, failure: str | None) -> dict[str, Any]:
+    """Return a run's result.
+
+    Raises:
+        ConfigError: The run has no numbers, for the reason that is given.
+    """
+    path = run.path / "results.json"
+    results = json.loads(path.read_text()) if failure is None and path.is_file() else {}
+    if results.get("status") not in ("COMPLETE", "INCOMPLETE"):
+        why = failure or "; ".join(results.get("reasons", [])) or f"it ended early, and {run.path / 'log.txt'} says why"
+        raise ConfigError(why)
+    if run.name != CENTRALISED:
+        return results
+    return centralised.by_their_sites(results, centralised.read_scores(run.path, results))
+
+
+def _show(methods: Sequence[Method], runs: Sequence[Run], seeds: Sequence[int], out: Path, console: Console) -> None:
+    """Print the table with its notes, and write both."""
+    table, notes = methods_table(methods, len(seeds), is_comparable(methods)), notes_of(methods, seeds)
+    console.print()
+    print_table(table, console)
+    print_lines(["", *notes], console)
+    write_text(out / "table.md", markdown(table, notes))
+    values = {"seeds": list(seeds), "sites": compared(methods), "rows": methods_values(methods), "notes": notes}
+    write_json(out / "table.json", values | {"runs": [_described(run, methods) for run in runs]})
+    console.print(f"table: {out / 'table.md'}, {out / 'table.json'}", markup=False)
+
+
+def _described(run: Run, methods: Sequence[Method]) -> dict[str, Any]:
+    (method,) = (method for method in methods if method.name == run.name)
+    status = method.results[run.seed]["status"] if run.seed in method.results else "FAILED"
+    return {"name": run.name, "seed": run.seed, "folder": str(run.path), "status": status}
+
+
+def _exit_code(methods: Sequence[Method]) -> int:
+    if any(method.unfinished for method in methods):
+        return ExitCode.FAILED
+    statuses = {run["status"] for method in methods for run in method.results.values()}
+    return ExitCode.INCOMPLETE if "INCOMPLETE" in statuses else ExitCode.COMPLETE

@@ -1,0 +1,78 @@
+"""The demonstration: simulated hospitals, several algorithms on the same split, one table and one report."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from silofl.data.phantoms import SITES, UNSEEN_SITE, make_phantoms
+from silofl.errors import ExitCode
+from silofl.inference.command import Options, predict_inputs
+from silofl.inference.directory import FOLDER
+from silofl.report.pages import write_comparison
+from silofl.report.tables import print_comparison
+from silofl.studies import simulate
+from silofl.studies.simulation import Simulation
+
+JOBS = ("fedavg_phantoms", "fedbn_phantoms", "harmofl_phantoms", "adafed_phantoms", "fedsm_phantoms")
+SUPER_JOB = "fedsm_phantoms"
+
+
+def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console) -> int:
+    """Make the phantoms, run each job on them, print one table and write one report; finished runs are reused.
+
+    Args:
+        out: Folder of the phantoms, the runs and ``report.html``.
+        jobs: Folder of the job folders.
+        changes: Keys of the studies to change: rounds, seed; the phantoms have the same seed.
+        console: Where everything is shown.
+
+    Returns:
+        The first exit code that is not 0, or 0.
+    """
+    started, data = time.monotonic(), out / "phantoms"
+    console.print(
+        f"SiloFL demonstration: {len(SITES)} simulated hospitals ({', '.join(SITES)}) train one another's models; "
+        f"{UNSEEN_SITE} is made too, and never trains.\n"
+    )
+    console.print(
+        f"1. Making phantom scans in {data}: each hospital has its own scanner, {SITES[2]} a reversed contrast"
+    )
+    make_phantoms(data, changes.get("seed", 0))
+    runs = []
+    for number, name in enumerate(JOBS, start=2):
+        run = out / name
+        console.print(f"\n{number}. Training {name}: the images stay in their hospital's folder, only updates travel")
+        code = _run(jobs / name, data, run, changes, console)
+        if code:
+            return code
+        runs.append(run)
+    report = write_comparison(runs, out / "report.html")
+    console.print()
+    print_comparison([json.loads((run / "results.json").read_text()) for run in runs], console)
+    code = _predict_unseen(out, data, len(JOBS) + 2, console)
+    console.print(f"\nReport with pictures: {report}")
+    console.print(f"The demonstration took {(time.monotonic() - started) / 60:.1f} minutes.")
+    return code
+
+
+def _predict_unseen(out: Path, data: Path, number: int, console: Console) -> int:
+    """Predict a new patient of the hospital that never trained, as a clinic would."""
+    scan = min((data / UNSEEN_SITE / "images").iterdir())
+    model, target = out / SUPER_JOB / FOLDER, out / "prediction"
+    console.print(f"\n{number}. Predicting {scan} of {UNSEEN_SITE}, which no model has seen, with {model}:")
+    code, _ = predict_inputs(model, [scan], target, Options(has_picture=True), console)
+    console.print(f"   label map, picture and prediction.json are in {target}")
+    return code
+
+
+def _run(job: Path, data: Path, run: Path, changes: dict[str, object], console: Console) -> int:
+    if simulate.is_finished(run):
+        console.print(f"   already finished: {run}; delete it to train again")
+        return ExitCode.COMPLETE
+    if (run / "run.json").is_file():
+        return simulate.resume(run, console)
+    return simulate.start(job, run, Simulation(str(data), SITES), changes, console)

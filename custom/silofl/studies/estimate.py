@@ -1,0 +1,215 @@
+"""``silofl estimate``: what a job will need of lines, disks, memory and time, and the timeouts that follow from it."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from silofl.errors import ConfigError
+from silofl.federation import needs
+from silofl.federation.server import ServerRounds
+from silofl.federation.step_cost import STEPS, time_steps
+from silofl.studies.random_examples import has_own_size, image_shape, random_part
+from silofl.studies.simulation import study_file
+from silofl.studies.traffic import Traffic, count_traffic
+from silofl.study import Study, load_study
+from silofl.training.device import choose_device
+
+UNITS = {"kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}
+# Other programs, slower machines and the reading of data in the first round.
+SAFETY = 3
+LEAST_TIMEOUT_S = 600
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run is estimated for.
+
+    Attributes:
+        sites: Sites that take part in every round.
+        bandwidth: Bits a second of the server's line, which the sites share; each site's own is no slower.
+        examples: Training examples of the largest site.
+        seconds_per_step: Of the slowest site; measured on this machine where None.
+        image_size: (H, W) of the sites' images, for studies that leave it open.
+    """
+
+    sites: int
+    bandwidth: float
+    examples: int = 500
+    seconds_per_step: float | None = None
+    image_size: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run will need; bytes and seconds.
+
+    Attributes:
+        study: The study's name.
+        sites: Sites that take part.
+        image_shape: (C, H, W) of the examples.
+        is_size_assumed: Whether neither the study nor the setting says how large images are.
+        traffic: Bytes for each site.
+        server_memory_bytes: About what the server's processes take.
+        server_disk_bytes: About what a run leaves at the server.
+        site_disk_bytes: What a run leaves at a site, without the cache of its images.
+        seconds_per_step: Of one training step, with all models that train side by side.
+        training_seconds: Of a round at the largest site.
+        transfer_seconds: Of the whole run, all sites' messages one after the other on the server's line.
+        hours: Of the whole run.
+        task_timeout_s: What federation.task_timeout_s should be.
+    """
+
+    study: str
+    sites: int
+    image_shape: tuple[int, int, int]
+    is_size_assumed: bool
+    traffic: Traffic
+    server_memory_bytes: int
+    server_disk_bytes: int
+    site_disk_bytes: int
+    seconds_per_step: float
+    training_seconds: float
+    transfer_seconds: float
+    hours: float
+    task_timeout_s: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        rounds = zip(self.traffic.bytes_to, self.traffic.bytes_from, strict=True)
+        by_round = [{"round": n, "bytes_to": to, "bytes_from": back} for n, (to, back) in enumerate(rounds, start=1)]
+        plain = {key: value for key, value in asdict(self).items() if key not in ("traffic", "task_timeout_s")}
+        whole = {"finish_bytes_to": self.traffic.finish_bytes_to, "bytes_per_site": self.traffic.site_bytes}
+        return plain | {"rounds": by_round} | whole | {"federation": {"task_timeout_s": self.task_timeout_s}}
+
+
+def parse_bandwidth(text: str) -> float:
+    """Return the bits a second of a text as ``50Mbit``.
+
+    Raises:
+        ConfigError: It is no number above 0 with a unit.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(kbit|Mbit|Gbit)", text)
+    if found is None or float(found[1]) == 0:
+        raise ConfigError(f"--bandwidth must be a number above 0 and {', '.join(UNITS)}, as 50Mbit, not {text!r}")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Return height and width of a text as ``96x128``.
+
+    Raises:
+        ConfigError: It is not two whole numbers above 0.
+    """
+    found = re.fullmatch(r"(\d+)x(\d+)", text)
+    if found is None or not all(int(side) for side in found.groups()):
+        raise ConfigError(f"--image-size must be height and width in pixels, as 96x128, not {text!r}")
+    return int(found[1]), int(found[2])
+
+
+def estimate(study: Study, setting: Setting) -> Estimate:
+    """Estimate what a study needs.
+
+    Raises:
+        ConfigError: The setting is not possible, or the study does not allow so many sites.
+    """
+    _check(study, setting)
+    shape = image_shape(study, setting.image_size)
+    traffic = count_traffic(study, setting.sites, shape)
+    step = setting.seconds_per_step or _measured_step(study, shape, setting.sites)
+    training = step * _steps(study, setting.examples)
+    transfer = setting.sites * traffic.site_bytes * 8 / setting.bandwidth
+    rounds = zip(traffic.bytes_to, traffic.bytes_from, strict=True)
+    largest = max([to + back for to, back in rounds] + [traffic.finish_bytes_to])
+    slowest = training + setting.sites * largest * 8 / setting.bandwidth
+    return Estimate(
+        study=study.name,
+        sites=setting.sites,
+        image_shape=shape,
+        is_size_assumed=setting.image_size is None and not has_own_size(study),
+        traffic=traffic,
+        server_memory_bytes=needs.server_memory_bytes(study, setting.sites),
+        server_disk_bytes=needs.server_disk_bytes(study, setting.sites),
+        site_disk_bytes=needs.site_disk_bytes(study, setting.sites),
+        seconds_per_step=step,
+        training_seconds=training,
+        transfer_seconds=transfer,
+        hours=(transfer + training * study.total_rounds) / 3600,
+        task_timeout_s=max(LEAST_TIMEOUT_S, math.ceil(SAFETY * slowest)),
+    )
+
+
+def write_job(job: Path, target: Path, found: Estimate) -> Path:
+    """Copy a job with the timeout that follows from an estimate; comments in study.yaml are lost.
+
+    Raises:
+        ConfigError: The new folder exists.
+    """
+    if target.exists():
+        raise ConfigError(f"--write must name a new folder, not {target}, which exists; name another")
+    content = yaml.safe_load(study_file(job).read_text(encoding="utf-8"))
+    content["federation"] = (content.get("federation") or {}) | {"task_timeout_s": found.task_timeout_s}
+    shutil.copytree(job, target)
+    path = study_file(target)
+    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    load_study(path)
+    return target
+
+
+def print_estimate(found: Estimate, console: Console) -> None:
+    """Print an estimate as two tables."""
+    traffic, mib = found.traffic, 1 << 20
+    table = Table("round", "MiB to a site", "MiB from a site", box=SIMPLE_HEAD)
+    by_round = zip(range(1, len(traffic.rounds) + 1), traffic.bytes_to, traffic.bytes_from, strict=True)
+    for (to, back), group in groupby(by_round, key=lambda row: row[1:]):
+        numbers = [row[0] for row in group]
+        name = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+        table.add_row(name, f"{to / mib:.2f}", f"{back / mib:.2f}")
+    table.add_row("end", f"{traffic.finish_bytes_to / mib:.2f}", "-")
+    console.print(table)
+    size = "x".join(map(str, found.image_shape)) + (", assumed: give --image-size" if found.is_size_assumed else "")
+    facts = {
+        "examples of size": size,
+        "line of each site": f"{traffic.site_bytes / mib:.1f} MiB in the whole run",
+        "line of the server": f"{found.sites * traffic.site_bytes / mib:.1f} MiB, {found.transfer_seconds:.0f} s",
+        "memory of the server": f"about {found.server_memory_bytes / needs.GIB:.1f} GiB",
+        "disk of the server": f"about {found.server_disk_bytes / needs.GIB:.2f} GiB",
+        "disk of each site": f"about {found.site_disk_bytes / needs.GIB:.2f} GiB, and its images' cache",
+        "training of a round": f"{found.training_seconds:.0f} s, {found.seconds_per_step:.3f} s a step",
+        "the whole run": f"about {found.hours:.2f} hours, without validation and reading of data",
+        "federation.task_timeout_s": f"{found.task_timeout_s}",
+    }
+    for name, value in facts.items():
+        console.print(f"{name}: {value}", markup=False)
+
+
+def _check(study: Study, setting: Setting) -> None:
+    if setting.seconds_per_step is not None and not 0 < setting.seconds_per_step < math.inf:
+        raise ConfigError(f"--seconds-per-step must be a number above 0, not {setting.seconds_per_step}")
+    for key, wanted in (("min_sites", study.federation.min_sites), ("sites", study.federation.sites or 1)):
+        if wanted > setting.sites:
+            raise ConfigError(f"--sites must be at least federation.{key}, {wanted}, not {setting.sites}")
+
+
+def _steps(study: Study, examples: int) -> int:
+    """Return the training steps of a round; each further step of the selector is a pass, counted as if all trained."""
+    passes = study.training.local_epochs * (study.recipe.selector_steps if study.recipe.learns_site else 1)
+    return math.ceil(examples / study.training.batch_size) * passes
+
+
+def _measured_step(study: Study, shape: tuple[int, int, int], sites: int) -> float:
+    """Return the seconds of a step on random examples, with the models that the first round trains."""
+    names = [f"site-{number}" for number in range(1, sites + 1)]
+    task = ServerRounds.start(study, "estimate", names, {}).train_task(names[0])
+    part = random_part(study, shape, STEPS * study.training.batch_size)
+    return time_steps(study, part, choose_device(study.device), names[0], task).seconds

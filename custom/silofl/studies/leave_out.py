@@ -1,0 +1,173 @@
+"""The paper's unseen hospital (FedSM, Table 5): a finished super model tested on all cases of a site it never saw.
+
+Xu et al., Closing the Generalization Gap of Cross-silo Federated Medical Image Segmentation, CVPR 2022,
+arXiv:2203.10144.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from silofl.algorithms.fedsm import THRESHOLDS, tune_threshold
+from silofl.data.parts import Part
+from silofl.data.site_data import SiteData
+from silofl.errors import ConfigError
+from silofl.federation.case_results import CaseResult, by_model, case_results, choices, score_of, value_of
+from silofl.files import write_json
+from silofl.inference import SuperModel
+from silofl.inference.contents import Contents
+from silofl.inference.directory import FOLDER, fingerprint_of, read, write
+from silofl.inference.geometry import check_images
+from silofl.inference.super_model import ENSEMBLE
+from silofl.models.members import GLOBAL
+from silofl.training.device import choose_device
+
+HOME = {"batchnorm": "BatchNorm", "head": "the last layer", "everything": "every model"}
+NO_SUPER_MODEL = (
+    "The run wrote no super model, because {home} stayed at the sites; in a simulation it is put together from the "
+    "sites' own models, and all of them answer: mean of all sites."
+)
+
+
+def unseen_result(run: Path, site: str, load: Callable[[], SiteData], console: Console) -> dict[str, Any]:
+    """Test a finished run's super model on a site that did not take part, write ``unseen.json`` and return it.
+
+    A test of the very same super model on the very same site is read, not made again.
+
+    Args:
+        run: Folder of the finished run.
+        site: The site that was left out.
+        load: Reads the site's data.
+        console: Where it is said that a super model had to be put together.
+
+    Raises:
+        ConfigError: There is no super model, and none can be put together; or it is broken.
+        DataError: The site's images do not have the form of the training images.
+    """
+    path, folder = run / "unseen.json", run / FOLDER
+    if not folder.is_dir():
+        contents = assembled(run)
+        console.print(NO_SUPER_MODEL.format(home=HOME[contents.study.recipe.stays_home]))
+        write(folder, contents)
+    facts = {"site": site, "fingerprint": fingerprint_of(folder)}
+    known = _known(path)
+    if all(known.get(key) == value for key, value in facts.items()):
+        return known
+    contents, data = read(folder), load()
+    # Set as at the sites: other thread counts round sums differently.
+    torch.set_num_threads(contents.study.torch_threads)
+    model = SuperModel(contents, choose_device(contents.study.device))
+    result = facts | evaluate(model, (data.training, data.validation, data.test))
+    write_json(path, result)
+    return result
+
+
+def assembled(run: Path) -> Contents:
+    """Return a super model of the sites' own models, which only a simulation has in one place; their mean answers.
+
+    Raises:
+        ConfigError: No site kept its model, or one is broken.
+    """
+    results = json.loads((run / "results.json").read_text())
+    folders = {site: run / "sites" / site / str(results["run"]) / FOLDER for site in sorted(results["sites"])}
+    own = {site: read(folder) for site, folder in folders.items() if folder.is_dir()}
+    if not own:
+        raise ConfigError(f"{run} must hold a super model or the sites' own models, not neither; train it anew")
+    first = next(iter(own.values()))
+    states = {site: contents.models[site] for site, contents in own.items()}
+    facts = {"run": results["run"], "reported_round": results["best_round"], "assembled_from": "the sites' own models"}
+    return Contents(first.study, first.image_shape, states, "mean", facts=facts)
+
+
+def evaluate(model: SuperModel, parts: Sequence[Part]) -> dict[str, Any]:
+    """Return what a super model makes of all cases of a site that no model of it has seen.
+
+    Args:
+        model: The super model.
+        parts: All parts of the site's data, with different cases.
+
+    Returns:
+        Plain values: ``value`` is what the super model answers by itself, ``models`` each of its models alone and,
+        with a selector that knows the sites, ``by_threshold`` one record for each candidate of the paper's gamma.
+
+    Raises:
+        DataError: The images do not have the form of the training images.
+    """
+    contents = model.contents
+    parts = [part for part in parts if len(part)]
+    for part in parts:
+        check_images(part.images, contents.image_shape)
+    results: dict[str, CaseResult] = {}
+    for part in parts:
+        results |= case_results(model, part, contents.study)
+    facts = {"metric": contents.study.metric, "rule": contents.rule, "num_cases": len(results)}
+    evaluated = _with_selector if contents.rule == "selector" else _without_selector
+    return facts | evaluated(model, results)
+
+
+def _with_selector(model: SuperModel, results: Mapping[str, CaseResult]) -> dict[str, Any]:
+    contents, models = model.contents, by_model(results)
+    recipe, own = contents.study.recipe, _at(model, results, contents.threshold)
+    by_threshold = [] if recipe.learns_best_model else [_at(model, results, gamma) for gamma in THRESHOLDS]
+    answer = models[ENSEMBLE] if contents.is_ensemble else own["value"]
+    found = {"answer": recipe.answer, "threshold_from": _origin(contents), "models": models}
+    return found | own | {"value": answer, "by_threshold": by_threshold, "best_in_hindsight": _best(by_threshold)}
+
+
+def _at(model: SuperModel, results: Mapping[str, CaseResult], threshold: float | None) -> dict[str, Any]:
+    """Return the value and the choices under one threshold."""
+    chosen = choices(model, results, threshold)
+    found, counts = score_of(results, chosen), Counter(chosen.values())
+    names = [GLOBAL, *model.contents.sites]
+    return {
+        "threshold": threshold,
+        "value": value_of(found),
+        "num_counted": found.num_cases,
+        "choices": {name: counts[name] for name in names},
+    }
+
+
+def _best(by_threshold: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return the record of the threshold that answers the site's cases best, the largest among equals."""
+    if not any(record["num_counted"] for record in by_threshold):
+        return None
+    sums = [[(record["value"] or 0.0) * record["num_counted"], record["num_counted"]] for record in by_threshold]
+    best = tune_threshold([sums])
+    return next(dict(record) for record in by_threshold if record["threshold"] == best)
+
+
+def _origin(contents: Contents) -> str | None:
+    """Return where the super model's threshold comes from."""
+    if contents.threshold is None:
+        return None
+    if contents.study.recipe.threshold != "tuned":
+        return "set by the study"
+    scores = (contents.facts.get("validation") or {}).values()
+    has_validation = any(score["value"] is not None for score in scores)
+    return "tuned on validation data" if has_validation else "no validation data to tune it on"
+
+
+def _without_selector(model: SuperModel, results: Mapping[str, CaseResult]) -> dict[str, Any]:
+    found = score_of(results, dict.fromkeys(results, ENSEMBLE))
+    return {
+        "value": value_of(found),
+        "num_counted": found.num_cases,
+        "assembled_from": model.contents.facts.get("assembled_from"),
+        "models": {name: value for name, value in by_model(results).items() if name != ENSEMBLE},
+    }
+
+
+def _known(path: Path) -> dict[str, Any]:
+    """Return what an earlier test wrote; nothing where there is none, or it is broken."""
+    try:
+        known = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}

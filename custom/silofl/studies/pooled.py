@@ -1,0 +1,74 @@
+"""The centralised upper bound of a comparison: one model of all sites' data, which only a simulation can pool."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from silofl.data.pooled import POOLED_SITE, by_site, pool_sites
+from silofl.errors import ConfigError
+from silofl.studies.compared_runs import CENTRALISED, Comparison, Run, seeded
+from silofl.studies.simulation import Simulation, settled
+
+WARNING = (
+    "CENTRALISED: this pools the patients' data of all sites in one place, {folder}. It is possible in a simulation "
+    "alone; in a federation no image leaves its site."
+)
+
+
+def centralised_runs(asked: Comparison, out: Path, console: Console) -> list[Run]:
+    """Pool the sites' data under ``out``, say so loudly, and return a run on them for each seed.
+
+    Raises:
+        ConfigError: The first job is wrong, or an earlier run in ``out`` is another.
+        DataError: The sites' data cannot be pooled.
+    """
+    job = asked.jobs[0]
+    study, simulation = settled(job, Simulation(asked.data), {})
+    if study.metric == "balanced_accuracy":
+        raise ConfigError("--pooled must go with a metric of each case, as accuracy, not balanced_accuracy")
+    console.print(WARNING.format(folder=out / "pooled"), style="bold red", markup=False)
+    data = pool_sites(Path(str(simulation.data)), simulation.sites, study, out / "pooled")
+    alone = study.federation.model_dump(exclude={"sites"}) | {"min_sites": 1}
+    changes = {"algorithm": {"name": "fedavg"}, "federation": alone}
+    wanted = Simulation(str(data), (POOLED_SITE,), 1, is_alone=asked.is_alone)
+    return seeded(asked, out, Run(CENTRALISED, 0, out, job, wanted, changes))
+
+
+def by_their_sites(results: Mapping[str, Any], scores: Mapping[str, float]) -> dict[str, Any]:
+    """Return the result of a run on pooled data as if each site had tested its own cases.
+
+    Args:
+        results: The run's results.json.
+        scores: Value of each test case, the cases named ``site/case``.
+    """
+    values = by_site(scores)
+    means = {site: float(np.mean(found)) for site, found in values.items()}
+    return dict(results) | {
+        "sites": means,
+        "mean": float(np.mean(list(means.values()))) if means else None,
+        "spread": float(np.std(list(means.values()))) if means else None,
+        "pooled": float(np.mean(list(scores.values()))) if scores else None,
+        "cases": {site: len(found) for site, found in values.items()},
+    }
+
+
+def read_scores(run: Path, results: Mapping[str, Any]) -> dict[str, float]:
+    """Return the value of each test case of a run on pooled data.
+
+    Raises:
+        ConfigError: The simulated site's scores are not there, or broken.
+    """
+    path = run / "sites" / POOLED_SITE / str(results.get("run")) / "scores.csv"
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            return {row["case"]: float(row["value"]) for row in csv.DictReader(stream)}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ConfigError(
+            f"{path} must hold the value of each test case; it does not: remove {run} and run it anew"
+        ) from None

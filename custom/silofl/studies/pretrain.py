@@ -1,0 +1,109 @@
+"""AdaFed's pretrained model f: trained on a share of all sites' training data in one place, in a simulation only.
+
+Chen et al., Personalized Federated Learning with Adaptive Batchnorm for Healthcare, arXiv:2112.00734: 20 % of the data.
+Only training examples are taken, so that no test example is seen before its test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from silofl.algorithms.steps import Batch, plain_step
+from silofl.data.batches import training_batches
+from silofl.data.parts import Part, joined
+from silofl.data.progress import follow
+from silofl.data.transforms import augmentation
+from silofl.errors import ConfigError
+from silofl.files import save_tensors, write_json
+from silofl.models import build_plain_model
+from silofl.studies import simulate
+from silofl.studies.simulation import Simulation, settled
+from silofl.study import Study
+from silofl.training.device import choose_device, seed_of
+from silofl.training.evaluation import evaluate
+from silofl.training.loop import Learner, make_optimizer, train
+from silofl.training.losses import make_loss
+
+WARNING = (
+    "PRETRAIN: this pools {count} training examples of {sites} sites, {share:.0%} of each, in one place. It is "
+    "possible in a simulation alone; in a federation no example leaves its site: take a model trained on public data, "
+    "or statistics: running, which needs none."
+)
+
+
+def pretrain(job: Path, out: Path, wanted: Simulation, share: float, epochs: int | None, console: Console) -> Path:
+    """Train a job's network on a share of every site's training data, and write it as ``--pretrained`` takes it.
+
+    Beside the file, a ``.json`` of the same name says what it was trained on.
+
+    Args:
+        job: Job folder whose study names network, training and seed.
+        out: New file, ending in ``.pt``.
+        wanted: Data and sites.
+        share: Of each site's training examples, above 0 and at most 1.
+        epochs: Passes over the pooled examples; as many as the study has rounds times local epochs where None.
+        console: Where it is said what is pooled, and what the model is worth.
+
+    Raises:
+        ConfigError: The job, the share or the file is wrong.
+        DataError: A site's data is wrong.
+    """
+    if out.suffix != ".pt" or out.exists():
+        raise ConfigError(f"--out must be a new file that ends in .pt, not {out}; name another")
+    if not 0 < share <= 1:
+        raise ConfigError(f"--share must be above 0 and at most 1, not {share}")
+    study, simulation = settled(job, wanted, {})
+    sites = simulate.read_data(study, simulation, out.parent)
+    pool = joined({site: drawn(data.training, share, study.seed, site) for site, data in sites.items()})
+    console.print(
+        WARNING.format(count=len(pool), sites=len(sites), share=share), style="bold red", markup=False, highlight=False
+    )
+    epochs = epochs or study.rounds * study.training.local_epochs
+    model, loss = _trained(study, pool, epochs)
+    _, score = evaluate(model, joined({site: data.test for site, data in sites.items()}), study, _device(study))
+    save_tensors(out, {name: value.cpu() for name, value in model.state_dict().items()})
+    facts = {"study": study.name, "data": simulation.data, "sites": list(sites), "share": share, "seed": study.seed}
+    measured = {"examples": len(pool), "epochs": epochs, "last_loss": loss, study.metric: score.value}
+    write_json(out.with_suffix(".json"), facts | measured)
+    console.print(
+        f"{out}: {epochs} epochs on {len(pool)} examples, loss {loss:.3f} in the last; {study.metric} "
+        f"{score.value:.3f} on all sites' test data, which it has not seen"
+    )
+    return out
+
+
+def drawn(part: Part, share: float, seed: int, site: str) -> Part:
+    """Return a share of a part's examples, at least one, drawn by a seed."""
+    count = max(1, round(share * len(part)))
+    rows = np.random.default_rng(seed_of(seed, site, "pretrain")).permutation(len(part))[:count]
+    return part.taken(sorted(rows.tolist()))
+
+
+def _trained(study: Study, pool: Part, epochs: int) -> tuple[torch.nn.Module, float]:
+    """Return the trained model and its loss in the last epoch."""
+    torch.set_num_threads(study.torch_threads)
+    device = _device(study)
+    model = build_plain_model(study, study.seed).to(device)
+    learners: Mapping[str, Learner] = {
+        "": Learner(model, make_optimizer(study.training, model), make_loss(study), plain_step)
+    }
+    for batches in follow(_epochs(study, pool, epochs, device), epochs, "pretraining", unit="epochs"):
+        result = train(learners, [batches])[""]
+    return model, result.loss
+
+
+def _epochs(study: Study, pool: Part, epochs: int, device: torch.device) -> Iterator[Iterator[Batch]]:
+    augment = augmentation(study, has_label_map=study.task == "segmentation")
+    for epoch in range(epochs):
+        seed = seed_of(study.seed, "pretrain", epoch)
+        torch.manual_seed(seed)
+        yield training_batches(pool, study.training.batch_size, augment, seed, device)
+
+
+def _device(study: Study) -> torch.device:
+    return choose_device(study.device)

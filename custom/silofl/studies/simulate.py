@@ -1,0 +1,255 @@
+"""A whole federation on one machine: NVFlare's simulator with a job, a folder of sites' data and a run folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from silofl.data.site_data import SiteData, load_site_data
+from silofl.data.transforms import check_transforms
+from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
+from silofl.federation.alone import run_alone
+from silofl.files import held, write_json, write_text
+from silofl.flare.workspace import prepare_workspace
+from silofl.models.pretrained import read_pretrained
+from silofl.report.pages import write_report
+from silofl.report.progress import RoundLines
+from silofl.report.tables import print_results
+from silofl.report.unseen_tables import print_unseen
+from silofl.site import Server, Site
+from silofl.studies.everyone import everyone
+from silofl.studies.leave_out import unseen_result
+from silofl.studies.processes import ProcessTree
+from silofl.studies.simulation import Simulation, check_pretrained, guard_batchnorm, settled, study_file
+from silofl.study import Study, load_study
+from silofl.training.device import choose_device
+
+POLL_S = 0.3
+
+
+def start(job: Path, run: Path, wanted: Simulation, changes: dict[str, object], console: Console) -> int:
+    """Run a job from its first round.
+
+    Args:
+        job: An NVFlare job folder with ``app/config/study.yaml``.
+        run: Folder of the run; must not hold anything.
+        wanted: Data, sites and threads.
+        changes: Keys of the study to change in this run's copy of the job: rounds, seed.
+        console: Where rounds and results are shown.
+
+    Returns:
+        The exit code: 0 COMPLETE, 1 FAILED, 3 INCOMPLETE, 130 interrupted.
+
+    Raises:
+        ConfigError: The job, the study or the command is wrong; before anything was trained.
+        DataError: A site's data is wrong; before anything was trained.
+    """
+    study, simulation = settled(job, wanted, changes)
+    if run.exists() and not run.is_dir():
+        raise ConfigError(f"--out must be a new or empty folder, not {run}, which is a file; name a folder")
+    if run.exists() and any(run.iterdir()):
+        remedy = f"to go on: silofl resume {run}" if (run / "run.json").is_file() else "name another"
+        raise ConfigError(f"--out must be a new or empty folder, not {run}; {remedy}")
+    check_pretrained(job, study, simulation)
+    read_data(study, simulation, run)
+    # run.json comes last: with it, the run can be resumed.
+    shutil.copytree(job, run / "job")
+    _write_study(run / "job", changes)
+    if "algorithm" in changes:
+        guard_batchnorm(run / "job", study.recipe.stays_home == "batchnorm")
+    if simulation.pretrained:
+        shutil.copy(simulation.pretrained, study_file(run / "job").with_name(study.model.pretrained))
+    write_json(run / "run.json", asdict(simulation))
+    return _run(run, simulation, study, console)
+
+
+def resume(run: Path, console: Console) -> int:
+    """Go on with a run after its last finished round; the same errors and exit codes as `start`.
+
+    A run that has its result is shown, not run again.
+    """
+    path = run / "run.json"
+    if not path.is_file():
+        raise ConfigError(f"{run} must hold a run, with a run.json; it holds none: name the folder given to --out")
+    try:
+        settings = json.loads(path.read_text())
+        simulation = Simulation(settings["data"], tuple(settings["sites"]), settings["threads"])
+        simulation = replace(simulation, **{key: settings.get(key) for key in ("left_out", "pretrained")})
+        simulation = replace(simulation, is_alone=bool(settings.get("is_alone")))
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f"{path} must be the run.json that silofl wrote; it is broken: start the run anew") from None
+    study = load_study(study_file(run / "job"))
+    if is_finished(run):
+        return _outcome(run, simulation, study, console)
+    read_data(study, simulation, run)
+    return _run(run, simulation, study, console)
+
+
+def prepare(workspace: Path) -> int:
+    """Write ``local/`` of a workspace for plain ``nvflare simulator``, which then finds data through SILOFL_DATA."""
+    results = workspace.resolve().with_name(workspace.name + "-results")
+    site = Site(data="$SILOFL_DATA/{site}", state_dir=f"{results}/sites/{{site}}", has_progress=False)
+    prepare_workspace(workspace, site, Server(run_dir=f"{results}/{{run}}", is_downloadable=False))
+    print(f"wrote {workspace / 'local'}; set SILOFL_DATA and run: nvflare simulator JOB -w {workspace} -c SITES -t N")
+    print(f"results will be in {results}")
+    return ExitCode.COMPLETE
+
+
+def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, SiteData]:
+    """Read and cache every site's data, so that a fault shows before any training."""
+    check_transforms(study)
+    choose_device(study.device)
+    names = (*simulation.sites, *([simulation.left_out] if simulation.left_out else []))
+    return {name: _site_data(study, simulation, run, name) for name in names}
+
+
+def _site_data(study: Study, simulation: Simulation, run: Path, name: str) -> SiteData:
+    site = _site_settings(simulation, run)
+    try:
+        return load_site_data(site.data_folder(study.name, name), study, site.cache_folder(study.name, name))
+    except DataError as error:
+        raise DataError(f"site {name!r}: {error}") from None
+
+
+def _write_study(job: Path, changes: dict[str, object]) -> None:
+    if changes:
+        path = study_file(job)
+        write_text(path, yaml.safe_dump(yaml.safe_load(path.read_text()) | changes, sort_keys=False))
+
+
+def _site_settings(simulation: Simulation, run: Path) -> Site:
+    run = run.resolve()
+    return Site(
+        data=f"{simulation.data}/{{site}}",
+        state_dir=f"{run}/sites/{{site}}",
+        cache_dir=f"{simulation.data}/.silofl-cache",
+        has_progress=True,
+    )
+
+
+def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
+    """Run the prepared job and show its rounds; on Ctrl-C end every process and leave a run to resume."""
+    with held(run / "lock.command"):
+        workspace = run.resolve() / "workspace"
+        server = Server(run_dir=str(run.resolve()), is_downloadable=False)
+        prepare_workspace(workspace, _site_settings(simulation, run), server)
+        (run / "results.json").unlink(missing_ok=True)
+        console.print(f"{study.name}: {len(simulation.sites)} sites take part: {', '.join(simulation.sites)}")
+        if simulation.is_alone:
+            return _run_alone(run, simulation, study, console)
+        arguments = [str((run / "job").resolve()), str(workspace), ",".join(simulation.sites), str(simulation.threads)]
+        command = [sys.executable, "-m", "silofl.flare.simulator", *arguments]
+        try:
+            _follow(ProcessTree(command, run / "log.txt"), RoundLines(study, run, console))
+        except KeyboardInterrupt:
+            console.print(f"\ninterrupted; to go on: python -m silofl resume {run}")
+            return ExitCode.INTERRUPTED
+        finally:
+            _keep_tensorboard(workspace, run)
+        return _outcome(run, simulation, study, console)
+
+
+def _run_alone(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
+    """Run the prepared job in this process, without NVFlare."""
+    lines, path = RoundLines(study, run, console), study_file(run / "job").with_name(study.model.pretrained)
+    pretrained = read_pretrained(path, study) if study.recipe.needs_pretrained else None
+    try:
+        run_alone(study, run, simulation.sites, _site_settings(simulation, run), pretrained, lines.show)
+    except KeyboardInterrupt:
+        console.print(f"\ninterrupted; to go on: python -m silofl resume {run}")
+        return ExitCode.INTERRUPTED
+    lines.show()
+    return _outcome(run, simulation, study, console)
+
+
+def _follow(tree: ProcessTree, lines: RoundLines) -> None:
+    """Show rounds until the command ends; end all its processes whatever happens."""
+    try:
+        # A shell that starts a command in the background has its interrupts ignored.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
+        while tree.poll() is None:
+            lines.show()
+            time.sleep(POLL_S)
+        lines.show()
+    finally:
+        tree.end()
+
+
+def _keep_tensorboard(workspace: Path, run: Path) -> None:
+    """Keep the TensorBoard events of this start; the simulator wipes its workspace at the next."""
+    for events in workspace.glob("server/*/tb_events"):
+        shutil.copytree(events, run / "tensorboard", dirs_exist_ok=True)
+
+
+def is_finished(run: Path) -> bool:
+    """Return whether a run has its result; a FAILED one can be resumed."""
+    results = _results(run)
+    return results is not None and results["status"] in ("COMPLETE", "INCOMPLETE")
+
+
+def _results(run: Path) -> dict[str, Any] | None:
+    """Return the result in a run's folder, None where there is none yet."""
+    path = run / "results.json"
+    if not path.is_file():
+        return None
+    try:
+        results = json.loads(path.read_text())
+    except ValueError:
+        results = None
+    if not isinstance(results, dict) or "status" not in results:
+        raise ConfigError(f"{path} must be a result that silofl wrote; it is broken: delete it and resume")
+    return results
+
+
+def _outcome(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
+    """Print and draw what the run came to, test it on the site that was left out; return its exit code."""
+    results = _results(run)
+    if results is None:
+        console.print(f"the run ended without a result; {run / 'log.txt'} says why; to go on: silofl resume {run}")
+        return ExitCode.FAILED
+    if study.task == "classification" and results["status"] != "FAILED" and "everyone" not in results:
+        results = _with_everyone(run, results, simulation, study, console)
+    print_results(results, console)
+    code = ExitCode[results["status"]]
+    if simulation.left_out is not None and code != ExitCode.FAILED:
+        code = max(code, _show_unseen(run, simulation, study, console))
+    try:
+        console.print(f"report: {write_report(run)}")
+    except (ConfigError, OSError) as error:
+        console.print(f"no report: {error}")
+    return code
+
+
+def _with_everyone(
+    run: Path, results: dict[str, Any], simulation: Simulation, study: Study, console: Console
+) -> dict[str, Any]:
+    """Add to the result what each site's model makes of all sites' test data."""
+    sites = replace(simulation, left_out=None)
+    try:
+        results = results | {"everyone": everyone(run, read_data(study, sites, run))}
+    except (SiloFLError, OSError) as error:
+        console.print(f"no test on all sites' test data together: {error}", markup=False)
+        return results
+    write_json(run / "results.json", results)
+    return results
+
+
+def _show_unseen(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
+    """Test the super model on the site that was left out and print its table; return 3 where that cannot be done."""
+    site = str(simulation.left_out)
+    try:
+        print_unseen(unseen_result(run, site, lambda: _site_data(study, simulation, run, site), console), console)
+    except (SiloFLError, OSError) as error:
+        console.print(f"no test on the left-out site {site}: {error}", markup=False)
+        return ExitCode.INCOMPLETE
+    return ExitCode.COMPLETE

@@ -1,0 +1,151 @@
+"""What a simulation runs on: its study, its sites and their data, settled before anything is trained."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+
+from silofl.data.phantoms import LABELS, UNSEEN_SITE, is_phantoms, make_phantoms
+from silofl.errors import ConfigError, nearest
+from silofl.files import write_json
+from silofl.models.pretrained import read_pretrained
+from silofl.settings import parse
+from silofl.study import Study, load_study
+
+GUARD = "silofl.flare.filters.BatchNormStaysHome"
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a simulation needs beside its job; kept as ``run.json``, so that it can be resumed.
+
+    Attributes:
+        data: Folder that holds one data folder a site; where None, ``phantoms``, made at first use.
+        sites: The sites that take part; where empty, all with a ``dataset.json``.
+        threads: Sites that NVFlare runs at a time; all where None.
+        left_out: A site that does not take part; the finished super model is tested on all its cases.
+        pretrained: File of a pretrained model, in place of one that lies in the job.
+        is_alone: Whether all sites take turns in one process, without NVFlare.
+    """
+
+    data: str | None = None
+    sites: tuple[str, ...] = ()
+    threads: int | None = None
+    left_out: str | None = None
+    pretrained: str | None = None
+    is_alone: bool = False
+
+
+def settled(job: Path, wanted: Simulation, changes: dict[str, object]) -> tuple[Study, Simulation]:
+    """Return a job's study with its changes, and the simulation with all its sites and threads named.
+
+    Raises:
+        ConfigError: The job, the study or the command is wrong.
+    """
+    study = _changed_study(job, changes)
+    if wanted.data is None and study.labels != LABELS:
+        raise ConfigError(
+            f"--data must name the folder of the sites' data for {study.name}; only a study of phantoms does without"
+        )
+    simulation = _settled(wanted)
+    _check_quorum(study, simulation)
+    return study, simulation
+
+
+def study_file(job: Path) -> Path:
+    """Return the study.yaml of a job folder.
+
+    Raises:
+        ConfigError: The folder is no NVFlare job of ours.
+    """
+    path = job / "app" / "config" / "study.yaml"
+    for part in (job, job / "meta.json", path):
+        if not part.exists():
+            raise ConfigError(f"{job} must be a job folder with meta.json and app/config/study.yaml; {part} is missing")
+    return path
+
+
+def check_pretrained(job: Path, study: Study, simulation: Simulation) -> None:
+    """Refuse a study whose pretrained model is not there or is another network's, and one given for nothing.
+
+    Raises:
+        ConfigError: What is wrong with the file, or that the study needs none.
+    """
+    given = simulation.pretrained
+    if study.recipe.needs_pretrained:
+        read_pretrained(Path(given) if given else study_file(job).with_name(study.model.pretrained), study)
+    elif given:
+        raise ConfigError(f"--pretrained must go with a study that needs a pretrained model, not {study.name}")
+
+
+def guard_batchnorm(job: Path, is_guarded: bool) -> None:
+    """Let a copied job have the filter that keeps BatchNorm at home, or not, as its changed algorithm needs it."""
+    path = study_file(job).with_name("config_fed_client.json")
+    config = json.loads(path.read_text())
+    guard = {"tasks": ["train"], "filters": [{"path": GUARD, "args": {}}]}
+    others = [chain for chain in config["task_result_filters"] if chain != guard]
+    write_json(path, config | {"task_result_filters": others + [guard] * is_guarded})
+
+
+def _changed_study(job: Path, changes: dict[str, object]) -> Study:
+    path = study_file(job)
+    load_study(path)
+    return parse(Study, yaml.safe_load(path.read_text()) | changes, "the command line with study.yaml")
+
+
+def _settled(wanted: Simulation) -> Simulation:
+    """Return the simulation with all its sites and threads named."""
+    data, sites = Path(wanted.data) if wanted.data else make_phantoms(Path("phantoms")), wanted.sites
+    if not data.is_dir():
+        state = "a file" if data.exists() else "not there"
+        raise ConfigError(f"--data must be a folder that holds one folder a site, not {data}, which is {state}")
+    present = sorted(path.parent.name for path in data.glob("*/dataset.json"))
+    found = [name for name in present if not (is_phantoms(data) and name == UNSEEN_SITE)]
+    if not found:
+        raise ConfigError(f"{data} must hold folders with a dataset.json each, one a site; see silofl import")
+    for name in sites:
+        if name not in found:
+            raise ConfigError(f"--sites must be among {', '.join(found)}, not {name!r}{nearest(name, found)}")
+    if len(set(sites)) != len(sites):
+        raise ConfigError(f"--sites must name each site once, not {','.join(sites)}")
+    silent = [path.name for path in sorted(data.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    silent = [name for name in silent if not (data / name / "dataset.json").is_file()]
+    if silent and not sites:
+        raise ConfigError(
+            f"every folder in {data} must hold a dataset.json, not all but {', '.join(silent)}; "
+            "add it there, or name the sites that take part with --sites"
+        )
+    if wanted.left_out is not None:
+        found = _without(wanted.left_out, found, present, sites)
+    names = tuple(sorted(sites) or found)
+    threads = len(names) if wanted.threads is None else wanted.threads
+    if not 1 <= threads <= len(names):
+        raise ConfigError(f"--threads must lie between 1 and the number of sites, {len(names)}, not {threads}")
+    return replace(wanted, data=str(data.resolve()), sites=names, threads=threads)
+
+
+def _without(left_out: str, found: list[str], present: list[str], sites: tuple[str, ...]) -> list[str]:
+    """Return the sites that can train without the one that is left out."""
+    if left_out not in present:
+        known = ", ".join(present)
+        raise ConfigError(f"--leave-out must be among {known}, not {left_out!r}{nearest(left_out, present)}")
+    if left_out in sites:
+        raise ConfigError(f"--leave-out must name a site that does not train, not {left_out!r}; take it out of --sites")
+    rest = [name for name in found if name != left_out]
+    if not rest:
+        raise ConfigError(f"--leave-out must leave at least one site to train, not none beside {left_out!r}; add sites")
+    return rest
+
+
+def _check_quorum(study: Study, simulation: Simulation) -> None:
+    """Refuse a study that waits for more sites than take part."""
+    here = len(simulation.sites)
+    for key, wanted in (("min_sites", study.federation.min_sites), ("sites", study.federation.sites or 0)):
+        if wanted > here:
+            raise ConfigError(
+                f"federation.{key} must be at most {here}, the number of sites that take part "
+                f"({', '.join(simulation.sites)}), not {wanted}; change the study or --sites"
+            )

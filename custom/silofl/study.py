@@ -1,0 +1,260 @@
+"""What a study lead decides: study.yaml, read once and checked whole."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from silofl.algorithms.recipe import Recipe, find_recipe
+from silofl.errors import ConfigError
+from silofl.settings import BelowOne, Count, Fraction, Name, Natural, NotNegative, Positive, Section, load, sentence_of
+
+SplitUnit = Literal["patient", "recordings", "slices", "examples"]
+
+
+SEGMENTATION_ONLY = {
+    "metric": ("dice", "dice_with_background"),
+    "model.name": ("unet",),
+    "training.loss": ("dice_ce", "dice", "cross_entropy"),
+}
+CLASSIFICATION_ONLY = {
+    "metric": ("accuracy", "balanced_accuracy"),
+    "model.name": ("densenet121", "lenet5", "alexnet", "activity_cnn"),
+    "training.loss": ("cross_entropy",),
+}
+WITHOUT_DROPOUT = ("lenet5", "activity_cnn")
+
+
+class Transform(Section):
+    """One MONAI transform that a study names, as ``Resize: {spatial_size: [128, 128]}``."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_yaml(cls, value: object) -> object:
+        if isinstance(value, str):
+            return {"name": value}
+        if isinstance(value, dict) and len(value) == 1 and "name" not in value:
+            ((name, options),) = value.items()
+            return {"name": name, "options": options or {}}
+        return value
+
+
+class DataSettings(Section):
+    """How a site's files become batches of one form.
+
+    Attributes:
+        channels: Channels of an image. A picture has 1 or 3: grey is repeated, colour becomes luminance, an alpha
+            channel is dropped. A window of a time series has as many as are stored.
+        intensity: ``dtype`` maps the file's integer range to [0, 1]; ``percentiles`` the case's 0.5 to 99.5
+            percentile; ``zscore`` gives each case mean 0 and deviation 1; ``raw`` keeps the stored values.
+        volume_transforms: MONAI transforms of a whole volume before it is cut into slices (Orientation, Spacing).
+        transforms: MONAI transforms of each 2D image and its label, once, before they are cached (Resize).
+        augment: MONAI random transforms of each training image, anew in every epoch (RandRotate90).
+        split_unit: What the parts of a site's data do not share: ``patient``; or, where one patient stands in several
+            parts on purpose, ``recordings``, ``slices`` of a volume, or no more than ``examples``.
+    """
+
+    channels: Count = 1
+    intensity: Literal["dtype", "percentiles", "zscore", "raw"] = "dtype"
+    volume_transforms: tuple[Transform, ...] = ()
+    transforms: tuple[Transform, ...] = ()
+    augment: tuple[Transform, ...] = ()
+    split_unit: SplitUnit = "patient"
+
+
+class ModelSettings(Section):
+    """The network, the same at every site.
+
+    Attributes:
+        name: ``unet`` (MONAI BasicUNet, 2D) for segmentation; ``densenet121`` (MONAI), ``lenet5``, ``alexnet`` or, for
+            sensors over time, ``activity_cnn`` for classification.
+        normalization: The network's normalisation layer; ``batch_stateless`` is BatchNorm without parameters and
+            without running statistics, so that a prediction depends on the batch it stands in. After a fully
+            connected layer ``instance`` and ``group`` are both a GroupNorm of one group.
+        features: Channels of the U-Net's levels, six numbers.
+        dropout: Probability of dropout; ``lenet5`` and ``activity_cnn`` have none.
+    """
+
+    name: Literal["unet", "densenet121", "lenet5", "alexnet", "activity_cnn"] = "unet"
+    normalization: Literal["batch", "batch_stateless", "instance", "group"] = "batch"
+    features: Annotated[tuple[Count, ...], Field(min_length=6, max_length=6)] = (32, 32, 64, 128, 256, 32)
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    pretrained: Name = "pretrained.pt"
+
+    @model_validator(mode="after")
+    def _has_what_it_drops(self) -> ModelSettings:
+        if self.dropout > 0 and self.name in WITHOUT_DROPOUT:
+            raise ConfigError(f"model.dropout must be 0 for {self.name}, which has none, not {self.dropout}; remove it")
+        return self
+
+
+class TrainingSettings(Section):
+    """How a site trains within one round.
+
+    Attributes:
+        loss: ``dice_ce`` (Dice plus cross entropy), ``dice`` or ``cross_entropy``.
+        has_batch_dice: Dice of all images of a batch together, for labels that many images lack; else of each image.
+        optimizer: The base optimiser of every step; its state stays at the site from round to round.
+        learning_rate: Of the base optimiser.
+        momentum: Of ``sgd``.
+        betas: Of ``adam`` and ``adamw``.
+        weight_decay: Of the base optimiser.
+        batch_size: Images in a batch; a last batch of one image joins the one before it.
+        local_epochs: Passes over the site's training data in a round, the papers' E.
+    """
+
+    loss: Literal["dice_ce", "dice", "cross_entropy"] = "dice_ce"
+    has_batch_dice: bool = False
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    learning_rate: Positive = 1e-3
+    momentum: Fraction = 0.9
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
+    weight_decay: NotNegative = 0.0
+    batch_size: Count = 8
+    local_epochs: Count = 1
+
+
+class AlgorithmSettings(BaseModel):
+    """An algorithm's preset and what the study changes in it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+    preset: str = "recommended"
+
+
+class FederationSettings(Section):
+    """What the server waits for, and what it does without.
+
+    Attributes:
+        sites: Sites that the first round waits for; those that are there when the job starts where not given.
+        min_sites: Sites that must answer for a round to count.
+        max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
+        task_timeout_s: Seconds the server waits for a site's answer in a round.
+        join_timeout_s: Seconds the server waits for the sites to appear before the first round.
+    """
+
+    sites: Count | None = None
+    min_sites: Count = 1
+    max_missed_rounds: Natural = 0
+    task_timeout_s: Positive = 3600.0
+    join_timeout_s: Positive = 600.0
+
+
+class Study(Section):
+    """All that a study lead decides, one file for the server and every site.
+
+    Attributes:
+        name: The study's name, part of file names.
+        continue_run: The id of an unfinished run to go on with, at a server that keeps its runs.
+        task: ``segmentation`` or ``classification``.
+        labels: Number -> name; from 1 for segmentation (0 is background), from 0 for classification.
+        rounds: Communication rounds.
+        seed: Of the initial weights, and with site and round of everything random at a site.
+        device: ``auto`` takes a GPU where there is one.
+        torch_threads: Threads of torch at every site; other numbers give other rounding.
+        metric: What models are chosen and reported by; ``balanced_accuracy`` is the mean over the classes present of
+            the share of their cases that are right.
+    """
+
+    name: Name
+    continue_run: Name | None = None
+    task: Literal["segmentation", "classification"]
+    labels: Annotated[dict[int, str], Field(min_length=1)]
+    rounds: Count
+    seed: Annotated[Natural, Field(lt=2**32)] = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    torch_threads: Count = 1
+    metric: Literal["dice", "dice_with_background", "accuracy", "balanced_accuracy"] = "dice"
+    data: DataSettings = DataSettings()
+    model: ModelSettings = ModelSettings()
+    training: TrainingSettings = TrainingSettings()
+    algorithm: AlgorithmSettings
+    federation: FederationSettings = FederationSettings()
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The algorithm's four answers, from its preset and the study's own choices."""
+        try:
+            return find_recipe(self.algorithm.name, self.algorithm.preset, self.algorithm.model_extra or {})
+        except ValidationError as error:
+            raise ConfigError(f"algorithm.{sentence_of(error, Study)}") from None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Study:
+        first = 1 if self.task == "segmentation" else 0
+        wanted = list(range(first, first + len(self.labels)))
+        if sorted(self.labels) != wanted:
+            raise ConfigError(f"labels must be numbered {wanted} for {self.task}, not {sorted(self.labels)}")
+        if len(self.labels) > 255:
+            raise ConfigError(
+                f"labels must be at most 255, the numbers that a label map can hold, not {len(self.labels)}"
+            )
+        if self.task == "classification" and len(self.labels) < 2:
+            raise ConfigError(f"labels must be at least 2 for classification, not {len(self.labels)}")
+        fits = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[self.task]
+        chosen = {"metric": self.metric, "model.name": self.model.name, "training.loss": self.training.loss}
+        for key, value in chosen.items():
+            if value not in fits[key]:
+                raise ConfigError(f"{key} must be one of {', '.join(fits[key])} for {self.task}, not {value!r}")
+        self._check_statistics()
+        return self
+
+    def _check_statistics(self) -> None:
+        """Refuse a study in which no round is left for AdaFed's weights."""
+        if self.shared_rounds >= self.rounds:
+            raise ConfigError(
+                f"rounds must be more than the {self.shared_rounds} before sites are compared by their statistics, not "
+                f"{self.rounds}; give more rounds, or lower algorithm.statistics_rounds"
+            )
+
+    def description(self) -> dict[str, Any]:
+        """Return what a result says of its study, as plain values."""
+        return {
+            "study": self.name,
+            "algorithm": self.algorithm.name,
+            "preset": self.algorithm.preset,
+            "recipe": asdict(self.recipe),
+            "seed": self.seed,
+            "rounds": self.rounds,
+            "metric": self.metric,
+            "labels": {str(number): name for number, name in sorted(self.labels.items())},
+            "normalization": self.model.normalization,
+            "split_unit": self.data.split_unit,
+        }
+
+    @property
+    def shared_rounds(self) -> int:
+        """Rounds before sites are compared by their statistics, in which all get the same mean (AdaFed)."""
+        recipe = self.recipe
+        if not recipe.is_adafed or recipe.statistics == "pretrained":
+            return 0
+        return max(1, self.rounds // 2) if recipe.statistics_rounds == "half" else recipe.statistics_rounds
+
+    @property
+    def training_rounds(self) -> int:
+        """Rounds in which models learn: the study's, and those in which every site goes on alone (fine-tuning)."""
+        return self.rounds if self.recipe.learns_best_model else self.total_rounds
+
+    @property
+    def total_rounds(self) -> int:
+        """All rounds, the extra ones included."""
+        return self.rounds + self.recipe.extra_rounds
+
+    @property
+    def out_channels(self) -> int:
+        """Channels of the network's output: one for a single label (sigmoid), else background and labels (softmax)."""
+        if self.task == "classification":
+            return len(self.labels)
+        return 1 if len(self.labels) == 1 else len(self.labels) + 1
+
+
+def load_study(path: Path) -> Study:
+    """Read and check a study.yaml; the errors of `silofl.settings.load`."""
+    return load(Study, path)

@@ -1,0 +1,71 @@
+import json
+
+import pytest
+
+from silofl.errors import ConfigError
+from silofl.federation.egress import PURPOSES
+from silofl.federation.egress_log import EgressLog
+from silofl.files import held
+
+
+def record(number, kind="weights", size=16, refused=False, task="train"):
+    facts = {"round": number, "task": task, "refused": refused, "name": "a", "kind": kind}
+    return facts | ({} if kind == "numbers" else {"bytes": size})
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "egress.jsonl").read_text().splitlines()]
+
+
+def test_each_record_is_a_line_with_its_time(tmp_path):
+    log = EgressLog(tmp_path / "run", "north", "organs")
+    log.write([record(1), record(1, "numbers")])
+    log.write([record(2)])
+    assert [(line["round"], line["kind"]) for line in lines(tmp_path / "run")] == [
+        (1, "weights"),
+        (1, "numbers"),
+        (2, "weights"),
+    ]
+    assert all(line["time"].endswith("+00:00") for line in lines(tmp_path / "run"))
+
+
+def test_the_summary_adds_up_rounds_arrays_and_bytes(tmp_path):
+    log = EgressLog(tmp_path, "north", "organs")
+    log.write([record(1, size=16), record(1, size=4), record(1, "numbers")])
+    log.write([record(3, size=16), record(3, "batchnorm", 8, refused=True)])
+    text = (tmp_path / "egress.md").read_text()
+    # 16 + 4 + 16 bytes in three arrays
+    assert f"| left | train | weights | {PURPOSES['weights']} | 1-3 | 3 | 36 |\n" in text
+    assert f"| left | train | numbers | {PURPOSES['numbers']} | 1 | 1 | 0 |\n" in text
+    assert f"| refused | train | batchnorm | {PURPOSES['batchnorm']} | 3 | 1 | 8 |\n" in text
+
+
+def test_a_run_that_goes_on_adds_to_its_records(tmp_path):
+    EgressLog(tmp_path, "north", "organs").write([record(1)])
+    EgressLog(tmp_path, "north", "organs").write([record(2)])
+    assert [line["round"] for line in lines(tmp_path)] == [1, 2]
+    assert "| 1-2 | 2 | 32 |" in (tmp_path / "egress.md").read_text()
+
+
+def test_a_line_that_was_cut_off_is_removed(tmp_path):
+    EgressLog(tmp_path, "north", "organs").write([record(1)])
+    with (tmp_path / "egress.jsonl").open("a") as stream:
+        stream.write('{"round": 2, "ta')
+    EgressLog(tmp_path, "north", "organs").write([record(2)])
+    assert [line["round"] for line in lines(tmp_path)] == [1, 2]
+
+
+def test_an_answer_without_a_round_is_recorded_too(tmp_path):
+    EgressLog(tmp_path, "north", "organs").write([record(None)])
+    assert "|  | 1 | 16 |" in (tmp_path / "egress.md").read_text()
+
+
+def test_the_folder_is_in_use_as_long_as_the_log_lives_and_two_may_use_it(tmp_path):
+    first, second = EgressLog(tmp_path, "north", "organs"), EgressLog(tmp_path, "north", "organs")
+    for log in (first, second):
+        log.write([record(1)])
+    with pytest.raises(ConfigError, match="must not be in use"), held(tmp_path / "lock"):
+        pass
+    del first, second, log
+    with held(tmp_path / "lock"):
+        assert len(lines(tmp_path)) == 2

@@ -1,0 +1,44 @@
+import pytest
+
+from silofl.federation import needs
+from silofl.federation.server import ServerRounds
+from silofl.settings import parse
+from silofl.study import Study
+
+
+def make_study(**algorithm):
+    values = {"name": "small", "task": "segmentation", "labels": {1: "blob"}, "rounds": 2, "algorithm": algorithm}
+    return parse(Study, values | {"model": {"normalization": "instance", "features": [4] * 6}}, "study.yaml")
+
+
+def test_a_model_weighs_what_travels_of_it():
+    study = make_study(name="fedavg")
+    assert needs.models_bytes(study) == ServerRounds.start(study, "run", ["a", "b"]).train_task("a").num_bytes
+    assert needs.selector_bytes(study, 3) == 0
+
+
+def test_fedsm_trains_two_models_and_a_selector():
+    study = make_study(name="fedsm")
+    server = ServerRounds.start(study, "run", ["a", "b", "c"])
+    assert needs.models_bytes(study) == 2 * needs.models_bytes(make_study(name="fedavg"))
+    assert needs.selector_bytes(study, 3) == server.selector_task("a", 1).num_bytes
+
+
+def test_a_site_keeps_four_rounds_with_two_numbers_of_adam_and_the_super_model():
+    study = make_study(name="fedavg")
+    model = needs.models_bytes(study)
+    # 4 rounds x (model + 2 of Adam), and 3 + 1 models of the super model
+    assert needs.site_disk_bytes(study, 3) == 4 * 3 * model + 4 * model
+
+
+@pytest.mark.parametrize(("algorithm", "kinds"), [("fedavg", 1), ("softpull", 5)])
+def test_models_that_sites_share_are_kept_once_at_the_server(algorithm, kinds):
+    study = make_study(name=algorithm)
+    # last and best, in an old and a new checkpoint, and the super model
+    assert needs.server_disk_bytes(study, 5) == (2 * 2 + 1) * kinds * needs.models_bytes(study)
+
+
+def test_memory_at_the_server_grows_by_five_models_a_site():
+    study = make_study(name="fedavg")
+    grown = needs.server_memory_bytes(study, 7) - needs.server_memory_bytes(study, 4)
+    assert grown == 3 * 5 * needs.models_bytes(study)

@@ -1,0 +1,35 @@
+import pytest
+import torch
+
+from silofl.federation import step_cost
+from silofl.federation.server import ServerRounds
+from silofl.settings import parse
+from silofl.studies.random_examples import random_part
+from silofl.study import Study
+
+SITES = ["a", "b"]
+
+
+def timed(study, count):
+    task = ServerRounds.start(study, "run", SITES).train_task("a")
+    return step_cost.time_steps(study, random_part(study, (1, 32, 32), count), torch.device("cpu"), "a", task)
+
+
+def make_study(name):
+    values = {"name": "small", "task": "segmentation", "labels": {1: "blob"}, "rounds": 2, "algorithm": {"name": name}}
+    small = {"normalization": "instance", "features": [4] * 6}
+    return parse(Study, values | {"model": small, "training": {"batch_size": 2}}, "study.yaml")
+
+
+@pytest.mark.parametrize("name", ["fedavg", "harmofl", "fedsm"])
+@pytest.mark.parametrize("count", [1, 2, 20])
+def test_steps_of_every_algorithm_take_time_and_memory(name, count):
+    cost = timed(make_study(name), count)
+    assert 0 < cost.seconds < 60 and cost.peak_bytes > 1 << 20
+
+
+def test_the_first_step_and_the_setting_up_are_not_counted(monkeypatch):
+    # 4 steps begin at 10, 20, 21, 22 and the last ends at 23: 10 s for the first, 1 s for each of the others
+    clock = iter([10.0, 20.0, 21.0, 22.0, 23.0])
+    monkeypatch.setattr(step_cost.time, "perf_counter", lambda: next(clock))
+    assert timed(make_study("fedavg"), 20).seconds == 1

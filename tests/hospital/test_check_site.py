@@ -1,0 +1,85 @@
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from silofl.cli import main
+from silofl.errors import ConfigError
+from silofl.hospital import check_site as module
+from silofl.hospital.check_site import CHECKS, LOG, check_site
+
+NETWORK = "server,tls,clock,preflight"
+
+
+@pytest.fixture
+def silofl(kit, study_file, pictures, capsys):
+    def run(*arguments):
+        code = main(["check-site", "--kit", str(kit), "--study", str(study_file()), *arguments])
+        return code, capsys.readouterr().out
+
+    return run
+
+
+def test_a_site_with_nothing_wrong_may_join(silofl, candidate, serve, federation):
+    with serve(federation, candidate().kit.port):
+        code, out = silofl("--json")
+    found = json.loads(out)
+    assert code == 0 and found["may_join"] and found["log"] is None
+    assert [check["check"] for check in found["checks"]] == list(CHECKS)
+    assert {check["status"] for check in found["checks"]} == {"ok"}
+
+
+def test_a_table_names_every_check_and_the_verdict(silofl):
+    code, out = silofl("--skip", f"{NETWORK},training,leaving")
+    assert code == 0 and "Site north may join small" in out
+    assert "versions" in out and "preflight" not in out
+
+
+def test_a_fault_in_the_data_keeps_the_site_from_joining_and_no_case_is_named(silofl, kit, pictures):
+    (pictures / "secret-training0.png").write_bytes(b"no picture")
+    code, out = silofl("--json", "--skip", NETWORK)
+    assert code == 1 and "secret" not in out
+    statuses = {check["check"]: check["sentence"] for check in json.loads(out)["checks"] if check["status"] == "failed"}
+    assert statuses["data"] == "the site's data have a fault; its own log names it"
+    assert "must wait for data" in statuses["training"] and "must wait for data" in statuses["leaving"]
+    log = Path(json.loads(out)["log"])
+    assert log == kit / LOG and "secret-training0.png must be a whole file" in log.read_text()
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+
+
+def test_data_that_may_not_be_read_are_told_apart_from_broken_ones(silofl, monkeypatch):
+    opened = Path.open
+
+    def guarded(path, *arguments, **options):
+        if path.name == "secret-test0.png":
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", guarded)
+    code, out = silofl("--json", "--skip", NETWORK)
+    found = next(check for check in json.loads(out)["checks"] if check["check"] == "data")
+    assert code == 1 and "permission was denied, nothing need be broken" in found["sentence"]
+    assert "secret" not in out
+
+
+def test_what_nobody_foresaw_is_an_answer_too(candidate, kit, monkeypatch):
+    def fall_over(site):
+        raise RuntimeError("secret-training0 is odd")
+
+    monkeypatch.setitem(module.CHECKS, "memory", fall_over)
+    checkup = check_site(candidate(), set(CHECKS) - {"memory", "gpu"})
+    assert checkup.answers["memory"].sentence == "an unexpected RuntimeError; the site's own log has it"
+    assert checkup.answers["gpu"].status == "ok"
+    assert "secret-training0 is odd" in checkup.log.read_text()
+
+
+def test_the_log_of_an_earlier_check_goes_when_nothing_is_wrong(candidate, kit):
+    (kit / LOG).write_text("secret")
+    assert check_site(candidate(), set(CHECKS) - {"gpu"}).log is None
+    assert not (kit / LOG).exists()
+
+
+def test_a_check_to_skip_that_does_not_exist_is_refused(candidate):
+    with pytest.raises(ConfigError, match=r"--skip must be among .*, not 'tsl' \(did you mean 'tls'\?\)"):
+        check_site(candidate(), ["tsl"])

@@ -1,0 +1,49 @@
+import json
+
+import nibabel
+import numpy as np
+import pytest
+
+from silofl.errors import DataError
+from silofl.hospital.data import data
+
+
+def test_cases_labels_and_patients_are_counted_by_part(candidate):
+    answer = data(candidate())
+    assert answer.status == "ok" and "5 training, 2 validation, 2 test cases" in answer.sentence
+    assert answer.facts["patients"] == answer.facts["cases"] == {"training": 5, "validation": 2, "test": 2}
+    assert answer.facts["labels"] == {"training": {"blob": 5}, "validation": {"blob": 2}, "test": {"blob": 2}}
+    assert answer.facts["image_shape"] == [1, 32, 32] and answer.facts["spacing_mm"] is None
+
+
+def test_a_label_that_no_training_case_has_is_worth_a_look(candidate, pictures):
+    path = pictures / "dataset.json"
+    path.write_text(path.read_text().replace('"1": "blob"', '"1": "blob", "2": "spot"'))
+    answer = data(candidate(labels={1: "blob", 2: "spot"}))
+    assert answer.status == "warning" and "not spot in none" in answer.sentence
+
+
+def test_data_without_validation_is_worth_a_look(candidate, pictures):
+    content = json.loads((pictures / "dataset.json").read_text()) | {"validation": []}
+    (pictures / "dataset.json").write_text(json.dumps(content))
+    assert "validation must have cases" in data(candidate()).sentence
+
+
+def test_a_patient_in_two_parts_is_what_the_loader_says(candidate, pictures):
+    path = pictures / "dataset.json"
+    path.write_text(path.read_text().replace('"patient": "secret-test0"', '"patient": "secret-training0"'))
+    with pytest.raises(DataError, match="secret-training0"):
+        data(candidate())
+
+
+def test_volumes_have_their_spacing_told(candidate, pictures):
+    content = {"task": "segmentation", "labels": {"1": "blob"}, "validation": []}
+    for part, thickness in (("training", 3.0), ("test", 3.5)):
+        affine = np.diag([1.5, 2.0, thickness, 1])
+        volume = np.random.default_rng(len(part)).normal(size=(32, 32, 2)).astype(np.float32)
+        nibabel.save(nibabel.Nifti1Image(volume, affine), pictures / f"{part}.nii")
+        nibabel.save(nibabel.Nifti1Image(np.ones((32, 32, 2), np.uint8), affine), pictures / f"{part}_mask.nii")
+        content[part] = [{"image": f"{part}.nii", "label": f"{part}_mask.nii", "patient": part}]
+    (pictures / "dataset.json").write_text(json.dumps(content))
+    spacing = data(candidate(data={"intensity": "zscore"})).facts["spacing_mm"]
+    assert spacing == {"smallest": [1.5, 2.0, 3.0], "largest": [1.5, 2.0, 3.0], "volumes": 1}

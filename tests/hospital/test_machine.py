@@ -1,0 +1,59 @@
+import shutil
+from collections import namedtuple
+
+import pytest
+import torch
+
+from silofl.hospital import machine
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def test_the_installed_packages_are_the_pinned_ones(candidate):
+    answer = machine.versions(candidate())
+    assert answer.status == "ok"
+    assert answer.facts["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize(("version", "shown"), [("0.1", "monai 0.1"), (None, "monai none")])
+def test_another_version_is_named(candidate, monkeypatch, version, shown):
+    installed = machine._version
+    monkeypatch.setattr(machine, "_version", lambda name: version if name == "monai" else installed(name))
+    answer = machine.versions(candidate())
+    assert answer.status == "failed" and f"not {shown}; " in answer.sentence
+
+
+def test_the_cache_needs_as_much_room_as_all_cases_of_the_first_ones_size(candidate):
+    # 9 pictures of 32 x 32: 4 bytes a pixel of the image, 1 of the label map
+    assert machine.disk(candidate()).facts["cache_bytes"] == 9 * 32 * 32 * 5
+
+
+def test_what_is_cached_already_needs_no_room(candidate):
+    site = candidate()
+    assert len(site.data.training) == 5
+    assert machine.disk(site).facts["cache_bytes"] == 0
+
+
+def test_a_full_disk_is_named(candidate, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage(1, 1, 1000))
+    answer = machine.disk(candidate())
+    assert answer.status == "failed" and "GiB free, not 0.0" in answer.sentence
+
+
+def test_a_folder_that_cannot_be_written_is_named(candidate, monkeypatch):
+    monkeypatch.setattr(machine.os, "access", lambda place, mode: False)
+    answer = machine.disk(candidate())
+    assert answer.status == "failed" and "must be a folder that this account can write" in answer.sentence
+
+
+def test_little_memory_is_worth_a_look(candidate, monkeypatch):
+    assert machine.memory(candidate()).facts["needed_bytes"] > 1 << 30
+    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: namedtuple("Memory", "available")(1 << 20))
+    assert machine.memory(candidate()).status == "warning"
+
+
+def test_a_gpu_is_asked_for_only_where_the_study_does(candidate, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert machine.gpu(candidate()).facts == {"device": "cpu"}
+    answer = machine.gpu(candidate(device="cuda"))
+    assert answer.status == "failed" and "without a usable GPU, not 'cuda'" in answer.sentence

@@ -1,0 +1,74 @@
+import tempfile
+
+import numpy as np
+import pytest
+
+from silofl.hospital.trial import kinds_of, leaving, training
+from silofl.models.members import Members
+
+
+def test_a_rounds_steps_are_counted_and_timed(candidate):
+    answer = training(candidate(training={"batch_size": 2, "local_epochs": 3}))
+    # 5 examples are 3 batches of at most 2, three times
+    assert answer.status == "ok" and answer.facts["steps_per_round"] == 9
+    assert answer.facts["seconds_per_round"] == pytest.approx(9 * answer.facts["seconds_per_step"])
+    assert answer.facts["seconds_per_step"] > 0 and answer.facts["peak_bytes"] > 1 << 20
+
+
+def test_a_site_that_would_always_be_late_must_not_join(candidate):
+    answer = training(candidate(federation={"task_timeout_s": 1e-6}))
+    assert answer.status == "failed" and "must train in less than federation.task_timeout_s" in answer.sentence
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kinds"),
+    [
+        ({"name": "fedavg"}, {"parameters", "BatchNorm statistics", "numbers"}),
+        ({"name": "fedbn"}, {"parameters", "numbers"}),
+        ({"name": "local"}, {"numbers"}),
+        ({"name": "harmofl", "stays_home": "batchnorm"}, {"parameters", "amplitude", "numbers"}),
+        ({"name": "fedsm"}, {"parameters", "BatchNorm statistics", "selector", "numbers"}),
+        ({"name": "adafed", "self_weight": 0.3}, {"parameters", "statistics", "numbers"}),
+    ],
+    ids=lambda value: value["name"] if isinstance(value, dict) else "",
+)
+def test_all_that_would_leave_is_named_by_kind(candidate, algorithm, kinds):
+    answer = leaving(candidate(algorithm=algorithm))
+    assert answer.status == "ok" and set(answer.facts["kinds"]) == kinds
+    assert "secret" not in str(answer)
+
+
+def test_as_much_leaves_as_the_models_hold(candidate):
+    site = candidate()
+    members = Members.build(site.study, None)
+    wanted = sum(a.nbytes for a in members.read(members.traveling_names(site.study.recipe)).values())
+    kinds = leaving(site).facts["kinds"]
+    assert kinds["parameters"]["bytes"] + kinds["BatchNorm statistics"]["bytes"] == wanted
+
+
+def test_too_few_examples_share_no_statistics_and_it_is_said(candidate, kit):
+    path = kit / "local" / "site.yaml"
+    path.write_text(path.read_text().replace("min_examples: 3", "min_examples: 6"))
+    answer = leaving(candidate(algorithm={"name": "adafed"}))
+    assert "statistics" not in answer.facts["kinds"]
+    assert "no statistics: fewer than 6 training examples" in answer.sentence
+
+
+def test_nothing_of_a_trial_stays_behind(candidate, tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    leaving(candidate())
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["cache"]
+
+
+def test_kinds_are_told_apart_by_name():
+    names = ("w", "mean", "input_norm.running_amplitude", "selector/w", "statistics/0/mean")
+    kinds = kinds_of([{name: np.zeros(2, np.float32) for name in names}], {"mean"})
+    assert {kind: entry["names"] for kind, entry in kinds.items()} == dict(
+        zip(
+            ("parameters", "BatchNorm statistics", "amplitude", "selector", "statistics"),
+            ([n] for n in names),
+            strict=True,
+        )
+    )

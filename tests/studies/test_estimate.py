@@ -1,0 +1,113 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from silofl.errors import ConfigError
+from silofl.settings import parse
+from silofl.studies.estimate import Setting, estimate, parse_bandwidth, parse_size, print_estimate, write_job
+from silofl.study import Study, load_study
+
+JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
+
+
+@pytest.fixture
+def study():
+    return load_study(JOB / "app" / "config" / "study.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"), [("50Mbit", 50e6), ("1.5Gbit", 1.5e9), ("800 kbit", 800e3), ("0.5Mbit", 500e3)]
+)
+def test_bandwidth_is_read_in_bits_a_second(text, bits):
+    assert parse_bandwidth(text) == bits
+
+
+@pytest.mark.parametrize("text", ["50", "50MB", "50 Mbyte", "-1Mbit", "0Mbit", "fast", "", "nanMbit", "50mbit"])
+def test_another_unit_is_refused(text):
+    with pytest.raises(ConfigError, match="--bandwidth must be a number above 0 and kbit, Mbit, Gbit, as 50Mbit"):
+        parse_bandwidth(text)
+
+
+@pytest.mark.parametrize("text", ["96", "0x96", "96x", "-1x2", "axb"])
+def test_a_size_that_is_none_is_refused(text):
+    assert parse_size("96x128") == (96, 128)
+    with pytest.raises(ConfigError, match="--image-size must be height and width"):
+        parse_size(text)
+
+
+def test_hours_are_the_transfers_on_the_servers_line_and_the_training(study):
+    found = estimate(study, Setting(4, 50e6, examples=500, seconds_per_step=2.0))
+    # 500 examples are 63 batches of at most 8, one epoch a round
+    assert found.training_seconds == 63 * 2.0
+    assert found.transfer_seconds == pytest.approx(4 * found.traffic.site_bytes * 8 / 50e6)
+    assert found.hours == pytest.approx((found.transfer_seconds + 24 * 126) / 3600)
+
+
+def test_the_timeout_is_three_times_the_slowest_round(study):
+    found = estimate(study, Setting(4, 1e6, seconds_per_step=10.0))
+    model = found.traffic.bytes_to[0]
+    # there and back, and as much at the end; for 4 sites, at 8 bits a byte
+    assert found.task_timeout_s == pytest.approx(3 * (630 + 4 * 2 * model * 8 / 1e6), abs=1)
+
+
+def test_the_timeout_of_a_fast_round_leaves_ten_minutes_for_reading_data(study):
+    assert estimate(study, Setting(2, 1e9, seconds_per_step=0.01)).task_timeout_s == 600
+
+
+def test_a_selectors_further_steps_are_further_passes():
+    study = load_study(JOB.parent / "fedsm_phantoms" / "app" / "config" / "study.yaml")
+    assert study.recipe.selector_steps == 3
+    assert estimate(study, Setting(4, 1e9, seconds_per_step=1.0)).training_seconds == 3 * 63
+
+
+def test_a_step_is_measured_where_it_is_not_given(study):
+    small = {"model": {"normalization": "instance", "features": [4] * 6}, "training": {"batch_size": 2}}
+    found = estimate(parse(Study, study.model_dump() | small, "study.yaml"), Setting(2, 1e9, 10))
+    assert 0 < found.seconds_per_step < 60 and found.training_seconds == pytest.approx(5 * found.seconds_per_step)
+
+
+def test_an_estimate_is_plain_json_and_says_what_is_assumed(study):
+    found = json.loads(json.dumps(estimate(study, Setting(2, 1e9, seconds_per_step=1.0)).as_dict()))
+    assert [record["round"] for record in found["rounds"]] == list(range(1, 25))
+    assert found["image_shape"] == [1, 96, 96] and not found["is_size_assumed"]
+    assert found["federation"] == {"task_timeout_s": 600}
+    open_size = parse(Study, study.model_dump() | {"data": {}}, "study.yaml")
+    assert estimate(open_size, Setting(2, 1e9, seconds_per_step=1.0)).is_size_assumed
+    assert not estimate(open_size, Setting(2, 1e9, seconds_per_step=1.0, image_size=(64, 64))).is_size_assumed
+
+
+def test_rounds_alike_are_one_row(study):
+    console = Console(record=True, width=100)
+    print_estimate(estimate(study, Setting(2, 1e9, seconds_per_step=1.0)), console)
+    text = console.export_text()
+    assert "1-24" in text and "federation.task_timeout_s: 600" in text
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_step_that_takes_no_time_is_refused(study, seconds):
+    with pytest.raises(ConfigError, match="--seconds-per-step must be a number above 0"):
+        estimate(study, Setting(2, 1e9, seconds_per_step=seconds))
+
+
+def test_fewer_sites_than_the_study_waits_for_are_refused(study):
+    with pytest.raises(ConfigError, match="--sites must be at least federation.min_sites, 2, not 1"):
+        estimate(study, Setting(1, 1e9, seconds_per_step=1.0))
+
+
+def test_a_job_is_copied_with_the_timeout_and_nothing_else_changed(study, tmp_path):
+    found = estimate(study, Setting(4, 1e6, seconds_per_step=10.0))
+    job = write_job(JOB, tmp_path / "new", found)
+    path = Path("app") / "config" / "study.yaml"
+    old, new = (yaml.safe_load((folder / path).read_text()) for folder in (JOB, job))
+    old["federation"]["task_timeout_s"] = found.task_timeout_s
+    assert new == old and load_study(job / path).federation.task_timeout_s == found.task_timeout_s
+    names = {str(file.relative_to(JOB)) for file in JOB.rglob("*")}
+    assert {str(file.relative_to(job)) for file in job.rglob("*")} == names
+
+
+def test_an_existing_folder_is_not_written_over(study, tmp_path):
+    with pytest.raises(ConfigError, match="--write must name a new folder"):
+        write_job(JOB, tmp_path, estimate(study, Setting(2, 1e9, seconds_per_step=1.0)))

@@ -1,0 +1,217 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from silofl.algorithms.fedsm import THRESHOLDS
+from silofl.data.parts import Part
+from silofl.data.site_data import SiteData
+from silofl.errors import ConfigError, DataError
+from silofl.inference import SuperModel
+from silofl.inference.contents import Contents
+from silofl.inference.directory import read, write
+from silofl.models import build_model
+from silofl.models.selector import build_selector
+from silofl.settings import parse
+from silofl.studies.leave_out import assembled, evaluate, unseen_result
+from silofl.study import Study
+
+SHAPE = (1, 32, 32)
+CPU = torch.device("cpu")
+
+
+def make_study(**algorithm):
+    settings = {"name": "small", "task": "segmentation", "labels": {1: "blob"}, "rounds": 1, "device": "cpu"}
+    settings |= {"model": {"features": [4, 4, 4, 4, 4, 4], "normalization": "instance"}}
+    return parse(Study, settings | {"algorithm": {"name": "fedsm", **algorithm}}, "study.yaml")
+
+
+def answering(study, is_sure):
+    """Return the state of a network that labels every pixel, almost surely, or none, with probability 0.27."""
+    model = build_model(study, SHAPE, seed=0)
+    last = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d)][-1]
+    with torch.no_grad():
+        last.weight.zero_()
+        last.bias.fill_(10.0 if is_sure else -1.0)
+    return model.state_dict()
+
+
+def steered(study, scores):
+    """Return the state of a selector whose probabilities are the same for every image."""
+    selector = build_selector(study, len(scores), 0)
+    with torch.no_grad():
+        selector.network.head.weight.zero_()
+        selector.network.head.bias.copy_(torch.log(torch.tensor(scores)))
+    return selector.state_dict()
+
+
+def make_contents(rule="selector", gamma=0.5, facts=None, **algorithm):
+    """Return a super model: the global model labels nothing, north's all, south's nothing; north is 0.75 likely."""
+    study = make_study(**algorithm)
+    models = {name: answering(study, is_sure=name == "north") for name in ("global", "north", "south")}
+    if rule != "selector":
+        names = {"only": ["global"], "mean": ["north", "south"]}[rule]
+        return Contents(study, SHAPE, {name: models[name] for name in names}, rule)
+    outputs, scores = ("north", "south"), (0.75, 0.25)
+    if study.recipe.learns_best_model:
+        outputs, scores, gamma = ("global", *outputs), (0.125, 0.75, 0.125), None
+    return Contents(study, SHAPE, models, rule, steered(study, scores), outputs, gamma, facts or {})
+
+
+def make_part(*cases):
+    """Return a part of pictures whose truth is the whole image, so that Dice is 1 for all and 0 for nothing."""
+    images = np.random.default_rng(len(cases)).random((len(cases), *SHAPE), dtype=np.float32)
+    targets = np.ones((len(cases), *SHAPE[1:]), np.uint8)
+    return Part(images, targets, cases, (None,) * len(cases), cases)
+
+
+def found(contents, *parts):
+    return evaluate(SuperModel(contents, CPU), parts or (make_part("a", "b"), make_part(), make_part("c")))
+
+
+def by_gamma(result):
+    return {record["threshold"]: record for record in result["by_threshold"]}
+
+
+def test_all_cases_of_all_parts_count_and_an_empty_part_is_none():
+    result = found(make_contents())
+    assert (result["num_cases"], result["num_counted"]) == (3, 3)
+
+
+def test_below_its_score_the_sites_model_answers_and_above_it_the_global_one():
+    rows = by_gamma(found(make_contents()))
+    assert tuple(rows) == THRESHOLDS
+    for gamma, row in rows.items():
+        # north's model, which is right, answers where 0.75 > gamma
+        assert row["value"] == (1.0 if gamma < 0.75 else 0.0)
+        assert row["choices"] == (
+            {"global": 0, "north": 3, "south": 0} if gamma < 0.75 else {"global": 3, "north": 0, "south": 0}
+        )
+
+
+def test_the_clinics_value_is_that_of_the_tuned_gamma_even_where_another_is_better():
+    result = found(make_contents(gamma=0.8))
+    assert (result["threshold"], result["value"]) == (0.8, 0.0)
+    # 0.7 is the largest candidate below 0.75
+    assert (result["best_in_hindsight"]["threshold"], result["best_in_hindsight"]["value"]) == (0.7, 1.0)
+
+
+def test_a_gamma_that_is_no_candidate_is_tested_too():
+    assert found(make_contents(gamma=0.74))["value"] == 1.0
+
+
+def test_every_model_is_tested_alone_and_the_ensemble_by_the_scores():
+    # the ensemble says 0.75 * 1 + 0.25 * 0.27 > 0.5 of every pixel
+    assert found(make_contents())["models"] == {"global": 0.0, "north": 1.0, "south": 0.0, "ensemble": 1.0}
+
+
+def test_a_super_model_that_answers_as_an_ensemble_is_tested_as_one():
+    result = found(make_contents(gamma=0.8, answer="ensemble"))
+    assert (result["answer"], result["value"]) == ("ensemble", 1.0)
+
+
+def test_a_selector_of_the_best_model_has_no_gamma():
+    result = found(make_contents(selector_labels="best_model", extra_rounds=1))
+    assert result["by_threshold"] == [] and result["best_in_hindsight"] is None and result["threshold"] is None
+    assert (result["value"], result["choices"]) == (1.0, {"global": 0, "north": 3, "south": 0})
+
+
+@pytest.mark.parametrize(
+    ("facts", "algorithm", "origin"),
+    [
+        ({"validation": {"north": {"value": 0.5}}}, {}, "tuned on validation data"),
+        ({"validation": {"north": {"value": None}}}, {}, "no validation data to tune it on"),
+        ({}, {"threshold": 0.5}, "set by the study"),
+    ],
+)
+def test_it_is_said_where_gamma_comes_from(facts, algorithm, origin):
+    assert found(make_contents(facts=facts, **algorithm))["threshold_from"] == origin
+
+
+def test_one_model_for_all_is_tested_as_it_is():
+    result = found(make_contents("only"))
+    assert (result["value"], result["models"]) == (0.0, {"global": 0.0})
+
+
+def test_models_of_sites_are_tested_alone_and_by_their_mean():
+    result = found(make_contents("mean"))
+    assert result["models"] == {"north": 1.0, "south": 0.0}
+    # (1 + 0.27) / 2 > 0.5
+    assert (result["num_counted"], result["value"]) == (3, 1.0)
+
+
+def test_cases_with_empty_truth_and_prediction_do_not_count():
+    part = make_part("a", "b")
+    part.targets[0] = 0
+    result = found(make_contents("only"), part)
+    assert (result["num_cases"], result["num_counted"], result["value"]) == (2, 1, 0.0)
+
+
+def test_images_of_another_form_than_the_training_images_are_refused():
+    images, targets = np.zeros((1, 1, 16, 16), np.float32), np.ones((1, 16, 16), np.uint8)
+    with pytest.raises(DataError, match=r"must have shape \(n, 1, 32, 32\) as in training, not \(1, 1, 16, 16\)"):
+        found(make_contents(), Part(images, targets, ("a",), (None,), ("a",)))
+
+
+# --- in a run's folder
+
+
+def load():
+    return SiteData(None, make_part("a"), make_part(), make_part("b"))
+
+
+def refuse():
+    pytest.fail("the test may not be made again")
+
+
+@pytest.fixture
+def run(tmp_path):
+    write(tmp_path / "supermodel", make_contents())
+    return tmp_path
+
+
+@pytest.fixture
+def own_models(tmp_path):
+    """A finished run in which BatchNorm stayed at two sites, which keep a super model of their own model each."""
+    study = make_study(name="fedbn")
+    for site in ("north", "south"):
+        contents = Contents(study, SHAPE, {site: answering(study, is_sure=site == "north")}, "only")
+        write(tmp_path / "sites" / site / "run-1" / "supermodel", contents)
+    results = {"run": "run-1", "best_round": 1, "sites": {"north": 1.0, "south": 0.0, "lost": None}}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    return tmp_path
+
+
+def test_the_test_is_written_and_made_once(run):
+    result = unseen_result(run, "coast", load, Console(quiet=True))
+    assert json.loads((run / "unseen.json").read_text()) == result
+    assert (result["site"], result["num_cases"]) == ("coast", 2)
+    assert unseen_result(run, "coast", refuse, Console(quiet=True)) == result
+
+
+@pytest.mark.parametrize("change", ["site", "super model", "broken file"])
+def test_an_earlier_test_of_something_else_is_made_anew(run, change):
+    unseen_result(run, "coast", load, Console(quiet=True))
+    if change == "super model":
+        write(run / "supermodel", make_contents(gamma=0.8))
+    elif change == "broken file":
+        (run / "unseen.json").write_text("{")
+    site = "shore" if change == "site" else "coast"
+    result = unseen_result(run, site, load, Console(quiet=True))
+    assert result["site"] == site and result["threshold"] == (0.8 if change == "super model" else 0.5)
+
+
+def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_is_said(own_models, capsys):
+    result = unseen_result(own_models, "coast", load, Console(soft_wrap=True))
+    assert "because BatchNorm stayed at the sites" in capsys.readouterr().out
+    assert (result["rule"], result["assembled_from"]) == ("mean", "the sites' own models")
+    assert result["models"] == {"north": 1.0, "south": 0.0}
+    assert read(own_models / "supermodel").sites == ("north", "south")
+
+
+def test_a_run_in_which_no_site_kept_a_model_is_refused(tmp_path):
+    (tmp_path / "results.json").write_text(json.dumps({"run": "run-1", "best_round": 1, "sites": {"north": None}}))
+    with pytest.raises(ConfigError, match="must hold a super model or the sites' own models, not neither"):
+        assembled(tmp_path)

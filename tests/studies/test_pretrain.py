@@ -1,0 +1,65 @@
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from silofl.cli import main
+from silofl.data.parts import Part
+from silofl.errors import ConfigError
+from silofl.files import load_tensors
+from silofl.studies.pretrain import drawn, pretrain
+from silofl.studies.simulation import Simulation, check_pretrained, settled
+
+
+def make_part(count):
+    names = tuple(f"case{i}" for i in range(count))
+    return Part(np.zeros((count, 1, 1, 4), np.float32), np.arange(count), names, (None,) * count, names)
+
+
+def test_a_share_is_drawn_by_the_seed_and_never_empty():
+    part = make_part(20)
+    first, again, other = (drawn(part, 0.2, seed, "ann") for seed in (0, 0, 1))
+    assert len(first) == 4 and first.cases == again.cases != other.cases
+    assert len(drawn(make_part(2), 0.2, 0, "ann")) == 1
+    assert drawn(part, 1.0, 0, "ann").cases == part.cases
+
+
+def test_a_model_is_trained_on_pooled_training_data_and_says_so_loudly(windows, write_windows_job, tmp_path, capsys):
+    job, out = write_windows_job("adafed_activity"), tmp_path / "f.pt"
+    arguments = ["pretrain", str(job), "--data", str(windows), "--out", str(out), "--share", "0.5", "--epochs", "12"]
+    assert main(arguments) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    # half of 26, 25 and 8 training windows: 13 + 12 + 4
+    assert "PRETRAIN: this pools 29 training examples of 3 sites, 50% of each, in one place." in printed
+    facts = json.loads(out.with_suffix(".json").read_text())
+    assert (facts["examples"], facts["epochs"], facts["sites"]) == (29, 12, ["ann", "bob", "eva"])
+    assert facts["accuracy"] > 0.7
+    study, simulation = settled(job, Simulation(str(windows), pretrained=str(out)), {})
+    check_pretrained(job, study, simulation)
+    state = load_tensors(out)
+    assert "network.head.weight" in state
+
+
+@pytest.mark.parametrize(
+    ("out", "share", "message"),
+    [("f.txt", 0.2, "must be a new file that ends in .pt"), ("f.pt", 0.0, "--share must be above 0 and at most 1")],
+)
+def test_a_place_or_a_share_that_cannot_be_is_refused(windows, write_windows_job, tmp_path, out, share, message):
+    job = write_windows_job("adafed_activity")
+    with pytest.raises(ConfigError, match=message):
+        pretrain(job, tmp_path / out, Simulation(str(windows)), share, 1, Console(quiet=True))
+
+
+def test_a_study_without_its_pretrained_model_is_refused_before_any_round(windows, write_windows_job, tmp_path):
+    job = write_windows_job("adafed_activity")
+    study, simulation = settled(job, Simulation(str(windows)), {})
+    with pytest.raises(ConfigError, match="write one for this study with silofl pretrain"):
+        check_pretrained(job, study, simulation)
+
+
+def test_a_pretrained_model_that_would_do_nothing_is_refused(windows, write_windows_job, tmp_path):
+    job = write_windows_job("fedbn_activity")
+    study, simulation = settled(job, Simulation(str(windows), pretrained="f.pt"), {})
+    with pytest.raises(ConfigError, match="--pretrained must go with a study that needs a pretrained model"):
+        check_pretrained(job, study, simulation)

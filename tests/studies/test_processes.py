@@ -1,0 +1,139 @@
+import os
+import sys
+
+import psutil
+import pytest
+
+from silofl.studies import processes
+from silofl.studies.processes import ProcessTree
+
+pytestmark = pytest.mark.timeout(60)
+# A process in a session of its own that tells its number and then waits.
+WAITER = 'setsid sh "$WAITER"'
+POLITE = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+with open(os.environ["PIDS"], "w") as pipe:
+    print(os.getpid(), file=pipe)
+signal.sigwait([signal.SIGTERM])
+print("politely")
+"""
+
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "log.txt"
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch, log):
+    """Start a shell command as a tree, which ends with the test; numbers are told to the pipe $PIDS."""
+    (tmp_path / "waiter").write_text('echo $$ > "$PIDS"; exec sleep 300')
+    for name in ("pids", "gate"):
+        os.mkfifo(tmp_path / name)
+    for name in ("waiter", "pids", "gate"):
+        monkeypatch.setenv(name.upper(), str(tmp_path / name))
+    trees = []
+
+    def run(command):
+        trees.append(ProcessTree(["sh", "-c", command], log))
+        return trees[-1]
+
+    yield run
+    for tree in trees:
+        tree.end()
+
+
+@pytest.fixture
+def told(start, tmp_path):
+    """Wait until processes have told their numbers, and return them."""
+    # Open for both, so that the pipe does not end between two writers.
+    with os.fdopen(os.open(tmp_path / "pids", os.O_RDWR), "r") as pipe:
+        yield lambda count: [int(pipe.readline()) for _ in range(count)]
+
+
+def alive(pids):
+    # Whoever adopts an ended process may leave it a zombie.
+    running = {p.pid for p in psutil.process_iter(["status"]) if p.info["status"] != psutil.STATUS_ZOMBIE}
+    return [pid for pid in pids if pid in running]
+
+
+def exit_code(tree):
+    while tree.poll() is None:
+        pass
+    return tree.poll()
+
+
+def test_a_command_ends_with_grandchildren_in_their_own_sessions(start, told):
+    tree = start(f"{WAITER} & sh -c '{WAITER} & wait' & wait")
+    pids = told(2)
+    assert tree.poll() is None and alive(pids) == pids
+    assert len({os.getsid(0), *(os.getsid(pid) for pid in pids)}) == 3
+    tree.end()
+    assert alive(pids) == []
+    assert tree.poll() is not None
+
+
+def test_a_grandchild_that_lost_its_parent_ends_too(start, told, tmp_path):
+    tree = start(f'({WAITER} & read line < "$GATE"); exec sleep 300')
+    (pid,) = told(1)
+    parent = psutil.Process(pid).parent()
+    assert tree.poll() is None
+    (tmp_path / "gate").write_text("go\n")
+    parent.wait(timeout=30)
+    assert alive([pid]) == [pid]
+    tree.end()
+    assert alive([pid]) == []
+
+
+def test_a_process_that_does_not_listen_is_killed(start, told, monkeypatch):
+    monkeypatch.setattr(processes, "GRACE_S", 0.2)
+    tree = start("trap '' TERM; echo $$ > \"$PIDS\"; exec sleep 300")
+    pids = told(1)
+    tree.end()
+    assert alive(pids) == []
+
+
+def test_a_process_is_asked_politely_first(start, told, log, tmp_path):
+    (tmp_path / "polite.py").write_text(POLITE)
+    tree = start(f'exec "{sys.executable}" -S "{tmp_path}/polite.py"')
+    told(1)
+    tree.end()
+    assert log.read_text() == "politely\n"
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_exit_code_is_the_commands(start, code):
+    tree = start(f"exit {code}")
+    assert exit_code(tree) == code
+    tree.end()
+    assert tree.poll() == code
+
+
+def test_output_and_errors_are_appended_to_the_log(start, log):
+    log.write_text("before\n")
+    assert exit_code(start("echo out; echo error >&2")) == 0
+    assert log.read_text() == "before\nout\nerror\n"
+
+
+@pytest.fixture
+def typed():
+    """Let this process have something to read, which a command that shares its input would take."""
+    kept, (reader, writer) = os.dup(0), os.pipe()
+    os.write(writer, b"typed\n")
+    os.close(writer)
+    os.dup2(reader, 0)
+    yield
+    os.dup2(kept, 0)
+    os.close(kept)
+    os.close(reader)
+
+
+def test_a_command_has_nothing_to_read(start, typed, log):
+    assert exit_code(start("cat")) == 0
+    assert log.read_text() == ""
+
+
+def test_a_command_has_a_session_of_its_own(start, log):
+    assert exit_code(start("cut -d ' ' -f 6 /proc/$$/stat")) == 0
+    assert int(log.read_text()) != os.getsid(0)

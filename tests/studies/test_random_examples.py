@@ -1,0 +1,41 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from silofl.settings import parse
+from silofl.studies.random_examples import IMAGE, WINDOW, has_own_size, image_shape, random_part
+from silofl.study import Study, load_study
+
+JOBS = Path(__file__).resolve().parents[3] / "jobs"
+
+
+def study_of(job):
+    return load_study(JOBS / job / "app" / "config" / "study.yaml")
+
+
+def without_transforms(job):
+    return parse(Study, study_of(job).model_dump() | {"data": {}}, "study.yaml")
+
+
+def test_a_study_that_resizes_says_how_large_its_images_are():
+    study = study_of("fedavg_phantoms")
+    assert has_own_size(study) and image_shape(study) == image_shape(study, (500, 30)) == (1, 96, 96)
+
+
+def test_a_study_that_leaves_the_size_open_has_an_assumed_one():
+    study = without_transforms("fedavg_phantoms")
+    assert not has_own_size(study)
+    assert image_shape(study) == (1, *IMAGE) and image_shape(study, (40, 50)) == (1, 40, 50)
+    assert image_shape(study_of("fedavg_activity"))[1:] == WINDOW
+
+
+@pytest.mark.parametrize(("job", "shape"), [("fedavg_phantoms", (1, 96, 96)), ("fedavg_activity", (3, 1, 128))])
+def test_random_examples_have_the_form_of_a_studys(job, shape):
+    study = study_of(job)
+    part, again = (random_part(study, shape, 20) for _ in range(2))
+    assert part.images.shape == (20, *shape) and part.images.dtype == np.float32
+    np.testing.assert_array_equal(part.images, again.images)
+    is_map = study.task == "segmentation"
+    assert part.targets.shape == ((20, *shape[1:]) if is_map else (20,))
+    assert set(np.unique(part.targets)) <= {*study.labels, *([0] if is_map else [])}

@@ -1,0 +1,87 @@
+import io
+import json
+import shutil
+
+import pytest
+from rich.console import Console
+
+from silofl.data.phantoms import UNSEEN_SITE, make_phantoms
+from silofl.errors import ConfigError
+from silofl.studies import simulate
+from silofl.studies.simulate import Simulation, settled
+
+from .conftest import JOB
+
+
+@pytest.fixture(scope="module")
+def with_coast(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("phantoms") / "data"
+    return make_phantoms(folder, patients={"north": 6, "south": 6, UNSEEN_SITE: 6})
+
+
+@pytest.fixture
+def finished(tmp_path, with_coast):
+    """The folder of a finished run from which coast was left out."""
+
+    def make(status="COMPLETE"):
+        shutil.copytree(JOB, tmp_path / "job")
+        settings = {"data": str(with_coast), "sites": ["north", "south"], "threads": 2, "left_out": UNSEEN_SITE}
+        (tmp_path / "run.json").write_text(json.dumps(settings))
+        results = {"status": status, "study": "small", "run": "run-1", "best_round": 1, "sites": {"north": 0.5}}
+        (tmp_path / "results.json").write_text(json.dumps(results))
+        return tmp_path
+
+    return make
+
+
+def shown(run):
+    stream = io.StringIO()
+    return simulate.resume(run, Console(file=stream, soft_wrap=True)), stream.getvalue()
+
+
+def test_the_phantoms_unseen_site_never_trains_and_can_be_left_out(with_coast):
+    _, everybody = settled(JOB, Simulation(str(with_coast)), {})
+    _, without = settled(JOB, Simulation(str(with_coast), left_out=UNSEEN_SITE), {})
+    assert everybody.sites == without.sites == ("north", "south")
+    assert (everybody.left_out, without.left_out) == (None, UNSEEN_SITE)
+
+
+def test_the_phantoms_unseen_site_does_not_count_as_one_that_remains(with_coast):
+    with pytest.raises(ConfigError, match="must be at most 1, the number of sites that take part"):
+        settled(JOB, Simulation(str(with_coast), left_out="north"), {})
+
+
+def test_the_site_that_is_left_out_is_kept_for_resume(tmp_path, with_coast, training):
+    run = tmp_path / "run"
+    training.status["run"] = "INTERRUPTED"
+    wanted = Simulation(str(with_coast), left_out=UNSEEN_SITE)
+    assert simulate.start(JOB, run, wanted, {}, Console(quiet=True)) == simulate.ExitCode.INTERRUPTED
+    assert json.loads((run / "run.json").read_text())["left_out"] == UNSEEN_SITE
+
+
+def test_a_run_from_before_sites_could_be_left_out_resumes(tmp_path, with_coast, training):
+    run = tmp_path / "run"
+    simulate.start(JOB, run, Simulation(str(with_coast)), {}, Console(quiet=True))
+    settings = json.loads((run / "run.json").read_text())
+    del settings["left_out"]
+    (run / "run.json").write_text(json.dumps(settings))
+    assert shown(run)[0] == simulate.ExitCode.COMPLETE
+
+
+def test_a_finished_run_is_tested_on_the_site_that_was_left_out(finished, monkeypatch):
+    seen = []
+    monkeypatch.setattr(simulate, "unseen_result", lambda run, site, load, console: seen.append((run, site, load())))
+    monkeypatch.setattr(simulate, "print_unseen", lambda result, console: console.print("the table"))
+    run = finished()
+    code, out = shown(run)
+    assert code == simulate.ExitCode.COMPLETE and "the table" in out
+    ((tested, site, data),) = seen
+    assert (tested, site) == (run, UNSEEN_SITE)
+    assert {case.partition("_")[0] for case in data.test.cases} == {UNSEEN_SITE}
+
+
+@pytest.mark.parametrize("status", ["COMPLETE", "INCOMPLETE"])
+def test_a_test_that_cannot_be_made_is_told_and_makes_the_answer_incomplete(finished, status):
+    code, out = shown(finished(status))
+    assert code == simulate.ExitCode.INCOMPLETE
+    assert f"no test on the left-out site {UNSEEN_SITE}: " in out and "must hold a super model" in out

@@ -1,0 +1,114 @@
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from silofl.federation.alone import run_alone
+from silofl.federation.server import ServerRounds
+from silofl.models import build_plain_model
+from silofl.models.parts import read_arrays
+from silofl.settings import parse
+from silofl.site import Site
+from silofl.studies.traffic import count_traffic
+from silofl.study import Study
+
+SITES = ("east", "north", "west")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    root, random = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    for site in SITES:
+        (root / site).mkdir()
+        content = {"task": "segmentation", "labels": {"1": "blob"}}
+        for part in ("training", "validation", "test"):
+            content[part] = []
+            for i in range(2):
+                name = f"{part}{i}"
+                Image.fromarray(random.integers(0, 255, (32, 32)).astype(np.uint8)).save(root / site / f"{name}.png")
+                truth = random.integers(0, 2, (32, 32)).astype(np.uint8)
+                Image.fromarray(truth).save(root / site / f"{name}_mask.png")
+                content[part].append({"image": f"{name}.png", "label": f"{name}_mask.png", "patient": name})
+        (root / site / "dataset.json").write_text(json.dumps(content))
+    return root
+
+
+def make_study(**algorithm):
+    values = {
+        "name": "small",
+        "task": "segmentation",
+        "labels": {1: "blob"},
+        "rounds": 4,
+        "device": "cpu",
+        "model": {"features": [4, 4, 4, 4, 4, 4], "normalization": "batch"},
+        "training": {"batch_size": 2, "learning_rate": 0.01},
+        "algorithm": algorithm,
+    }
+    return parse(Study, values, "study.yaml")
+
+
+def ledger_of(study, data, folder):
+    """Return the ledger of a whole run, which trains and mixes, in this process."""
+    settings = Site(data=f"{data}/{{site}}", state_dir=f"{folder}/{{site}}", has_progress=False, min_examples=1)
+    pretrained = None
+    if study.recipe.needs_pretrained:
+        state = build_plain_model(study, 1).state_dict()
+        pretrained = read_arrays(state, [name for name, value in state.items() if value.is_floating_point()])
+    run_alone(study, folder / "run", SITES, settings, pretrained)
+    assert json.loads((folder / "run" / "results.json").read_text())["status"] == "COMPLETE"
+    return json.loads((folder / "run" / "ledger.json").read_text())
+
+
+RECIPES = {
+    "one model for all": {"name": "fedavg"},
+    "BatchNorm at home": {"name": "fedbn"},
+    "everything at home": {"name": "local"},
+    "amplitude": {"name": "harmofl"},
+    "amplitude of a few frequencies": {"name": "fedavg", "amplitude_band": 3},
+    "every site its own": {"name": "softpull", "self_weight": 0.5},
+    "nobody listens": {"name": "softpull", "self_weight": 1.0},
+    "fine-tuning": {"name": "finetuning", "extra_rounds": 2},
+    "two models and a selector": {"name": "fedsm", "selector": "gradients", "selector_steps": 3},
+    "selector with moments": {"name": "fedsm", "selector": "moments"},
+    "running statistics, anew": {"name": "adafed", "statistics_rounds": 1, "refresh_every": 1},
+    "pretrained": {"name": "adafed", "preset": "paper"},
+}
+
+
+@pytest.mark.parametrize("algorithm", RECIPES.values(), ids=RECIPES)
+def test_as_many_bytes_are_counted_as_the_ledger_of_a_run_has(pictures, tmp_path, algorithm):
+    study = make_study(**algorithm)
+    ledger = ledger_of(study, pictures, tmp_path)
+    found = count_traffic(study, len(SITES), (1, 32, 32))
+    assert len(found.rounds) == len(ledger) == study.total_rounds
+    for site in SITES:
+        assert found.bytes_to == [record["bytes_to"][site] for record in ledger]
+        assert found.bytes_from == [record["bytes_from"][site] for record in ledger]
+
+
+def test_a_selector_that_learns_the_best_model_is_counted_in_its_extra_rounds():
+    study = make_study(name="fedsm", selector="gradients", selector_labels="best_model", extra_rounds=2)
+    found, server = count_traffic(study, 3, (1, 32, 32)), ServerRounds.start(study, "run", list(SITES))
+    selector = server.selector_task("east", 1).num_bytes
+    assert found.bytes_to[4:] == found.bytes_from[4:] == [study.recipe.selector_steps * selector] * 2
+    assert found.bytes_to[0] == server.train_task("east").num_bytes
+
+
+def test_after_the_rounds_a_super_model_brings_every_site_all_models():
+    study = make_study(name="fedsm")
+    server = ServerRounds.start(study, "run", list(SITES))
+    # A round's task is a global and a personalised model, and the selector.
+    selector = server.selector_task("east", 1).num_bytes
+    model = (server.train_task("east").num_bytes - selector) // 2
+    # The super model is the global model and three personalised ones, and the selector.
+    assert count_traffic(study, 3, (1, 32, 32)).finish_bytes_to == 4 * model + selector
+
+
+def test_after_the_rounds_a_single_model_travels_to_be_validated_and_tested():
+    study = make_study(name="fedavg")
+    model = ServerRounds.start(study, "run", list(SITES)).train_task("east").num_bytes
+    found = count_traffic(study, 3, (1, 32, 32))
+    assert found.finish_bytes_to == 2 * model
+    # 4 rounds there and back, and twice more there
+    assert found.site_bytes == 10 * model

@@ -1,0 +1,200 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from silofl.errors import ConfigError
+from silofl.settings import load, parse
+from silofl.site import Server, Site
+from silofl.study import Study, load_study
+
+JOBS = sorted((Path(__file__).resolve().parents[1] / "jobs").iterdir())
+MINIMAL = {"name": "x", "task": "segmentation", "labels": {1: "a"}, "rounds": 3, "algorithm": {"name": "fedavg"}}
+
+
+def study(**changes):
+    return parse(Study, MINIMAL | changes, "study.yaml")
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_every_jobs_study_is_valid_and_carries_its_name(job):
+    assert load_study(job / "app" / "config" / "study.yaml").name == job.name
+
+
+def test_numbers_written_like_one_e_minus_three_are_numbers():
+    assert parse(Study, MINIMAL | yaml.safe_load("training: {learning_rate: 1e-3}"), "").training.learning_rate == 0.001
+
+
+def test_a_transform_is_its_name_and_its_options():
+    transform = study(data={"transforms": [{"Resize": {"spatial_size": [8, 8]}}]}).data.transforms[0]
+    assert (transform.name, transform.options) == ("Resize", {"spatial_size": [8, 8]})
+
+
+@pytest.mark.parametrize(("labels", "channels"), [({1: "a"}, 1), ({1: "a", 2: "b"}, 3)])
+def test_one_label_needs_one_output_and_more_need_background_too(labels, channels):
+    assert study(labels=labels).out_channels == channels
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        # unknown keys
+        ({"round": 3}, r"round must be a known key; it is not \(did you mean 'rounds'\?\)"),
+        ({"model": {"normalisation": "batch"}}, "model.normalisation must be .* 'model.normalization'"),
+        ({"training": {"optimiser": "adam"}}, "did you mean 'training.optimizer'"),
+        ({"learning_rate": 0.1}, "learning_rate must be a known key.*'training.learning_rate'"),
+        ({"algorithm": {"name": "fedavg", "alpha": 1}}, "a key of algorithm must be one of .*perturbation"),
+        # wrong types
+        ({"rounds": "forty"}, "rounds must be a valid integer.*'forty'"),
+        ({"rounds": True}, "rounds must be a number, not True"),
+        ({"rounds": 2.5}, "rounds must be a valid integer"),
+        ({"data": ["images"]}, "data must be keys and values"),
+        ({"data": {"transforms": "Resize"}}, "data.transforms must be a list"),
+        ({"labels": "nucleus"}, "labels must be keys and values"),
+        # out of range
+        ({"rounds": 0}, "rounds must be greater than 0, not 0"),
+        ({"seed": -1}, "seed must be greater than or equal to 0"),
+        ({"training": {"learning_rate": 0}}, "training.learning_rate must be greater than 0"),
+        ({"training": {"learning_rate": float("nan")}}, "training.learning_rate must be"),
+        ({"training": {"batch_size": 0}}, "training.batch_size must be greater than 0"),
+        ({"model": {"dropout": 1.0}}, "model.dropout must be less than 1"),
+        ({"model": {"features": [8, 8]}}, "model.features must .*6"),
+        ({"algorithm": {"name": "harmofl", "perturbation": -1.0}}, "algorithm.perturbation must be greater than 0"),
+        ({"algorithm": {"name": "harmofl", "amplitude_band": -1}}, "algorithm.amplitude_band must be"),
+        ({"federation": {"task_timeout_s": 0}}, "federation.task_timeout_s must be greater than 0"),
+        # no such choice
+        ({"algorithm": {"name": "harmfl"}}, r"algorithm.name must be one of .*did you mean 'harmofl'"),
+        ({"algorithm": {"name": "harmofl", "preset": "papers"}}, "did you mean 'paper'"),
+        ({"algorithm": {"name": "harmofl", "amplitude_band": "ful"}}, "algorithm.amplitude_band must be .*'full'"),
+        ({"algorithm": {"name": "harmofl", "step": "perturb"}}, "algorithm.step must be .*did you mean 'perturbed'"),
+        ({"model": {"normalization": "bach"}}, "model.normalization must be .*did you mean 'batch'"),
+        ({"data": {"channels": 0}}, "data.channels must be greater than 0, not 0"),
+        ({"data": {"split_unit": "recording"}}, "data.split_unit must be .*did you mean 'recordings'"),
+        ({"name": "a/b"}, "name must be letters, digits"),
+        ({"training": {"betas": [0.9, 1.0]}}, "training.betas.1 must be less than 1"),
+        ({"algorithm": {"name": "fedavg", "perturbation": 0.1}}, "perturbation must go with step: perturbed"),
+        # what does not fit together
+        ({"labels": {2: "a"}}, r"labels must be numbered \[1\] for segmentation, not \[2\]"),
+        ({"labels": {}}, "labels must"),
+        ({"labels": {n: str(n) for n in range(1, 300)}}, "labels must be at most 255"),
+        ({"metric": "accuracy"}, "metric must be one of dice, dice_with_background for segmentation"),
+        ({"task": "classification", "labels": {0: "a", 1: "b"}}, "of accuracy, balanced_accuracy for classification"),
+        ({"metric": "balanced_accuracy"}, "metric must be one of dice, dice_with_background for segmentation"),
+        ({"model": {"name": "lenet5"}}, "model.name must be one of unet for segmentation, not 'lenet5'"),
+        ({"model": {"name": "activity_cnn", "dropout": 0.5}}, "model.dropout must be 0 for activity_cnn, .* not 0.5"),
+    ],
+)
+def test_a_wrong_study_is_refused_with_one_sentence(changes, message):
+    with pytest.raises(ConfigError, match=message) as refusal:
+        study(**changes)
+    assert "\n" not in str(refusal.value) and str(refusal.value).startswith("study.yaml")
+
+
+@pytest.mark.parametrize("missing", ["name", "rounds", "algorithm"])
+def test_a_key_that_must_be_given_is_named(missing):
+    with pytest.raises(ConfigError, match=f"{missing} must be given; it is missing"):
+        parse(Study, {key: value for key, value in MINIMAL.items() if key != missing}, "study.yaml")
+
+
+def test_files_that_cannot_be_read_are_told_apart(tmp_path, monkeypatch):
+    path = tmp_path / "study.yaml"
+    with pytest.raises(ConfigError, match="must exist; it is not there"):
+        load_study(path)
+    path.write_text("a: [1")
+    with pytest.raises(ConfigError, match="must be a YAML file"):
+        load_study(path)
+    path.write_text("rounds: 3\nseed: 1\nrounds: 4\n")
+    with pytest.raises(ConfigError, match="'rounds' must stand once, not 2 times; remove one"):
+        load_study(path)
+    path.write_text("just words")
+    with pytest.raises(ConfigError, match="must hold keys and values, not str"):
+        load_study(path)
+    monkeypatch.setattr(Path, "read_text", lambda *a, **k: (_ for _ in ()).throw(PermissionError()))
+    with pytest.raises(ConfigError, match="permission was denied"):
+        load_study(path)
+
+
+def test_a_sites_folders_are_filled_in(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROOT", "/data")
+    path = tmp_path / "site.yaml"
+    path.write_text("data: $ROOT/{study}/{site}\nstate_dir: /state/{site}\n")
+    site = load(Site, path)
+    assert site.data_folder("s", "north") == Path("/data/s/north")
+    assert site.cache_folder("s", "north") == Path("/state/north/cache")
+    assert Server(run_dir="/runs/{study}/{run}").run_folder("s", "r1") == Path("/runs/s/r1")
+
+
+def test_a_wrong_site_file_is_refused(tmp_path):
+    path = tmp_path / "site.yaml"
+    path.write_text("data: /d\nstate: /s\n")
+    with pytest.raises(ConfigError, match=r"site.yaml: .*state"):
+        load(Site, path)
+
+
+def test_a_sites_folder_that_depends_on_where_nvflare_runs_is_refused(monkeypatch):
+    monkeypatch.setenv("SILOFL_DATA", "data/nuclei")
+    with pytest.raises(ConfigError, match="must be an absolute path, not data/nuclei/north"):
+        Site(data="$SILOFL_DATA/{site}", state_dir="/state").data_folder("s", "north")
+
+
+def test_a_site_may_name_a_folder_of_data_for_each_study_it_takes_part_in(monkeypatch):
+    monkeypatch.setenv("ROOT", "/data")
+    site = Site(data={"organs": "$ROOT/{site}", "nuclei": "/n"}, state_dir="/state")
+    assert site.data_folder("organs", "north") == Path("/data/north")
+    assert site.data_folder("nuclei", "north") == Path("/n")
+    with pytest.raises(
+        ConfigError, match=r"for study 'organ', not only for nuclei, organs \(did you mean 'organs'\?\)"
+    ):
+        site.data_folder("organ", "north")
+
+
+def test_a_runs_folder_lies_in_the_studys_state():
+    site = Site(data="/data", state_dir="/state/{study}")
+    assert site.run_folder("s", "north", "s-20260102-030405-0a1f") == Path("/state/s/s-20260102-030405-0a1f")
+
+
+@pytest.mark.parametrize("run", ["", ".", "..", "a/b", "/etc", "a\n"])
+def test_a_run_id_that_is_no_plain_name_is_refused(run):
+    with pytest.raises(ConfigError, match="the server's run id must be letters, digits"):
+        Site(data="/data", state_dir="/state").run_folder("s", "north", run)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": 3}, "site.yaml: data must be keys and values, or a text, not 3"),
+        ({"data": {"organs": 3}}, "site.yaml: data.organs must be a text, not 3"),
+        ({"may_leave": "weights"}, "site.yaml: may_leave must be a list, not 'weights'"),
+        ({"may_leave": ["weigts"]}, r"site.yaml: may_leave.0 must be .*not 'weigts' \(did you mean 'weights'\?\)"),
+        ({"min_examples": 0}, "site.yaml: min_examples must be greater than 0, not 0"),
+    ],
+)
+def test_a_sites_wrong_value_is_refused_with_its_key(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        parse(Site, {"data": "/data", "state_dir": "/state"} | changes, "site.yaml")
+
+
+def test_a_site_lets_leave_what_the_algorithms_need_unless_it_says_otherwise():
+    site = {"data": "/data", "state_dir": "/state"}
+    every_kind = ("weights", "batchnorm", "amplitude", "statistics", "selector")
+    assert parse(Site, site, "").may_leave == every_kind
+    assert parse(Site, site | {"may_leave": ["weights"]}, "").may_leave == ("weights",)
+    assert parse(Site, site | {"may_leave": []}, "").may_leave == ()
+
+
+@pytest.mark.parametrize("network", ["densenet121", "lenet5", "alexnet", "activity_cnn"])
+@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy"])
+def test_a_classification_takes_each_of_its_networks_and_metrics(network, metric):
+    classes = {"task": "classification", "labels": {0: "a", 1: "b"}, "training": {"loss": "cross_entropy"}}
+    found = study(**classes, metric=metric, model={"name": network})
+    assert (found.metric, found.model.name, found.out_channels) == (metric, network, 2)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 27])
+def test_a_window_may_have_any_number_of_channels(channels):
+    assert study(data={"channels": channels}).data.channels == channels
+
+
+@pytest.mark.parametrize("unit", ["patient", "recordings", "slices", "examples"])
+def test_a_study_says_what_its_parts_do_not_share(unit):
+    assert study(data={"split_unit": unit}).description()["split_unit"] == unit
