@@ -5,7 +5,8 @@ import silofl
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "custom" / "pyproject.toml").read_text())["project"]
-DEVELOPMENT = {"fire", "jsonschema", "pytest", "pytest-timeout", "ruff", "pre_commit", "pre_commit_hooks"}
+TESTS = {"pytest", "pytest-timeout", "pytest-xdist"}
+DEVELOPMENT = TESTS | {"fire", "jsonschema", "ruff", "pre_commit", "pre_commit_hooks"}
 
 
 def pins():

@@ -7,7 +7,7 @@ from silofl.settings import parse
 from silofl.studies.random_examples import IMAGE, WINDOW, has_own_size, image_shape, random_part
 from silofl.study import Study, load_study
 
-JOBS = Path(__file__).resolve().parents[3] / "jobs"
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
 
 def study_of(job):
