@@ -16,6 +16,7 @@ BELOW = {
     "errors": set(),
     "files": {"errors"},
     "settings": {"errors"},
+    "schema": {"errors"},
     "algorithms": {"errors"},
     "site": {"settings", "errors"},
     "study": {"algorithms", "settings", "errors"},

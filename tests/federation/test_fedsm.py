@@ -210,9 +210,9 @@ def test_a_threshold_that_the_study_sets_is_not_tuned(play):
 
 def test_a_test_of_a_super_model_that_lacks_a_part_is_refused():
     score = {"value": 0.5, "num_cases": 1, "num_excluded": 0, "models": {}, "choices": {}, "by_threshold": []}
-    with pytest.raises(AggregationError, match="site 'east' must send by_threshold, choices, models, selector"):
+    with pytest.raises(AggregationError, match="the test of site 'east': selector must be given; it is missing"):
         check_super_score("east", {"metrics": {"test": score}}, 0)
-    whole = score | {"selector": {}}
+    whole = score | {"selector": {"cases": {}, "slices": {}}}
     assert check_super_score("east", {"metrics": {"test": whole}}, 0) == whole
 
 

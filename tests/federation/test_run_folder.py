@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from silofl.errors import ConfigError
-from silofl.federation.ledger import Round, metrics_csv
-from silofl.federation.run_folder import RunFolder, results
+from silofl.federation.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -53,34 +52,6 @@ def test_the_readme_of_local_training_says_where_the_models_are(play, tmp_path):
     assert not list((folder.path / "model").glob("*.pt"))
 
 
-def test_a_choice_among_rounds_that_fewer_sites_validated_is_said(play):
-    game = play(rounds=2)
-    for count in (3, 2):
-        game.round()
-        sites = list(game.sites)[:count]
-        game.server.note_validation({s: {"value": 0.5, "num_cases": 1, "num_excluded": 0} for s in sites})
-    assert results(game.server, {}, {})["model"] == "best validation, round 1, among the rounds that 3 sites validated"
-
-
-def test_a_site_that_missed_a_round_makes_the_run_incomplete(play, tmp_path):
-    game = play(rounds=2)
-    game.round(absent=("north",))
-    game.server.ledger[0].failed["north"] = "no GPU"
-    game.round()
-    tests = {n: a.meta["metrics"]["test"] for n, a in game.evaluate("test", 2).items()}
-    values = results(game.server, tests, {})
-    assert values["status"] == "INCOMPLETE"
-    assert values["reasons"] == ["site north missed rounds [1] (no GPU); the study allows 0"]
-
-
-def test_a_site_without_a_test_makes_the_run_incomplete_and_its_value_empty(finished):
-    game, tests, _ = finished
-    del tests["west"]
-    values = results(game.server, tests, {"west": "an unexpected MemoryError"})
-    assert values["status"] == "INCOMPLETE" and values["sites"]["west"] is None
-    assert "site west did not test the model (an unexpected MemoryError)" in values["reasons"]
-
-
 def test_a_failed_run_says_why(finished):
     game, _, folder = finished
     folder.write_failure("round 1 must have answers of at least 2 sites, not 1")
@@ -99,19 +70,6 @@ def test_a_run_goes_on_from_its_checkpoint(finished):
     assert folder.load() is None
     folder.save(game.server)
     assert folder.load().finished_rounds == 2
-
-
-def test_metrics_are_one_row_a_round_site_and_part():
-    record = Round(1, asked=["a"], answered=["a"], metrics={"a": {"loss": 0.5, "drift": 2.0}})
-    record.validation = {"a": {"value": 0.25, "num_cases": 2, "num_excluded": 0}}
-    lines = metrics_csv([record], "dice", 1, {"a": {"value": 0.75}}).splitlines()
-    assert lines[0] == "round,site,part,metric,value"
-    assert lines[1:] == [
-        "1,a,training,loss,0.5",
-        "1,a,training,drift,2.0",
-        "1,a,validation,dice,0.25",
-        "1,a,test,dice,0.75",
-    ]
 
 
 def test_results_are_copied_without_the_checkpoint_for_who_downloads_the_job(finished, tmp_path):

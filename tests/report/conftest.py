@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ import yaml
 from silofl.federation.ledger import Round
 from silofl.report.folder import Pictures, SelectorFeatures
 from silofl.report.method_rows import Method
+from silofl.training.site_score import SiteScore
 
 RUN_ID = "small-1"
 RECIPE = {
@@ -119,7 +121,7 @@ def record():
             "weights": {site: {"east": 0.25, "west": 0.75} for site in scores},
             "examples": {"east": 10, "west": 30},
             "metrics": {site: {"loss": 1 / number, "drift": 0.1} for site in scores},
-            "validation": {s: {"value": v, "num_cases": 1, "num_excluded": 0} for s, v in scores.items()},
+            "validation": {s: SiteScore(value=v, num_cases=1, num_excluded=0) for s, v in scores.items()},
             "drift": 0.1,
             "bytes_to": dict.fromkeys(scores, 1_000_000),
             "bytes_from": dict.fromkeys(scores, 500_000),
@@ -207,10 +209,8 @@ def super_record(record):
 
     def build(number=1, accuracy=0.5, **changes):
         made = record(number, **changes)
-        for score in made.validation.values():
-            score["models"] = {"global": 0.3, "personal": 0.5}
-            if accuracy is not None:
-                score["selector_accuracy"] = accuracy
+        more = {"models": {"global": 0.3, "personal": 0.5}, "selector_accuracy": accuracy}
+        made.validation = {site: replace(score, **more) for site, score in made.validation.items()}
         return made
 
     return build

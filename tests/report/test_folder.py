@@ -64,7 +64,11 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, name):
     [
         ("results.json", '{"status": ', "results.json must be JSON; it is broken"),
         ("results.json", "[]", "results.json must hold a JSON dict, not list"),
-        ("ledger.json", '[{"started_at": ""}]', "ledger.json must hold rounds with all their keys"),
+        (
+            "ledger.json",
+            '[{"started_at": ""}]',
+            "ledger.json: round must be given; it is missing; read it with the version",
+        ),
         ("weights.json", "{}", "weights.json must hold a JSON list, not dict"),
         ("weights.json", '[{"round": 1}]', "weights.json must hold sites with their weights and distances"),
     ],

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.algorithms.mixing import check_array
-from silofl.errors import AggregationError
+from silofl.errors import AggregationError, ConfigError
+from silofl.training.site_score import SiteScore, SuperScore
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def check_numbers(site: str, meta: dict[str, Any]) -> None:
     check_score(site, "validation", meta)
 
 
-def check_score(site: str, part: str, meta: dict[str, Any]) -> dict[str, Any] | None:
+def check_score(site: str, part: str, meta: dict[str, Any], kind: type[SiteScore] = SiteScore) -> dict[str, Any] | None:
     """Return a site's score on a part of its data; None where that part is empty or was not asked for.
 
     Raises:
@@ -82,17 +83,20 @@ def check_score(site: str, part: str, meta: dict[str, Any]) -> dict[str, Any] | 
     except (TypeError, ValueError):
         raise AggregationError(f"site {site!r} must send its {part} as plain finite values, not {score}") from None
     _check_tables(site, part, score)
+    try:
+        kind.from_dict(score, f"the {part} of site {site!r}")
+    except ConfigError as error:
+        raise AggregationError(str(error)) from None
     return score
 
 
 def check_super_score(site: str, meta: dict[str, Any], num_thresholds: int) -> dict[str, Any] | None:
     """Return a site's test of a super model; the errors of `check_score`, and one where a part of it is missing."""
-    score = check_score(site, "test", meta)
-    parts = {"models", "choices", "selector", "by_threshold"}
-    if score is not None and not (parts <= score.keys() and len(score["by_threshold"]) == num_thresholds):
+    score = check_score(site, "test", meta, SuperScore)
+    if score is not None and len(score["by_threshold"]) != num_thresholds:
         raise AggregationError(
-            f"site {site!r} must send {', '.join(sorted(parts))} with its test, for {num_thresholds} thresholds, not "
-            f"only {', '.join(sorted(score))}"
+            f"site {site!r} must send by_threshold with its test for {num_thresholds} thresholds, not "
+            f"{len(score['by_threshold'])}"
         )
     return score
 

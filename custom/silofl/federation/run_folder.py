@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ import numpy as np
 import torch
 import yaml
 
-from silofl import __version__
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import ConfigError
-from silofl.federation.ledger import Round, metrics_csv
+from silofl.federation.ledger import metrics_csv
+from silofl.federation.outcome import finished_results, without_numbers
 from silofl.federation.server import Models, ServerRounds
 from silofl.federation.super_rounds import SuperRounds, single_contents
 from silofl.files import held, load_tensors, save_tensors, write_json, write_text
@@ -25,7 +25,6 @@ from silofl.inference.directory import write as write_super_model
 from silofl.models import build_plain_model
 from silofl.models.parts import AMPLITUDE, home_names
 from silofl.study import Study
-from silofl.training.metrics import pooled_score
 
 RESULTS = ("results.json", "ledger.json", "weights.json", "metrics.csv", "model", SUPER_MODEL)
 IS_FIXED = "input_norm.is_fixed"
@@ -89,13 +88,12 @@ class RunFolder:
         contents = together.contents() if together else single_contents(server)
         if contents is not None:
             write_super_model(self.path / SUPER_MODEL, contents)
-        write_json(self.path / "results.json", results(server, tests, missing or {}) | _super_results(together, tests))
+        results = finished_results(server, tests, missing or {}, together)
+        write_json(self.path / "results.json", results.as_dict())
 
     def write_failure(self, reason: str) -> None:
         """Write a result that says why there is none."""
-        nothing = dict.fromkeys(("best_round", "model", "mean", "spread", "pooled"))
-        values = _description(self.study) | {"status": "FAILED", "reasons": [reason], "sites": {}} | nothing
-        write_json(self.path / "results.json", values)
+        write_json(self.path / "results.json", without_numbers(self.study, "FAILED", [reason]).as_dict())
 
     def copy_results(self, target: Path) -> None:
         """Copy what the run came to, without its checkpoint, to a folder elsewhere; the same folder is left alone."""
@@ -109,7 +107,8 @@ class RunFolder:
                 shutil.copy2(self.path / name, target / name)
 
     def _write_metrics(self, server: ServerRounds, tests: Mapping[str, dict[str, Any]]) -> None:
-        text = metrics_csv(server.ledger, self.study.metric, server.reported_round(), dict(tests))
+        values = {site: test["value"] for site, test in tests.items()}
+        text = metrics_csv(server.ledger, self.study.metric, server.reported_round(), values)
         write_text(self.path / "metrics.csv", text)
 
     def _save_models(self, name: str, server: ServerRounds, models: Models) -> None:
@@ -120,104 +119,6 @@ class RunFolder:
         for file, own in named.items():
             if own:
                 save_tensors(self.path / "model" / f"{file}.pt", _state_dict(own, server.amplitude))
-
-
-def results(server: ServerRounds, tests: Mapping[str, dict[str, Any]], missing: Mapping[str, str]) -> dict[str, Any]:
-    """Return a finished run's result: one value a site, their mean, and the mean over all cases together."""
-    number = server.reported_round()
-    values = {site: tests[site]["value"] if site in tests else None for site in server.models}
-    known = [value for value in values.values() if value is not None]
-    reasons = _shortcomings(server, tests, missing)
-    return _description(server.study) | {
-        "status": "INCOMPLETE" if reasons else "COMPLETE",
-        "reasons": reasons,
-        "run": server.run,
-        "best_round": number,
-        "model": _chosen(server),
-        "sites": values,
-        "mean": float(np.mean(known)) if known else None,
-        "spread": float(np.std(known)) if known else None,
-        "pooled": pooled_score(list(tests.values()), server.study.metric),
-        "cases": {site: score["num_cases"] for site, score in tests.items()},
-        "excluded_cases": {site: score["num_excluded"] for site, score in tests.items()},
-        "by_label": {site: _named(server.study, score.get("labels") or {}) for site, score in tests.items()},
-        **_classification_results(server.study, tests),
-        "validation": server.ledger[number - 1].validation,
-    }
-
-
-def _classification_results(study: Study, tests: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the other metrics of each site, and its test cases by class."""
-    if study.task != "classification":
-        return {}
-    return {
-        "also": {site: score.get("also") or {} for site, score in tests.items()},
-        "label_cases": {site: _named(study, score.get("label_cases") or {}) for site, score in tests.items()},
-    }
-
-
-def _named(study: Study, by_label: Mapping[str, float]) -> dict[str, float]:
-    """Return values by label under the labels' names."""
-    names = {"0": "background"} | {str(number): name for number, name in study.labels.items()}
-    return {names.get(label, label): value for label, value in by_label.items()}
-
-
-def _super_results(together: SuperRounds | None, tests: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return what a super model's result says more: the value of each model, whom the selector chose, by threshold."""
-    if together is None:
-        return {}
-    selector = together.server.reported_selector()
-    return {
-        "models": {site: test["models"] for site, test in tests.items()},
-        "choices": {site: test["choices"] for site, test in tests.items()},
-        "selector": {"outputs": list(selector.outputs)}
-        | {unit: {site: test["selector"][unit] for site, test in tests.items()} for unit in ("cases", "slices")},
-        "threshold": together.threshold,
-        "threshold_without": together.refused,
-        "by_threshold": _by_threshold(together.thresholds, [test["by_threshold"] for test in tests.values()]),
-    }
-
-
-def _by_threshold(thresholds: Sequence[float], tables: list[list[list[float]]]) -> list[dict[str, float]]:
-    """Return for each threshold the mean over sites of their cases' mean value."""
-    rows = []
-    for number, threshold in enumerate(thresholds):
-        means = [table[number][0] / table[number][1] for table in tables if table[number][1]]
-        if means:
-            rows.append({"threshold": threshold, "value": float(np.mean(means))})
-    return rows
-
-
-def _description(study: Study) -> dict[str, Any]:
-    return study.description() | {"version": __version__}
-
-
-def _chosen(server: ServerRounds) -> str:
-    """Return how the reported round was chosen."""
-    number = server.reported_round()
-    if server.best_round is None:
-        return f"last round, {number}: no validation data"
-    counts = {record.rank[0] for record in server.ledger if record.rank}
-    among = f", among the rounds that {max(counts)} sites validated" if len(counts) > 1 else ""
-    return f"best validation, round {number}{among}"
-
-
-def _shortcomings(server: ServerRounds, tests: Mapping[str, dict[str, Any]], missing: Mapping[str, str]) -> list[str]:
-    """Return why a finished run is not complete: sites that missed too many rounds, or the test."""
-    allowed = server.study.federation.max_missed_rounds
-    reasons = []
-    for site in server.models:
-        missed = [record.round for record in server.ledger if site in record.missed]
-        if len(missed) > allowed:
-            last = next(r for r in reversed(server.ledger) if site in r.missed)
-            reasons.append(f"site {site} missed rounds {missed} ({_reason(last, site)}); the study allows {allowed}")
-        if site not in tests:
-            reasons.append(f"site {site} did not test the model ({missing.get(site, 'no answer')})")
-    return reasons
-
-
-def _reason(record: Round, site: str) -> str:
-    return record.failed.get(site) or record.refused.get(site) or "no answer in time"
 
 
 def _state_dict(arrays: Arrays, amplitude: np.ndarray | None) -> dict[str, torch.Tensor]:

@@ -215,7 +215,7 @@ class ServerRounds:
         if not self.ledger:
             return
         record = self.ledger[-1]
-        record.validation = {site: score for site, score in scores.items() if score}
+        record.note_validation(scores)
         best = self.ledger[self.best_round - 1].rank if self.best_round else None
         if record.rank is not None and (best is None or record.rank > best):
             self.best_round, self.best_models = record.round, dict(self.models)

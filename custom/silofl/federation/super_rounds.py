@@ -13,6 +13,7 @@ from silofl.federation.server import ServerRounds
 from silofl.federation.super_message import complete_state, contents_of, super_arrays
 from silofl.inference.contents import Contents
 from silofl.models.members import GLOBAL, SELECTOR, with_role
+from silofl.schema import plain
 
 
 @dataclass
@@ -88,7 +89,7 @@ def super_facts(server: ServerRounds) -> dict[str, Any]:
         "run": server.run,
         "rounds": server.finished_rounds,
         "reported_round": number,
-        "validation": server.ledger[number - 1].validation,
+        "validation": plain(server.ledger[number - 1].validation),
     }
 
 

@@ -33,7 +33,7 @@ def training_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, 
 
 def model_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None) -> bytes | None:
     """Draw the validation of global and personalised models, and the selector's accuracy; None without such models."""
-    if not any("models" in score for record in ledger for score in record.validation.values()):
+    if not any(score.models for record in ledger for score in record.validation.values()):
         return None
     values = {f"Global model: {metric}": _value_of("global"), f"Personalised models: {metric}": _value_of("personal")}
     if any(selector_accuracy(record, site) is not None for record in ledger for site in sites):
@@ -102,12 +102,14 @@ def run_curves(ledgers: Mapping[str, Sequence[Round]], sites: Sequence[str]) -> 
 
 def validation_value(record: Round, site: str) -> float | None:
     """Return a site's validation of the model that a round made."""
-    return record.validation.get(site, {}).get("value")
+    score = record.validation.get(site)
+    return score and score.value
 
 
 def selector_accuracy(record: Round, site: str) -> float | None:
     """Return the share of a site's validation slices that the selector of a round takes for this site's."""
-    return record.validation.get(site, {}).get("selector_accuracy")
+    score = record.validation.get(site)
+    return score and score.selector_accuracy
 
 
 def mean_validation(record: Round) -> float | None:
@@ -116,7 +118,11 @@ def mean_validation(record: Round) -> float | None:
 
 
 def _value_of(model: str) -> Value:
-    return lambda record, site: record.validation.get(site, {}).get("models", {}).get(model)
+    def value(record: Round, site: str) -> float | None:
+        score = record.validation.get(site)
+        return score.models.get(model) if score and score.models else None
+
+    return value
 
 
 def _mean_of(value: Value, sites: Sequence[str], record: Round) -> float | None:

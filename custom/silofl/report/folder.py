@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.errors import ConfigError
-from silofl.federation.ledger import Round
+from silofl.federation.ledger import Round, read_ledger
 from silofl.study import Study, load_study
 
 J = TypeVar("J", dict, list)
@@ -155,7 +155,7 @@ def read_run(path: Path) -> RunRecords:
     Raises:
         ConfigError: The folder is no run, or one of its files is broken.
     """
-    found, rounds = _read_json(path / "results.json", dict), _read_json(path / "ledger.json", list)
+    found, rounds = _read_json(path / "results.json", dict), read_ledger(path)
     if found is None and rounds is None and not (path / "run.json").is_file():
         raise ConfigError(f"{path} must be the folder of a run; it holds no results.json, ledger.json or run.json")
     study = _study(path)
@@ -165,8 +165,8 @@ def read_run(path: Path) -> RunRecords:
     features = _of_sites(path, results, "selector.npz", SelectorFeatures)
     labels = study.labels if study else _numbered_labels(pictures)
     unseen = _read_json(path / "unseen.json", dict)
-    ledger, weights = _ledger(path, rounds or []), _site_weights(path)
-    return RunRecords(path, results, ledger, labels, pictures, features, unseen, weights)
+    weights = _site_weights(path)
+    return RunRecords(path, results, rounds or [], labels, pictures, features, unseen, weights)
 
 
 def _read_json(path: Path, kind: type[J]) -> J | None:
@@ -181,16 +181,6 @@ def _read_json(path: Path, kind: type[J]) -> J | None:
     if not isinstance(value, kind):
         raise ConfigError(f"{path} must hold a JSON {kind.__name__}, not {type(value).__name__}; restore it")
     return value
-
-
-def _ledger(path: Path, rounds: list[dict[str, Any]]) -> list[Round]:
-    try:
-        return [Round.from_dict(record) for record in rounds]
-    except (KeyError, TypeError):
-        raise ConfigError(
-            f"{path / 'ledger.json'} must hold rounds with all their keys; it does not: "
-            "read it with the version of silofl that wrote it"
-        ) from None
 
 
 def _site_weights(path: Path) -> list[SiteWeights]:
