@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from runs import Choices, Run, best_choices, unlike, words
 
 from silofl.data.phantoms import make_phantoms
-from silofl.report.methods import Method, markdown, methods_table
-from silofl.report.methods_notes import notes_of
+from silofl.federation.results import Results
+from silofl.report.comparison import Method
+from silofl.report.methods import methods_notes, methods_table
+from silofl.report.tables import markdown
 
 DEVELOPMENT = 0
 SEARCH = (("model", "normalization", ("batch", "instance", "group")), ("training", "learning_rate", (0.003, 0.001)))
@@ -39,10 +40,10 @@ def main() -> None:
         Method(name, {seed: run(options.out, job, seed, rounds, choices) for seed in seeds})
         for name, job, choices in runs
     ]
-    print(markdown(methods_table(methods, len(seeds)), notes_of(methods, seeds)))
+    print(markdown(methods_table(methods, len(seeds)), methods_notes(methods, seeds)))
 
 
-def run(out: Path, job: str, seed: int, rounds: int, choices: Choices) -> dict[str, Any]:
+def run(out: Path, job: str, seed: int, rounds: int, choices: Choices) -> Results:
     """Return the result of one run on the phantoms of a seed, from an earlier call where there is one."""
     choices = unlike(job, choices)
     name = "-".join([job, *words(choices), f"{seed}", f"{rounds}rounds"])

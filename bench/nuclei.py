@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from runs import Choices, Run, best_choices, silofl, unlike, words
 
+from silofl.federation.results import Results
+
 JOB = "fedavg_nuclei"
 SEEDS = (0, 1, 2)
 PERTURBED = {"step": "perturbed"}
@@ -82,7 +84,7 @@ def _fedavg(changes: Choices, seeds: tuple[int, ...]) -> Method:
     return Method("FedAvg at its best", {"name": "fedavg"}, normalization, seeds, others)
 
 
-def run(method: Method, seed: int, data: Path, options: argparse.Namespace) -> dict[str, Any]:
+def run(method: Method, seed: int, data: Path, options: argparse.Namespace) -> Results:
     """Return the result of one run, from an earlier call where there is one."""
     choices = {"algorithm": method.algorithm, "model": {"normalization": method.normalization}}
     choices |= unlike(JOB, method.changes)
@@ -90,24 +92,24 @@ def run(method: Method, seed: int, data: Path, options: argparse.Namespace) -> d
     return Run(name, JOB, choices, seed, options.rounds).result(options.out, data)
 
 
-def table(rows: list[tuple[Method, list[dict[str, Any]]]]) -> str:
+def table(rows: list[tuple[Method, list[Results]]]) -> str:
     """Return the table in Markdown: mean over seeds, deviation over seeds where there are several."""
     lines = ["| method | BatchNorm | seeds | Dice, mean of sites | spread over sites | pooled | lowest site |"]
     lines.append("|---|---|---|---|---|---|---|")
     for method, results in rows:
-        site_means = {site: np.mean([r["sites"][site] for r in results]) for site in results[0]["sites"]}
+        site_means = {site: np.mean([r.sites[site] for r in results]) for site in results[0].sites}
         lowest = min(site_means, key=site_means.get)
         cells = [method.name, _batchnorm(method, results[0]), str(len(results))]
-        cells += [_mean([r[key] for r in results]) for key in ("mean", "spread", "pooled")]
+        cells += [_mean([getattr(r, key) for r in results]) for key in ("mean", "spread", "pooled")]
         cells.append(f"{site_means[lowest]:.3f} ({lowest})")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _batchnorm(method: Method, result: dict[str, Any]) -> str:
+def _batchnorm(method: Method, result: Results) -> str:
     others = ", ".join(f"{k} {v}" for part in method.changes.values() for k, v in part.items())
     kinds = {
-        "batch": {"nothing": "shared", "batchnorm": "local", "everything": "local"}[result["recipe"]["stays_home"]]
+        "batch": {"nothing": "shared", "batchnorm": "local", "everything": "local"}[result.recipe_value("stays_home")]
     }
     kind = kinds.get(method.normalization, method.normalization.removeprefix("batch_"))
     return f"{kind} ({others})" if others else kind

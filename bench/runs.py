@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from silofl.federation.results import Results, read_results
 from silofl.studies.simulation import guard_batchnorm
 from silofl.study import load_study
 
@@ -44,16 +44,16 @@ class Run:
     seed: int
     rounds: int
 
-    def result(self, out: Path, data: Path) -> dict[str, Any]:
+    def result(self, out: Path, data: Path) -> Results:
         """Return the run's result on the sites' data, from an earlier call into the same folder where there is one."""
         folder = out / "runs" / self.name
-        if not (folder / "results.json").is_file():
+        if read_results(folder) is None:
             shutil.rmtree(folder, ignore_errors=True)
             print("running", self.name, flush=True)
             limits = ("--rounds", str(self.rounds), "--seed", str(self.seed))
             job = self._write_job(out / "jobs" / self.name)
             silofl("simulate", str(job), "--data", str(data), "--out", str(folder), *limits)
-        return json.loads((folder / "results.json").read_text())
+        return read_results(folder)
 
     def _write_job(self, folder: Path) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
@@ -80,7 +80,7 @@ def unlike(job: str, choices: Choices) -> Choices:
     }
 
 
-def best_choices(search: Search, run: Callable[[Choices], dict[str, Any]]) -> Choices:
+def best_choices(search: Search, run: Callable[[Choices], Results]) -> Choices:
     """Return the choices with which FedAvg validates best, one after the other, each by the mean over the sites."""
     chosen: Choices = {}
     for section, key, values in search:
@@ -88,7 +88,7 @@ def best_choices(search: Search, run: Callable[[Choices], dict[str, Any]]) -> Ch
         for value in values:
             choices = deepcopy(chosen)
             choices.setdefault(section, {})[key] = value
-            scores[value] = float(np.mean([score["value"] for score in run(choices)["validation"].values()]))
+            scores[value] = float(np.mean([score.value for score in run(choices).tested.validation.values()]))
         print("FedAvg, validation by", f"{section}.{key}:", {value: round(score, 4) for value, score in scores.items()})
         chosen.setdefault(section, {})[key] = max(scores, key=scores.get)
     return chosen

@@ -9,7 +9,6 @@ is signed and submitted by the study lead, its result downloaded and drawn; then
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import time
@@ -28,9 +27,10 @@ from rich.console import Console
 
 from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError, ExitCode, TrainingError
+from silofl.federation.results import read_results
 from silofl.report.pages import write_report
-from silofl.report.progress import RoundLines
 from silofl.report.tables import print_results
+from silofl.studies.progress import RoundLines
 from silofl.studies.simulation import study_file
 from silofl.study import load_study
 
@@ -109,10 +109,10 @@ def _carry_out(network: Network, job: Path, data: Path, out: Path, console: Cons
     found = sorted(downloaded.rglob("results.json"))
     if not found:
         raise TrainingError(f"{downloaded} must hold a result; NVFlare says {status}: see {out / 'logs'}")
-    results = json.loads(found[0].read_text())
+    results = read_results(found[0].parent)
     print_results(results, console)
     console.print(f"downloaded to {found[0].parent}; report: {write_report(found[0].parent)}")
-    return ExitCode[results["status"]]
+    return ExitCode[results.status]
 
 
 if __name__ == "__main__":

@@ -241,7 +241,7 @@ def _import(options: argparse.Namespace) -> int:
     )
     summary = import_layout(options.layout, options.source, options.target, settings)
     if summary.classes:
-        from silofl.report.partition import print_partition, write_partition
+        from silofl.report.maps import print_partition, write_partition
 
         write_partition(options.target, summary.classes)
     if options.json:

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -12,6 +13,7 @@ from silofl.report.sentences import (
     split_sentence,
     unfinished_sentence,
 )
+from silofl.study import SplitUnit
 
 
 def answers(**changes):
@@ -95,9 +97,9 @@ def test_stateless_batchnorm_carries_its_catch():
     assert normalization_label(None) == "-"
 
 
-def test_caveats_are_said_only_where_they_hold():
-    assert caveats({"split_unit": "patient", "normalization": "batch"}) == []
-    found = caveats({"split_unit": "slices", "normalization": "batch_stateless"})
+def test_caveats_are_said_only_where_they_hold(results):
+    assert caveats(results()) == []
+    found = caveats(results(split_unit="slices", normalization="batch_stateless"))
     assert found[0].startswith("same person in training and test")
     assert found[1].startswith("a prediction depends on the batch it stands in")
 
@@ -123,16 +125,29 @@ def test_adafed_tells_lambda_and_the_statistics_that_sites_are_compared_by(chang
     assert "keeps lambda = 0.5 of itself" in mixing and words in mixing
 
 
-@pytest.mark.parametrize("unit", ["slices", "recordings", "windows", "beats"])
-def test_every_split_that_is_not_by_patient_says_who_is_in_both(unit):
+@pytest.mark.parametrize(
+    ("unit", "words"),
+    [
+        ("slices", "the data are split by slice;"),
+        ("recordings", "by recording, so that recordings are apart but not persons;"),
+        ("examples", "by single examples, and examples of one recording stand in both;"),
+        ("beats", "the data are split by beats;"),
+    ],
+)
+def test_every_split_that_is_not_by_patient_says_who_is_in_both(results, unit, words):
     assert split_sentence(unit).startswith(f"by {unit}, same person in training and test")
-    assert caveats({"split_unit": unit})[0].startswith("same person in training and test")
+    caveat = caveats(results(split_unit=unit))[0]
+    assert caveat.startswith("same person in training and test") and words in caveat
+
+
+def test_every_split_that_a_study_knows_has_a_sentence_of_its_own(results):
+    for unit in {*get_args(SplitUnit)} - {"patient"}:
+        assert f"split by {unit};" not in caveats(results(split_unit=unit))[0]
 
 
 def test_recordings_are_said_to_be_apart():
     assert "recordings are apart" in split_sentence("recordings")
-    assert "recordings are apart" in caveats({"split_unit": "recordings"})[0]
-    assert "apart" not in split_sentence("windows")
+    assert "apart" not in split_sentence("examples")
 
 
 def test_a_split_by_patient_has_no_catch():

@@ -9,8 +9,10 @@ from silofl.data.phantoms import UNSEEN_SITE, make_phantoms
 from silofl.errors import ConfigError
 from silofl.studies import simulate
 from silofl.studies.simulate import Simulation, settled
+from silofl.studies.simulation import study_file
+from silofl.study import load_study
 
-from .conftest import JOB
+from .conftest import JOB, write_result
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +29,7 @@ def finished(tmp_path, with_coast):
         shutil.copytree(JOB, tmp_path / "job")
         settings = {"data": str(with_coast), "sites": ["north", "south"], "threads": 2, "left_out": UNSEEN_SITE}
         (tmp_path / "run.json").write_text(json.dumps(settings))
-        results = {"status": status, "study": "small", "run": "run-1", "best_round": 1, "sites": {"north": 0.5}}
-        (tmp_path / "results.json").write_text(json.dumps(results))
+        write_result(tmp_path, load_study(study_file(JOB)), status=status, sites={"north": 0.5})
         return tmp_path
 
     return make

@@ -218,6 +218,10 @@ class Results:
         """All that the result says of each site, in the order of its sites."""
         return {site: self._of_site(site) for site in self.sites}
 
+    def recipe_value(self, key: str) -> object:
+        """Return what the recipe says under a key; None where it does not know the key."""
+        return self.recipe.get(key)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the content of results.json."""
         return plain(self)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any
 from rich.console import Console
 
 from silofl.errors import ConfigError, ExitCode, SiloFLError
+from silofl.federation.results import Results, read_results
 from silofl.files import write_json, write_text
-from silofl.report.ledger_tables import duration
-from silofl.report.methods import Method, compared, markdown, methods_table, methods_values
-from silofl.report.methods_notes import is_comparable, notes_of
-from silofl.report.tables import print_lines, print_table
+from silofl.report.comparison import Method, method_sites
+from silofl.report.methods import is_comparable, methods_notes, methods_table, methods_values
+from silofl.report.tables import duration, markdown, print_lines, print_table
 from silofl.studies import pooled as centralised
 from silofl.studies import simulate
 from silofl.studies.compared_runs import CENTRALISED, Comparison, Run, planned
@@ -70,7 +69,7 @@ def collected(runs: Sequence[Run], failures: Mapping[Path, str]) -> list[Method]
     """
     methods = []
     for name in dict.fromkeys(run.name for run in runs):
-        results: dict[int, Any] = {}
+        results: dict[int, Results] = {}
         unfinished = {}
         for run in (run for run in runs if run.name == name):
             try:
@@ -90,17 +89,17 @@ def _carry_out(run: Run, console: Console) -> int:
     return simulate.start(run.job, run.path, run.wanted, run.changes, console)
 
 
-def _result(run: Run, failure: str | None) -> dict[str, Any]:
+def _result(run: Run, failure: str | None) -> Results:
     """Return a run's result.
 
     Raises:
         ConfigError: The run has no numbers, for the reason that is given.
     """
-    path = run.path / "results.json"
-    results = json.loads(path.read_text()) if failure is None and path.is_file() else {}
-    if results.get("status") not in ("COMPLETE", "INCOMPLETE"):
-        why = failure or "; ".join(results.get("reasons", [])) or f"it ended early, and {run.path / 'log.txt'} says why"
-        raise ConfigError(why)
+    results = read_results(run.path) if failure is None else None
+    if results is None:
+        raise ConfigError(failure or f"it ended early, and {run.path / 'log.txt'} says why")
+    if not results.is_finished:
+        raise ConfigError("; ".join(results.reasons))
     if run.name != CENTRALISED:
         return results
     return centralised.by_their_sites(results, centralised.read_scores(run.path, results))
@@ -108,24 +107,24 @@ def _result(run: Run, failure: str | None) -> dict[str, Any]:
 
 def _show(methods: Sequence[Method], runs: Sequence[Run], seeds: Sequence[int], out: Path, console: Console) -> None:
     """Print the table with its notes, and write both."""
-    table, notes = methods_table(methods, len(seeds), is_comparable(methods)), notes_of(methods, seeds)
+    table, notes = methods_table(methods, len(seeds), is_comparable(methods)), methods_notes(methods, seeds)
     console.print()
     print_table(table, console)
     print_lines(["", *notes], console)
     write_text(out / "table.md", markdown(table, notes))
-    values = {"seeds": list(seeds), "sites": compared(methods), "rows": methods_values(methods), "notes": notes}
+    values = {"seeds": list(seeds), "sites": method_sites(methods), "rows": methods_values(methods), "notes": notes}
     write_json(out / "table.json", values | {"runs": [_described(run, methods) for run in runs]})
     console.print(f"table: {out / 'table.md'}, {out / 'table.json'}", markup=False)
 
 
 def _described(run: Run, methods: Sequence[Method]) -> dict[str, Any]:
     (method,) = (method for method in methods if method.name == run.name)
-    status = method.results[run.seed]["status"] if run.seed in method.results else "FAILED"
+    status = method.results[run.seed].status if run.seed in method.results else "FAILED"
     return {"name": run.name, "seed": run.seed, "folder": str(run.path), "status": status}
 
 
 def _exit_code(methods: Sequence[Method]) -> int:
     if any(method.unfinished for method in methods):
         return ExitCode.FAILED
-    statuses = {run["status"] for method in methods for run in method.results.values()}
+    statuses = {run.status for method in methods for run in method.results.values()}
     return ExitCode.INCOMPLETE if "INCOMPLETE" in statuses else ExitCode.COMPLETE

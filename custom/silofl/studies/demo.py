@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -10,10 +9,11 @@ from rich.console import Console
 
 from silofl.data.phantoms import SITES, UNSEEN_SITE, make_phantoms
 from silofl.errors import ExitCode
+from silofl.federation.results import read_results
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import FOLDER
+from silofl.report.comparison import print_comparison
 from silofl.report.pages import write_comparison
-from silofl.report.tables import print_comparison
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation
 
@@ -52,7 +52,7 @@ def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console
         runs.append(run)
     report = write_comparison(runs, out / "report.html")
     console.print()
-    print_comparison([json.loads((run / "results.json").read_text()) for run in runs], console)
+    print_comparison([results for run in runs if (results := read_results(run))], console)
     code = _predict_unseen(out, data, len(JOBS) + 2, console)
     console.print(f"\nReport with pictures: {report}")
     console.print(f"The demonstration took {(time.monotonic() - started) / 60:.1f} minutes.")

@@ -9,7 +9,6 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 from rich.console import Console
@@ -18,17 +17,18 @@ from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
 from silofl.federation.alone import run_alone
+from silofl.federation.results import Results, read_results
 from silofl.files import held, write_json, write_text
 from silofl.flare.workspace import prepare_workspace
 from silofl.models.pretrained import read_pretrained
 from silofl.report.pages import write_report
-from silofl.report.progress import RoundLines
+from silofl.report.super_model import print_unseen
 from silofl.report.tables import print_results
-from silofl.report.unseen_tables import print_unseen
 from silofl.site import Server, Site
 from silofl.studies.everyone import everyone
 from silofl.studies.leave_out import unseen_result
 from silofl.studies.processes import ProcessTree
+from silofl.studies.progress import RoundLines
 from silofl.studies.simulation import Simulation, check_pretrained, guard_batchnorm, settled, study_file
 from silofl.study import Study, load_study
 from silofl.training.device import choose_device
@@ -193,34 +193,20 @@ def _keep_tensorboard(workspace: Path, run: Path) -> None:
 
 def is_finished(run: Path) -> bool:
     """Return whether a run has its result; a FAILED one can be resumed."""
-    results = _results(run)
-    return results is not None and results["status"] in ("COMPLETE", "INCOMPLETE")
-
-
-def _results(run: Path) -> dict[str, Any] | None:
-    """Return the result in a run's folder, None where there is none yet."""
-    path = run / "results.json"
-    if not path.is_file():
-        return None
-    try:
-        results = json.loads(path.read_text())
-    except ValueError:
-        results = None
-    if not isinstance(results, dict) or "status" not in results:
-        raise ConfigError(f"{path} must be a result that silofl wrote; it is broken: delete it and resume")
-    return results
+    results = read_results(run)
+    return results is not None and results.is_finished
 
 
 def _outcome(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
     """Print and draw what the run came to, test it on the site that was left out; return its exit code."""
-    results = _results(run)
+    results = read_results(run)
     if results is None:
         console.print(f"the run ended without a result; {run / 'log.txt'} says why; to go on: silofl resume {run}")
         return ExitCode.FAILED
-    if study.task == "classification" and results["status"] != "FAILED" and "everyone" not in results:
+    if study.task == "classification" and results.is_finished and results.everyone is None:
         results = _with_everyone(run, results, simulation, study, console)
     print_results(results, console)
-    code = ExitCode[results["status"]]
+    code = ExitCode[results.status]
     if simulation.left_out is not None and code != ExitCode.FAILED:
         code = max(code, _show_unseen(run, simulation, study, console))
     try:
@@ -230,17 +216,15 @@ def _outcome(run: Path, simulation: Simulation, study: Study, console: Console) 
     return code
 
 
-def _with_everyone(
-    run: Path, results: dict[str, Any], simulation: Simulation, study: Study, console: Console
-) -> dict[str, Any]:
+def _with_everyone(run: Path, results: Results, simulation: Simulation, study: Study, console: Console) -> Results:
     """Add to the result what each site's model makes of all sites' test data."""
     sites = replace(simulation, left_out=None)
     try:
-        results = results | {"everyone": everyone(run, read_data(study, sites, run))}
+        results = replace(results, everyone=everyone(run, read_data(study, sites, run)))
     except (SiloFLError, OSError) as error:
         console.print(f"no test on all sites' test data together: {error}", markup=False)
         return results
-    write_json(run / "results.json", results)
+    write_json(run / "results.json", results.as_dict())
     return results
 
 

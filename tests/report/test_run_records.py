@@ -1,27 +1,29 @@
+import json
 import os
 
 import numpy as np
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.report.folder import UNFINISHED, read_run
+from silofl.federation.results import UNFINISHED
+from silofl.report.run_records import UnseenTest, read_run, run_names
 
 
 def test_a_finished_run_is_read_whole(finished):
     run = read_run(finished())
-    assert (run.results["mean"], len(run.ledger), run.labels) == (0.625, 2, {1: "organ"})
+    assert (run.results.mean, len(run.ledger), run.labels) == (0.625, 2, {1: "organ"})
     assert sorted(run.pictures) == run.sites == ["east", "west"]
 
 
 def test_a_run_without_result_is_unfinished_and_described_by_its_study(run, record):
     found = read_run(run().study(seed=7).ledger(record(1)).path).results
-    assert (found["status"], found["algorithm"], found["seed"]) == (UNFINISHED, "fedavg", 7)
-    assert found["recipe"]["stays_home"] == "nothing"
+    assert (found.status, found.algorithm, found.seed) == (UNFINISHED, "fedavg", 7)
+    assert found.recipe_value("stays_home") == "nothing"
 
 
 def test_a_run_at_a_server_has_no_study_and_still_can_be_read(run, record):
     records = read_run(run("nuclei-1").ledger(record(1)).path)
-    assert (records.results["study"], records.labels, records.pictures) == ("nuclei-1", {}, {})
+    assert (records.results.study, records.labels, records.pictures) == ("nuclei-1", {}, {})
 
 
 @pytest.mark.parametrize(("files", "is_simulation"), [({"run.json": {}}, True), ({"ledger.json": []}, False)])
@@ -29,7 +31,7 @@ def test_only_a_simulation_can_be_resumed_by_the_command_line(run, files, is_sim
     folder = run()
     for name, value in files.items():
         folder.json(name, value)
-    assert read_run(folder.path).can_resume_here is is_simulation
+    assert read_run(folder.path).is_simulation is is_simulation
 
 
 def test_without_a_result_the_best_round_is_the_first_with_the_best_mean_over_most_sites(run, record):
@@ -69,6 +71,8 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, name):
             '[{"started_at": ""}]',
             "ledger.json: round must be given; it is missing; read it with the version",
         ),
+        ("results.json", '{"study": "a", "algoritm": "b"}', "algoritm must be a known key; it is not .* 'algorithm'"),
+        ("unseen.json", '{"sites": "a"}', r"unseen.json: sites must be a known key; it is not \(did you mean 'site'"),
         ("weights.json", "{}", "weights.json must hold a JSON list, not dict"),
         ("weights.json", '[{"round": 1}]', "weights.json must hold sites with their weights and distances"),
     ],
@@ -87,11 +91,25 @@ def test_broken_pictures_name_their_site(finished):
         read_run(folder)
 
 
-def test_the_selectors_features_and_the_left_out_site_are_read(finished_super):
+def test_the_selectors_features_and_the_left_out_site_are_read(finished_super, unseen):
     folder = finished_super()
-    (folder / "unseen.json").write_text('{"site": "south"}')
+    (folder / "unseen.json").write_text(json.dumps(unseen().as_dict()))
     run = read_run(folder)
-    assert run.features["west"].features.shape == (7, 8) and run.unseen == {"site": "south"}
+    assert run.features["west"].features.shape == (7, 8) and run.unseen == unseen()
+
+
+def test_the_test_of_a_left_out_site_is_written_with_the_keys_of_its_rule(unseen, unseen_plain):
+    with_selector, without = unseen().as_dict(), unseen_plain().as_dict()
+    assert with_selector.keys() - without.keys() == {
+        "answer",
+        "threshold",
+        "threshold_from",
+        "choices",
+        "by_threshold",
+        "best_in_hindsight",
+    }
+    with pytest.raises(ConfigError, match="unseen.json: choices must be given; it is missing"):
+        UnseenTest.from_dict({key: value for key, value in with_selector.items() if key != "choices"})
 
 
 def test_broken_features_name_the_site(finished_super):
@@ -133,3 +151,13 @@ def test_weights_that_do_not_fit_their_sites_are_refused(run, record_of_weights)
 
 def test_a_run_without_weights_has_none(finished):
     assert read_run(finished()).site_weights == []
+
+
+def test_runs_are_named_by_row_and_algorithm(finished):
+    runs = [read_run(finished("a")), read_run(finished("b", algorithm="fedavg"))]
+    assert list(run_names(runs)) == ["1: harmofl", "2: fedavg"]
+
+
+def test_runs_that_differ_in_seed_or_preset_say_so(finished):
+    runs = [read_run(finished("a", seed=1)), read_run(finished("b", seed=2, preset="paper"))]
+    assert list(run_names(runs)) == ["1: harmofl recommended seed 1", "2: harmofl paper seed 2"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
 
+from silofl.federation.ledger import Round, read_ledger
 from silofl.study import Study
 
 
@@ -23,7 +22,7 @@ class RoundLines:
 
     def __init__(self, study: Study, run: Path, console: Console) -> None:
         self.study, self.run, self.console = study, run, console
-        self.shown = len(_read(run))
+        self.shown = len(read_ledger(run) or ())
         self._stamp = 0
 
     def show(self) -> None:
@@ -33,40 +32,32 @@ class RoundLines:
         if stamp == self._stamp:
             return
         self._stamp = stamp
-        ledger = _read(self.run)
+        ledger = read_ledger(self.run) or []
         for number in range(self.shown, len(ledger)):
             self.console.print(self._line(ledger, number))
         self.shown = max(self.shown, len(ledger))
 
-    def _line(self, ledger: list[dict[str, Any]], number: int) -> str:
+    def _line(self, ledger: list[Round], number: int) -> str:
         record = ledger[number]
-        loss = np.mean([values["loss"] for values in record["metrics"].values()])
+        loss = np.mean([values["loss"] for values in record.metrics.values()])
         parts = [
-            f"round {record['round']:>3}/{self.study.total_rounds}",
+            f"round {record.round:>3}/{self.study.total_rounds}",
             f"loss {loss:.4f}",
             self._validation(ledger, number),
+            f"{len(record.answered)} of {len(record.asked)} sites",
+            f"{record.seconds:.1f} s",
         ]
-        parts.append(f"{len(record['answered'])} of {len(record['asked'])} sites")
-        parts.append(f"{record['seconds']:.1f} s")
         # The first round's time holds the start of all processes.
-        recent = [r["seconds"] for r in ledger[1 : number + 1][-5:]] or [record["seconds"]]
-        parts.append(f"about {_duration(float(np.mean(recent)) * (self.study.total_rounds - record['round']))} left")
-        for kind in ("late", "failed", "refused"):
-            if record[kind]:
-                parts.append(f"{kind}: {', '.join(record[kind])}")
+        recent = [r.seconds for r in ledger[1 : number + 1][-5:]] or [record.seconds]
+        parts.append(f"about {_duration(float(np.mean(recent)) * (self.study.total_rounds - record.round))} left")
+        missing = {"late": record.late, "failed": record.failed, "refused": record.refused}
+        parts += [f"{kind}: {', '.join(sites)}" for kind, sites in missing.items() if sites]
         return "  ".join(part for part in parts if part)
 
-    def _validation(self, ledger: list[dict[str, Any]], number: int) -> str:
+    def _validation(self, ledger: list[Round], number: int) -> str:
         """Return the validation of the round before, whose model the sites scored in this round."""
-        if number == 0:
-            return ""
-        values = [s["value"] for s in ledger[number - 1]["validation"].values() if s["value"] is not None]
-        return f"validation {self.study.metric} {np.mean(values):.4f} (round {number})" if values else ""
-
-
-def _read(run: Path) -> list[dict[str, Any]]:
-    path = run / "ledger.json"
-    return json.loads(path.read_text()) if path.is_file() else []
+        rank = ledger[number - 1].rank if number else None
+        return f"validation {self.study.metric} {rank[1]:.4f} (round {number})" if rank else ""
 
 
 def _duration(seconds: float) -> str:

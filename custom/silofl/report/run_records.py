@@ -1,9 +1,9 @@
-"""A run's folder as the report reads it: result, ledger, label names, weights, the sites' pictures and features."""
+"""All records in a run's folder: result, ledger, label names, weights, the sites' pictures and features."""
 
 from __future__ import annotations
 
-import json
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from silofl.errors import ConfigError
 from silofl.federation.ledger import Round, read_ledger
+from silofl.federation.outcome import without_numbers
+from silofl.federation.results import UNFINISHED, Results, read_results
+from silofl.schema import group, optional, plain, read, read_json
 from silofl.study import Study, load_study
+from silofl.training.site_score import Counts, Values
 
-J = TypeVar("J", dict, list)
 T = TypeVar("T", "Pictures", "SelectorFeatures")
-UNFINISHED = "UNFINISHED"
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,82 @@ class SiteWeights:
 
 
 @dataclass(frozen=True)
+class ThresholdTest:
+    """What the super model comes to at a left-out site with one threshold.
+
+    Attributes:
+        threshold: The paper's gamma; None where the most probable model answers.
+        value: Mean over the cases that count; None where none counts.
+        num_counted: Cases that count.
+        choices: Model -> number of cases for which it is chosen.
+    """
+
+    threshold: float | None
+    value: float | None
+    num_counted: int
+    choices: Counts
+
+
+@dataclass(frozen=True)
+class SelectorTest:
+    """What the test of a super model with a selector says more.
+
+    Attributes:
+        answer: ``choice`` of one model for each case, or ``ensemble`` of all.
+        threshold: The paper's gamma; None where the most probable model answers.
+        threshold_from: Where the threshold comes from; None without one.
+        choices: Model -> number of cases for which it is chosen.
+        by_threshold: What each candidate of the threshold comes to.
+        best_in_hindsight: The best of them; None without a case that counts.
+    """
+
+    answer: str
+    threshold: float | None
+    threshold_from: str | None
+    choices: Counts
+    by_threshold: tuple[ThresholdTest, ...]
+    best_in_hindsight: ThresholdTest | None
+
+
+@dataclass(frozen=True)
+class UnseenTest:
+    """The content of unseen.json: the super model at a site that took no part in the training.
+
+    Attributes:
+        site: The site.
+        fingerprint: Of the super model.
+        metric: Name of the values.
+        rule: How the super model answers: ``only`` (one model), ``selector``, or ``mean`` (of all sites' models).
+        num_cases: The site's cases.
+        value: What the super model comes to; None where no case counts.
+        num_counted: Cases that count.
+        models: Model -> its value alone.
+        selector: More of a super model with a selector.
+        assembled_from: What a super model was put together from that the run itself could not write.
+    """
+
+    site: str
+    fingerprint: str
+    metric: str
+    rule: str
+    num_cases: int
+    value: float | None
+    num_counted: int
+    models: Values
+    selector: SelectorTest | None = group(None)
+    assembled_from: str | None = optional()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the content of unseen.json."""
+        return plain(self)
+
+    @classmethod
+    def from_dict(cls, values: object, where: str = "unseen.json") -> UnseenTest:
+        """Return the test that `as_dict` described; the errors of `silofl.schema.read`."""
+        return read(cls, values, where)
+
+
+@dataclass(frozen=True)
 class RunRecords:
     """All that a run's folder says of the run.
 
@@ -123,28 +201,33 @@ class RunRecords:
     """
 
     path: Path
-    results: dict[str, Any]
+    results: Results
     ledger: list[Round]
     labels: dict[int, str]
     pictures: dict[str, Pictures]
     features: dict[str, SelectorFeatures] = field(default_factory=dict)
-    unseen: dict[str, Any] | None = None
+    unseen: UnseenTest | None = None
     site_weights: list[SiteWeights] = field(default_factory=list)
 
     @property
     def sites(self) -> list[str]:
         """All sites that were asked or have a result."""
-        return sorted({*self.results["sites"], *(site for record in self.ledger for site in record.asked)})
+        return sorted({*self.results.sites, *(site for record in self.ledger for site in record.asked)})
+
+    @property
+    def metric(self) -> str:
+        """What the values are called in figures."""
+        return self.results.metric or "metric"
 
     @property
     def best_round(self) -> int | None:
         """The reported round; without a result, the first of the best on validation so far."""
         ranked = [record for record in self.ledger if record.rank is not None]
         best = max(ranked, key=lambda record: record.rank or (0, 0.0)).round if ranked else None
-        return self.results.get("best_round") or best
+        return self.results.best_round or best
 
     @property
-    def can_resume_here(self) -> bool:
+    def is_simulation(self) -> bool:
         """Whether the folder holds a simulation, which the command line can go on with."""
         return (self.path / "run.json").is_file()
 
@@ -155,36 +238,48 @@ def read_run(path: Path) -> RunRecords:
     Raises:
         ConfigError: The folder is no run, or one of its files is broken.
     """
-    found, rounds = _read_json(path / "results.json", dict), read_ledger(path)
-    if found is None and rounds is None and not (path / "run.json").is_file():
+    found, ledger = read_results(path), read_ledger(path)
+    if found is None and ledger is None and not (path / "run.json").is_file():
         raise ConfigError(f"{path} must be the folder of a run; it holds no results.json, ledger.json or run.json")
     study = _study(path)
-    results = found or (study.description() if study else {"study": path.name}) | {"status": UNFINISHED}
-    results = {"status": "UNKNOWN", "sites": {}, "reasons": []} | results
-    pictures = _of_sites(path, results, "pictures.npz", Pictures)
-    features = _of_sites(path, results, "selector.npz", SelectorFeatures)
-    labels = study.labels if study else _numbered_labels(pictures)
-    unseen = _read_json(path / "unseen.json", dict)
-    weights = _site_weights(path)
-    return RunRecords(path, results, rounds or [], labels, pictures, features, unseen, weights)
+    results = found or without_numbers(study or path.name, UNFINISHED)
+    pictures = _at_sites(path, results, "pictures.npz", Pictures)
+    return RunRecords(
+        path=path,
+        results=results,
+        ledger=ledger or [],
+        labels=study.labels if study else _numbered_labels(pictures),
+        pictures=pictures,
+        features=_at_sites(path, results, "selector.npz", SelectorFeatures),
+        unseen=read_unseen(path),
+        site_weights=_site_weights(path),
+    )
 
 
-def _read_json(path: Path, kind: type[J]) -> J | None:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except PermissionError:
-        raise ConfigError(f"{path} must be readable by this account; permission was denied: grant it") from None
-    except ValueError:
-        raise ConfigError(f"{path} must be JSON; it is broken: restore it, or resume the run") from None
-    if not isinstance(value, kind):
-        raise ConfigError(f"{path} must hold a JSON {kind.__name__}, not {type(value).__name__}; restore it")
-    return value
+def read_unseen(run: Path) -> UnseenTest | None:
+    """Return the test on the site that was left out; None where there is none.
+
+    Raises:
+        ConfigError: The file is not what silofl wrote.
+    """
+    path = run / "unseen.json"
+    values = read_json(path, dict)
+    return None if values is None else UnseenTest.from_dict(values, str(path))
+
+
+def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
+    """Return name -> run: its row in the table, its algorithm, and preset and seed where the runs differ in them."""
+    differs = {key: len({getattr(run.results, key) for run in runs}) > 1 for key in ("preset", "seed")}
+    names = {}
+    for i, run in enumerate(runs, start=1):
+        words = [f"{i}: {run.results.algorithm or run.path.name}"]
+        words += [str(run.results.preset)] * differs["preset"] + [f"seed {run.results.seed}"] * differs["seed"]
+        names[" ".join(words)] = run
+    return names
 
 
 def _site_weights(path: Path) -> list[SiteWeights]:
-    records = _read_json(path / "weights.json", list) or []
+    records = read_json(path / "weights.json", list) or []
     try:
         return [SiteWeights.from_dict(record) for record in records]
     except (KeyError, TypeError, ValueError):
@@ -199,10 +294,10 @@ def _study(path: Path) -> Study | None:
     return load_study(file) if file.is_file() else None
 
 
-def _of_sites(path: Path, results: dict[str, Any], name: str, kind: type[T]) -> dict[str, T]:
+def _at_sites(path: Path, results: Results, name: str, kind: type[T]) -> dict[str, T]:
     """Return what the sites of a simulation keep in a file of the given name."""
-    run = results.get("run")
-    files = {site: path / "sites" / site / run / name for site in sorted(results["sites"])} if run else {}
+    run = results.tested.run
+    files = {site: path / "sites" / site / run / name for site in sorted(results.sites)} if run else {}
     return {site: _read_arrays(file, site, kind) for site, file in files.items() if file.is_file()}
 
 
