@@ -56,6 +56,18 @@ def read(kind: type[R], values: object, where: str) -> R:
         raise ConfigError(f"{where}: {error}") from None
 
 
+def read_file(kind: type[R], path: Path) -> R | None:
+    """Return the record in a JSON file; None where there is none; the errors of `read` and `read_json`."""
+    values = read_json(path, dict)
+    return None if values is None else _of_this_version(kind, values, path)
+
+
+def read_list(kind: type[R], path: Path) -> list[R] | None:
+    """Return the records in a JSON file that lists them; None where there is none; the errors of `read_file`."""
+    values = read_json(path, list)
+    return None if values is None else [_of_this_version(kind, value, path) for value in values]
+
+
 def plain(record: object) -> object:
     """Return a record, or a table or list of some, as plain values for JSON."""
     if is_dataclass(record):
@@ -78,7 +90,7 @@ def read_json(path: Path, kind: type[J]) -> J | None:
     except PermissionError:
         raise ConfigError(f"{path} must be readable by this account; permission was denied: grant it") from None
     except ValueError:
-        raise ConfigError(f"{path} must be JSON; it is broken: restore it, or resume the run") from None
+        raise ConfigError(f"{path} must be JSON; it is broken: restore it, or delete it and resume the run") from None
     if not isinstance(value, kind):
         raise ConfigError(f"{path} must hold a JSON {kind.__name__}, not {type(value).__name__}; restore it")
     return value
@@ -159,6 +171,13 @@ def _keys(kind: type) -> Iterator[str]:
             yield from _keys(_inner(hint)[0])
         else:
             yield part.name
+
+
+def _of_this_version(kind: type[R], values: object, path: Path) -> R:
+    try:
+        return read(kind, values, str(path))
+    except ConfigError as error:
+        raise ConfigError(f"{error}; read it with the version of silofl that wrote it") from None
 
 
 def _record(kind: type[R], values: object, prefix: str) -> R:

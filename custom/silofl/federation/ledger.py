@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from silofl.errors import ConfigError
 from silofl.federation.message import Message
-from silofl.schema import plain, read, read_json
+from silofl.schema import plain, read, read_list
 from silofl.training.site_score import SiteScore
 
 FILE = "ledger.json"
@@ -107,11 +106,7 @@ def read_ledger(folder: Path) -> list[Round] | None:
     Raises:
         ConfigError: The file cannot be read, or is not what this version of silofl writes.
     """
-    records = read_json(folder / FILE, list)
-    try:
-        return None if records is None else [Round.from_dict(record, str(folder / FILE)) for record in records]
-    except ConfigError as error:
-        raise ConfigError(f"{error}; read it with the version of silofl that wrote it") from None
+    return read_list(Round, folder / FILE)
 
 
 def metrics_csv(ledger: Sequence[Round], metric: str, tested_round: int, tests: Mapping[str, float | None]) -> str:

@@ -9,7 +9,15 @@ import numpy as np
 
 from silofl import __version__
 from silofl.federation.ledger import Round
-from silofl.federation.results import ClassResults, Results, SelectorResults, SuperResults, Tested, ThresholdValue
+from silofl.federation.results import (
+    UNFINISHED,
+    ClassResults,
+    Results,
+    SelectorResults,
+    SuperResults,
+    Tested,
+    ThresholdValue,
+)
 from silofl.federation.server import ServerRounds
 from silofl.federation.super_rounds import SuperRounds
 from silofl.study import Study
@@ -142,7 +150,10 @@ def without_numbers(study: Study | str, status: str, reasons: Sequence[str] = ()
         status: FAILED or UNFINISHED.
         reasons: Why.
     """
-    unknown = dict.fromkeys(OF_THE_STUDY) | {"study": study, "recipe": {}, "labels": {}}
-    known = unknown if isinstance(study, str) else _description(study)
+    if isinstance(study, str):
+        known = dict.fromkeys(OF_THE_STUDY) | {"study": study, "recipe": {}, "labels": {}}
+    else:
+        # Which version an unfinished run was started with is not known.
+        known = _description(study) | ({"version": None} if status == UNFINISHED else {})
     nothing = dict.fromkeys(("best_round", "model", "mean", "spread", "pooled"))
     return Results(**known, status=status, reasons=tuple(reasons), sites={}, **nothing)

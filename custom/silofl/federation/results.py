@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from silofl.errors import ConfigError
-from silofl.schema import given, group, markdown, optional, plain, read, read_json
+from silofl.schema import given, group, markdown, optional, plain, read, read_file
 from silofl.training.site_score import Counts, SiteScore, Values
 
 FILE = "results.json"
@@ -251,8 +251,7 @@ def read_results(folder: Path) -> Results | None:
     Raises:
         ConfigError: The file cannot be read, or is not what silofl wrote.
     """
-    values = read_json(folder / FILE, dict)
-    return None if values is None else Results.from_dict(values, str(folder / FILE))
+    return read_file(Results, folder / FILE)
 
 
 PAGE = """# results.json

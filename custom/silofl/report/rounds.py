@@ -10,18 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from silofl.federation.ledger import Round
-from silofl.report.canvas import (
-    INK,
-    LINE_COLOURS,
-    MUTED,
-    Image,
-    as_values,
-    legend,
-    line_style,
-    panels,
-    png,
-    style_axes,
-)
+from silofl.report.canvas import INK, LINE_COLOURS, MUTED, Image, as_values, legend, line_style, panels, png, style_axes
 from silofl.report.run_records import RunRecords, run_names
 from silofl.report.tables import MISSING, TextTable, byte_size, duration, mean_of_known, number
 

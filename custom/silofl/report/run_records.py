@@ -15,7 +15,7 @@ from silofl.errors import ConfigError
 from silofl.federation.ledger import Round, read_ledger
 from silofl.federation.outcome import without_numbers
 from silofl.federation.results import UNFINISHED, Results, read_results
-from silofl.schema import group, optional, plain, read, read_json
+from silofl.schema import group, optional, plain, read, read_file, read_json
 from silofl.study import Study, load_study
 from silofl.training.site_score import Counts, Values
 
@@ -262,9 +262,7 @@ def read_unseen(run: Path) -> UnseenTest | None:
     Raises:
         ConfigError: The file is not what silofl wrote.
     """
-    path = run / "unseen.json"
-    values = read_json(path, dict)
-    return None if values is None else UnseenTest.from_dict(values, str(path))
+    return read_file(UnseenTest, run / "unseen.json")
 
 
 def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:

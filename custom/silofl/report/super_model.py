@@ -12,15 +12,7 @@ from silofl.federation.results import Results, SuperResults
 from silofl.report.comparison import are_comparable, compared_sites
 from silofl.report.maps import feature_image
 from silofl.report.run_records import RunRecords, SelectorTest, ThresholdTest, UnseenTest
-from silofl.report.tables import (
-    TextTable,
-    best_and_second,
-    count,
-    mean_of_known,
-    number,
-    print_lines,
-    print_table,
-)
+from silofl.report.tables import TextTable, best_and_second, count, mean_of_known, number, print_lines, print_table
 from silofl.training.site_score import Counts, Values
 
 GLOBAL, PERSONAL, SUPER, ENSEMBLE = "global", "personal", "super", "ensemble"
