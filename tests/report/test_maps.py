@@ -25,6 +25,7 @@ from silofl.report.maps import (
     write_partition,
 )
 from silofl.report.run_records import SiteWeights, read_run
+from silofl.schema import read
 
 
 def has_colour(png, colour):
@@ -100,8 +101,9 @@ def weights():
         size = len(sites)
         matrix = np.array(rows) if rows else np.full((size, size), 1 / size)
         values = {"round": 3, "source": "running", "layers": "all", "self_weight": 0.5, "without": {}}
-        values |= {"sites": list(sites), "distances": np.ones((size, size)) - np.eye(size), "weights": matrix}
-        return SiteWeights(**(values | changes))
+        distances = (np.ones((size, size)) - np.eye(size)).tolist()
+        values |= {"sites": list(sites), "distances": distances, "weights": matrix.tolist()}
+        return read(SiteWeights, values | changes, "weights.json")
 
     return build
 
@@ -146,7 +148,7 @@ def test_the_caption_says_what_sites_are_compared_by(weights, changes, words):
 
 
 def test_a_site_that_shares_nothing_is_hatched_and_said(weights):
-    distances = np.array([[0, np.nan, 1], [np.nan] * 3, [1, np.nan, 0]])
+    distances = [[0, None, 1], [None] * 3, [1, None, 0]]
     shown = weights(*BEFORE, distances=distances, without={"b": "too few examples"})
     assert "Hatched: a site that shares no statistics" in weights_image(shown).caption
     assert draw_weights(shown) != draw_weights(weights(*BEFORE))

@@ -1,7 +1,6 @@
 import json
 import os
 
-import numpy as np
 import pytest
 
 from silofl.errors import ConfigError
@@ -74,7 +73,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, name):
         ("results.json", '{"study": "a", "algoritm": "b"}', "algoritm must be a known key; it is not .* 'algorithm'"),
         ("unseen.json", '{"sites": "a"}', r"unseen.json: sites must be a known key; it is not \(did you mean 'site'"),
         ("weights.json", "{}", "weights.json must hold a JSON list, not dict"),
-        ("weights.json", '[{"round": 1}]', "weights.json must hold sites with their weights and distances"),
+        ("weights.json", '[{"round": 1}]', "weights.json: source must be given; it is missing"),
     ],
 )
 def test_a_broken_file_is_named(run, name, text, sentence):
@@ -140,12 +139,12 @@ def test_each_computation_of_the_weights_is_read(run, record_of_weights):
     first, last = read_run(run().json("run.json", {}).json("weights.json", records).path).site_weights
     assert (first.round, last.round, last.without) == (3, 6, {"north": "too few examples"})
     assert last.weight("north", "east") == 0.5 and last.weight("north", "unknown") == 0
-    np.testing.assert_array_equal(last.distances, [[0, np.nan], [np.nan, np.nan]])
+    assert last.distances == ((0.0, None), (None, None))
 
 
 def test_weights_that_do_not_fit_their_sites_are_refused(run, record_of_weights):
     folder = run().json("run.json", {}).json("weights.json", [record_of_weights(weights=[[1.0]])]).path
-    with pytest.raises(ConfigError, match="weights.json must hold sites with their weights"):
+    with pytest.raises(ConfigError, match="weights must have 2 rows and columns, not rows of .1."):
         read_run(folder)
 
 

@@ -179,8 +179,8 @@ def draw_weights(shown: SiteWeights) -> bytes:
     """Draw the weights and the distances side by side, each with its colours from 0 to its largest off the diagonal."""
     size = 3.9 if len(shown.sites) <= MOST_SITES_WITH_NUMBERS else 4.6
     figure, ((left, right),) = panels(1, 2, (10.4, size))
-    _heat(left, shown.weights, shown.sites, "Weights", "{:.2f}", COLOURS)
-    _heat(right, shown.distances, shown.sites, "Distances", "{:.3g}", f"{COLOURS}_r")
+    _heat(left, np.array(shown.weights), shown.sites, "Weights", "{:.2f}", COLOURS)
+    _heat(right, np.array(shown.distances, dtype=np.float64), shown.sites, "Distances", "{:.3g}", f"{COLOURS}_r")
     left.set_ylabel("listens", fontsize=9, color=MUTED)
     left.set_xlabel("to", fontsize=9, color=MUTED)
     return png(figure)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from silofl.errors import ConfigError
 from silofl.federation.ledger import Round, read_ledger
 from silofl.federation.outcome import without_numbers
 from silofl.federation.results import UNFINISHED, Results, read_results
-from silofl.schema import group, optional, plain, read, read_file, read_json
+from silofl.schema import group, optional, plain, read, read_file, read_list
 from silofl.study import Study, load_study
 from silofl.training.site_score import Counts, Values
 
@@ -73,7 +73,7 @@ class SiteWeights:
         layers: ``all`` BatchNorm layers, or the ``last`` layer.
         self_weight: The paper's lambda.
         sites: In the order of rows and columns.
-        distances: Shape (K, K), NaN where a site shares no statistics.
+        distances: Shape (K, K), None where a site shares no statistics.
         weights: Shape (K, K): how much the site of a row listens to that of a column; rows sum to 1.
         without: Site -> why it shares no statistics.
     """
@@ -82,31 +82,21 @@ class SiteWeights:
     source: str
     layers: str
     self_weight: float
-    sites: list[str]
-    distances: NDArray
-    weights: NDArray
-    without: dict[str, str]
+    sites: tuple[str, ...]
+    distances: tuple[tuple[float | None, ...], ...]
+    weights: tuple[tuple[float, ...], ...]
+    without: Mapping[str, str]
 
-    @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> SiteWeights:
-        """Return one record of weights.json.
-
-        Raises:
-            KeyError: A key is missing.
-            TypeError: A value is of another kind.
-            ValueError: A matrix is not of the sites' size.
-        """
-        values = {part.name: record[part.name] for part in fields(cls)}
-        size = len(values["sites"])
+    def __post_init__(self) -> None:
+        """Refuse a matrix that is not of the sites' size."""
         for name in ("distances", "weights"):
-            values[name] = np.array(values[name], dtype=np.float64)
-            if values[name].shape != (size, size):
-                raise ValueError(f"{name} must have shape {(size, size)}, not {values[name].shape}")
-        return cls(**values)
+            sizes = [len(row) for row in getattr(self, name)]
+            if sizes != [len(self.sites)] * len(self.sites):
+                raise ConfigError(f"{name} must have {len(self.sites)} rows and columns, not rows of {sizes}")
 
     def weight(self, listener: str, heard: str) -> float:
         """Return how much a site listens to another; 0 to one that did not exist yet."""
-        return float(self.weights[self.sites.index(listener), self.sites.index(heard)]) if heard in self.sites else 0.0
+        return self.weights[self.sites.index(listener)][self.sites.index(heard)] if heard in self.sites else 0.0
 
 
 @dataclass(frozen=True)
@@ -252,7 +242,7 @@ def read_run(path: Path) -> RunRecords:
         pictures=pictures,
         features=_at_sites(path, results, "selector.npz", SelectorFeatures),
         unseen=read_unseen(path),
-        site_weights=_site_weights(path),
+        site_weights=read_list(SiteWeights, path / "weights.json") or [],
     )
 
 
@@ -274,17 +264,6 @@ def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
         words += [str(run.results.preset)] * differs["preset"] + [f"seed {run.results.seed}"] * differs["seed"]
         names[" ".join(words)] = run
     return names
-
-
-def _site_weights(path: Path) -> list[SiteWeights]:
-    records = read_json(path / "weights.json", list) or []
-    try:
-        return [SiteWeights.from_dict(record) for record in records]
-    except (KeyError, TypeError, ValueError):
-        raise ConfigError(
-            f"{path / 'weights.json'} must hold sites with their weights and distances; it does not: "
-            "remove it for a report without it"
-        ) from None
 
 
 def _study(path: Path) -> Study | None:
