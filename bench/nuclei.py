@@ -3,7 +3,7 @@
     python bench/nuclei.py SOURCE OUT [--rounds 40]
 
 SOURCE is the nuclei set in the form that ``silofl import nuclei-dsb2018`` reads. Every run is an ordinary
-``silofl simulate`` of ``jobs/fedavg_nuclei`` with other choices in its study.yaml; finished runs in OUT are reused.
+``silofl simulate`` of ``jobs/harmofl_nuclei`` with other choices in its study.yaml; finished runs in OUT are reused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from runs import Choices, Run, best_choices, silofl, unlike, words
 
-JOB = "fedavg_nuclei"
+JOB = "harmofl_nuclei"
 SEEDS = (0, 1, 2)
 PERTURBED = {"step": "perturbed"}
 

@@ -70,13 +70,13 @@ def windows(tmp_path_factory):
 def write_windows_job(tmp_path):
     """Write a variant of a job of the repository for `windows`."""
 
-    def write(name, **changes):
+    def write(name, algorithm=None, **changes):
         job = tmp_path / "jobs" / name
         shutil.copytree(JOBS / name, job)
         path = job / "app" / "config" / "study.yaml"
         study = yaml.safe_load(path.read_text()) | {"labels": {0: "slow", 1: "fast"}, "rounds": 4}
         study["training"]["batch_size"] = 4
-        study["algorithm"] |= changes
+        study["algorithm"] = (algorithm or study["algorithm"]) | changes
         path.write_text(yaml.safe_dump(study))
         return job
 

@@ -134,7 +134,7 @@ print(sorted({"monai", "SimpleITK", "nibabel"} & {name.partition(".")[0] for nam
 
 
 def test_a_whole_run_on_windows_loads_none_of_the_libraries_it_has_no_need_of(windows, write_windows_job, tmp_path):
-    job = write_windows_job("f-adafed_activity")
+    job = write_windows_job("adafed_activity", {"name": "adafed", "preset": "recommended"})
     command = [sys.executable, "-c", ALONE, job, windows, tmp_path / "state"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
     assert done.stdout.split("\n")[:3] == ["26", "25", "[]"], done.stdout + done.stderr

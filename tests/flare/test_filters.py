@@ -71,7 +71,7 @@ def test_an_answer_that_failed_already_is_handed_on():
 
 def test_a_job_whose_algorithm_is_replaced_has_the_filter_where_batchnorm_stays_home(tmp_path):
     path = tmp_path / "job" / "app" / "config" / "config_fed_client.json"
-    shutil.copytree(JOBS / "fedbn_phantoms", tmp_path / "job")
+    shutil.copytree(JOBS / "harmofl_phantoms", tmp_path / "job")
     before = json.loads(path.read_text())
     guard_batchnorm(tmp_path / "job", is_guarded=False)
     assert json.loads(path.read_text()) == before | {"task_result_filters": []}

@@ -17,7 +17,14 @@ from silofl.report.tables import print_comparison
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation
 
-JOBS = ("fedavg_phantoms", "fedbn_phantoms", "harmofl_phantoms", "adafed_phantoms", "fedsm_phantoms")
+# Run -> the job it is made of and what changes in its study.
+RUNS: dict[str, tuple[str, dict[str, object]]] = {
+    "fedavg_phantoms": ("fedavg_phantoms", {}),
+    "fedbn_phantoms": ("fedavg_phantoms", {"name": "fedbn_phantoms", "algorithm": {"name": "fedbn"}}),
+    "harmofl_phantoms": ("harmofl_phantoms", {}),
+    "adafed_phantoms": ("adafed_phantoms", {}),
+    "fedsm_phantoms": ("fedsm_phantoms", {}),
+}
 SUPER_JOB = "fedsm_phantoms"
 
 
@@ -43,17 +50,17 @@ def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console
     )
     make_phantoms(data, changes.get("seed", 0))
     runs = []
-    for number, name in enumerate(JOBS, start=2):
+    for number, (name, (job, own)) in enumerate(RUNS.items(), start=2):
         run = out / name
         console.print(f"\n{number}. Training {name}: the images stay in their hospital's folder, only updates travel")
-        code = _run(jobs / name, data, run, changes, console)
+        code = _run(jobs / job, data, run, own | changes, console)
         if code:
             return code
         runs.append(run)
     report = write_comparison(runs, out / "report.html")
     console.print()
     print_comparison([json.loads((run / "results.json").read_text()) for run in runs], console)
-    code = _predict_unseen(out, data, len(JOBS) + 2, console)
+    code = _predict_unseen(out, data, len(RUNS) + 2, console)
     console.print(f"\nReport with pictures: {report}")
     console.print(f"The demonstration took {(time.monotonic() - started) / 60:.1f} minutes.")
     return code
