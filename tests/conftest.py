@@ -10,6 +10,8 @@ import yaml
 from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
+from silofl.cli import main
+
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 AXES = np.eye(3)
@@ -112,3 +114,38 @@ def write_dicom():
         return folder
 
     return write
+
+
+@pytest.fixture
+def silofl(capsys, monkeypatch, tmp_path):
+    """Run a command line in this process, in a folder of the test's own; returns exit code, output and error output."""
+
+    def refuse(*arguments):
+        pytest.fail("nothing may be started")
+
+    # A path that should be refused can do no harm there.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("silofl.studies.simulate.ProcessTree", refuse)
+
+    def run(*arguments):
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as ending:
+            code = ending.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def refused(silofl):
+    """Run a command line that must be refused: exit code 2 and one sentence on standard error, which is returned."""
+
+    def run(*arguments):
+        code, out, error = silofl(*arguments)
+        assert (code, out) == (2, "")
+        assert error.startswith("silofl") and error.endswith("\n") and error.count("\n") == 1
+        assert "Traceback" not in error and "_natural" not in error
+        return error
+
+    return run

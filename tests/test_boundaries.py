@@ -22,9 +22,10 @@ BELOW = {
 }
 BELOW["models"] = {*BELOW, "files"}
 BELOW["data"] = {*BELOW} - {"models"}
+BELOW["options"] = {"errors"}
 for _room, _below in (
     ("training", ("data", "models")),
-    ("inference", ("training",)),
+    ("inference", ("training", "options")),
     ("federation", ("inference",)),
     ("flare", ("federation",)),
     ("report", ("federation",)),

@@ -3,7 +3,6 @@ import json
 import numpy as np
 import pytest
 
-from silofl.cli import main
 from silofl.federation.alone import run_alone
 from silofl.federation.run_folder import RunFolder
 from silofl.files import load_tensors
@@ -63,9 +62,3 @@ def test_a_run_with_too_few_answers_fails_with_the_reasons(alone):
     results = json.loads((path / "results.json").read_text())
     assert results["status"] == "FAILED"
     assert "not 1: nowhere: the site's data have a fault" in results["reasons"][0]
-
-
-def test_threads_have_no_place_where_sites_take_turns(capsys):
-    with pytest.raises(SystemExit):
-        main(["simulate", "job", "--out", "run", "--alone", "--threads", "2"])
-    assert "--threads must not go with --alone" in capsys.readouterr().err

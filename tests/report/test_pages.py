@@ -260,3 +260,10 @@ def test_a_classification_shows_its_other_scores_all_sites_and_its_classes(teste
 def test_many_sites_of_several_runs_have_a_table_of_their_own(finished, tmp_path):
     runs = [finished(name, sites={f"s{i}": 0.5 for i in range(9)}) for name in ("a", "b")]
     assert "s8 0.500 0.500" in Page(write_comparison(runs, tmp_path / "c.html")).text
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_report_of_a_folder_that_is_no_run_is_refused(refused, tmp_path, number):
+    assert "must be the folder of a run" in refused("report", *[tmp_path] * number, "--out", tmp_path / "out.html")
+    assert "must be the folder of a run" in refused("report", *[tmp_path / "nowhere"] * number)
+    assert list(tmp_path.iterdir()) == []

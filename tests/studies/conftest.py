@@ -1,9 +1,11 @@
 """Comparisons whose runs are made up: nothing trains, every run writes the result that a test gives it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from silofl.data.phantoms import make_phantoms
 from silofl.federation.pictures import write_scores
@@ -49,3 +51,31 @@ def training(monkeypatch):
     fake = Training()
     monkeypatch.setattr(simulate, "_run", fake.run)
     return fake
+
+
+@pytest.fixture(scope="session")
+def north_phantoms(tmp_path_factory):
+    return make_phantoms(tmp_path_factory.mktemp("phantoms") / "data", patients={"north": 6})
+
+
+@pytest.fixture
+def two_sites(tmp_path):
+    """Return a data folder whose sites exist by their dataset.json alone, which is all a refusal looks at."""
+    for site in ("north", "south"):
+        (tmp_path / "data" / site).mkdir(parents=True)
+        (tmp_path / "data" / site / "dataset.json").write_text("{}")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Return a function that writes a copy of a job with changes to its study."""
+
+    def write(**changes):
+        folder = tmp_path / "job"
+        shutil.copytree(JOB, folder, dirs_exist_ok=True)
+        path = folder / "app" / "config" / "study.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))
+        return folder
+
+    return write

@@ -1,9 +1,11 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from silofl.cli import main
 from silofl.errors import AggregationError
+from silofl.studies.compared_runs import Comparison
 
 from .conftest import JOB
 
@@ -98,3 +100,49 @@ def test_pooled_data_are_announced_and_their_row_has_the_sites_values(compare, t
     run = tmp_path / "out" / "runs" / "centralised-seed0"
     assert json.loads((run / "run.json").read_text())["sites"] == ["pooled"]
     assert (tmp_path / "out" / "pooled" / "pooled" / "north").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--seeds", "0,x"], "--seeds: must be a whole number of at least 0, not 'x'"),
+        (["--seeds", ""], "not ''"),
+        (["--seeds", "0,1,0"], "--seeds must name each seed once, not 0,1,0"),
+        (["--seeds", "4294967296"], "seed must be less than 4294967296"),
+        (["--methods", "fedavgg"], "not 'fedavgg' (did you mean 'fedavg'?)"),
+        (["--methods", "local,local"], "must have names of their own, not 'local' twice"),
+        (["--methods", ","], "must give at least one name"),
+        (["--rounds", "0"], "--rounds"),
+        (["--threads", "3"], "the number of sites, 2, not 3"),
+        ([], "dataset.json must have the key 'task'"),
+        (["--pooled"], "dataset.json must have the key 'task'"),
+    ],
+)
+def test_a_comparison_that_cannot_be_is_refused_before_anything_starts(refused, tmp_path, two_sites, options, reason):
+    assert reason in refused("compare", JOB, "--data", two_sites, "--out", tmp_path / "out", "--seeds", "0", *options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_comparison_of_a_job_twice_or_of_none_is_refused(refused, tmp_path, two_sites):
+    out = ["--data", two_sites, "--out", tmp_path / "out"]
+    assert "not 'fedavg_phantoms' twice" in refused("compare", JOB, JOB, *out)
+    assert "JOB" in refused("compare", *out)
+    assert "must be a job folder" in refused("compare", tmp_path / "nowhere", *out)
+
+
+def test_compare_hands_on_what_it_was_given_and_prints_the_table_for_programs(silofl, monkeypatch, tmp_path):
+    seen = []
+
+    def compare(asked, out, console):
+        seen.append(asked)
+        out.mkdir()
+        (out / "table.json").write_text(json.dumps({"rows": []}))
+        return 3
+
+    monkeypatch.setattr("silofl.studies.compare.compare", compare)
+    options = ["--seeds", "4,2", "--methods", "local,fedsm", "--pooled", "--rounds", 2, "--threads", 1, "--json"]
+    code, out, _ = silofl("compare", "one", "two", "--data", "data", "--out", tmp_path / "out", *options)
+    assert (code, json.loads(out)) == (3, {"rows": []})
+    asked = Comparison((Path("one"), Path("two")), ("local", "fedsm"), (4, 2), 2, "data", 1, is_pooled=True)
+    silofl("compare", "one", "--out", tmp_path / "new", "--pretrained", "f.pt", "--alone")
+    assert seen == [asked, Comparison((Path("one"),), pretrained="f.pt", is_alone=True)]

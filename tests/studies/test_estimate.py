@@ -111,3 +111,33 @@ def test_a_job_is_copied_with_the_timeout_and_nothing_else_changed(study, tmp_pa
 def test_an_existing_folder_is_not_written_over(study, tmp_path):
     with pytest.raises(ConfigError, match="--write must name a new folder"):
         write_job(JOB, tmp_path, estimate(study, Setting(2, 1e9, seconds_per_step=1.0)))
+
+
+def test_estimate_prints_json_alone_and_writes_the_job(silofl, tmp_path):
+    target = tmp_path / "new"
+    arguments = ("--sites", 4, "--bandwidth", "1Mbit", "--seconds-per-step", 10, "--json", "--write", target)
+    code, out, error = silofl("estimate", JOB, *arguments)
+    found = json.loads(out)
+    assert code == 0 and "has lost its comments" in error
+    study = load_study(target / "app" / "config" / "study.yaml")
+    assert study.federation.task_timeout_s == found["federation"]["task_timeout_s"] > 600
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sites", 0, "--bandwidth", "1Mbit"], "at least 1, not '0'"),
+        (["--sites", 4, "--bandwidth", "1Mbit", "--examples", 0], "argument --examples: must be a whole number of at"),
+        (["--sites", 4, "--bandwidth", "50MB"], "--bandwidth must be a number above 0"),
+        (["--sites", 4, "--bandwidth", "1Mbit", "--seconds-per-step", "nan"], "--seconds-per-step must be a number"),
+        (["--sites", 4, "--bandwidth", "1Mbit", "--image-size", "96"], "--image-size must be height and width"),
+        (["--sites", 1, "--bandwidth", "1Mbit"], "--sites must be at least federation.min_sites"),
+        (["--sites", 4, "--bandwidth", "1Mbit", "--seconds-per-step", 1, "--write", "."], "must name a new folder"),
+    ],
+)
+def test_estimate_refuses_nonsense(refused, arguments, message):
+    assert message in refused("estimate", JOB, *arguments)
+
+
+def test_estimate_refuses_a_folder_that_is_no_job(refused, tmp_path):
+    assert "must be a job folder" in refused("estimate", tmp_path, "--sites", 2, "--bandwidth", "1Mbit")

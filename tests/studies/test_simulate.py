@@ -1,6 +1,7 @@
 import io
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -85,3 +86,41 @@ def test_a_test_that_cannot_be_made_is_told_and_makes_the_answer_incomplete(fini
     code, out = shown(finished(status))
     assert code == simulate.ExitCode.INCOMPLETE
     assert f"no test on the left-out site {UNSEEN_SITE}: " in out and "must hold a super model" in out
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ([], "JOB, --out"),
+        ([JOB, "--data", "here"], "--out"),
+        (["--data", "here", "--out", "there"], "JOB"),
+    ],
+)
+def test_simulate_names_what_must_be_given(refused, given, missing):
+    assert f"missing: {missing};" in refused("simulate", *given)
+
+
+def test_prepare_writes_what_plain_nvflare_needs_and_says_how_to_go_on(silofl, tmp_path):
+    code, out, error = silofl("simulate", "--prepare", tmp_path / "workspace")
+    assert (code, error) == (0, "")
+    assert "SILOFL_DATA" in out and "nvflare simulator" in out
+    written = {path.name for path in (tmp_path / "workspace" / "local").iterdir()}
+    assert written == {"resources.json", "site.yaml", "server.yaml"}
+
+
+def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
+    seen = []
+    monkeypatch.setattr("silofl.studies.simulate.start", lambda *arguments: seen.append(arguments[:-1]) or 0)
+    run = ["simulate", JOB, "--data", "data", "--out", "run"]
+    assert silofl(*run)[0] == 0
+    options = ["--rounds", 2, "--seed", 0, "--sites", "a,b", "--threads", 1, "--leave-out", "c"]
+    assert silofl(*run, *options)[0] == 0
+    assert seen == [
+        (JOB, Path("run"), Simulation("data"), {}),
+        (JOB, Path("run"), Simulation("data", ("a", "b"), 1, "c"), {"rounds": 2, "seed": 0}),
+    ]
+
+
+def test_threads_have_no_place_where_sites_take_turns(refused):
+    command = ["simulate", JOB, "--out", "run", "--alone", "--threads", "2"]
+    assert "--threads must not go with --alone" in refused(*command)

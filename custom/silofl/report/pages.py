@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from silofl.errors import ConfigError
+from silofl.errors import ConfigError, ExitCode
 from silofl.files import write_text
 from silofl.report.contents import comparison_values, report_values
 from silofl.report.folder import read_run
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl report``."""
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run, or of a downloaded job")
+    parser.add_argument("--out", type=Path, help="of the comparison of several runs; comparison.html by default")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the page of one run, or that of several, and print its path."""
+    runs = [_run_in(path) for path in options.runs]
+    if len(runs) == 1 and options.out is None:
+        print(write_report(runs[0]))
+        return ExitCode.COMPLETE
+    out = options.out or Path("comparison.html")
+    if out.suffix != ".html":
+        raise ConfigError(f"--out must end in .html, not {out.name}; name a page")
+    print(write_comparison(runs, out))
+    return ExitCode.COMPLETE
+
+
+def _run_in(path: Path) -> Path:
+    """Return the run's folder in the folder of a downloaded job, or the folder itself."""
+    downloaded = path / "workspace" / "silofl"
+    return downloaded if downloaded.is_dir() else path
 
 
 def write_report(run: Path) -> Path:

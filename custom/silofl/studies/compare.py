@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,18 @@ from rich.console import Console
 
 from silofl.errors import ConfigError, ExitCode, SiloFLError
 from silofl.files import write_json, write_text
+from silofl.options import (
+    add_backend,
+    add_data,
+    add_json,
+    add_pretrained,
+    add_rounds,
+    check_backend,
+    console_for,
+    names,
+    natural,
+    text_of,
+)
 from silofl.report.ledger_tables import duration
 from silofl.report.methods import Method, compared, markdown, methods_table, methods_values
 from silofl.report.methods_notes import is_comparable, notes_of
@@ -19,6 +32,49 @@ from silofl.report.tables import print_lines, print_table
 from silofl.studies import pooled as centralised
 from silofl.studies import simulate
 from silofl.studies.compared_runs import CENTRALISED, Comparison, Run, planned
+from silofl.studies.methods import METHODS
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl compare``."""
+    parser.epilog = "\n  ".join(["methods:", *METHODS])
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("jobs", type=Path, nargs="+", metavar="JOB", help="job folder; methods take the first's study")
+    add_data(parser)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and the table; goes on in it")
+    parser.add_argument("--seeds", type=_seeds, default=(0, 1, 2), help="as 0,1,2, which is the default")
+    parser.add_argument("--methods", type=names, default=[], help="of the first job's study, as a,b; named below")
+    add_pretrained(parser)
+    parser.add_argument(
+        "--pooled", action="store_true", help="also train on all sites' data in one place: simulation only"
+    )
+    add_rounds(parser)
+    add_backend(parser)
+    add_json(parser, "table.json")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a comparison and return its exit code."""
+    check_backend(options)
+    asked = Comparison(
+        jobs=tuple(options.jobs),
+        methods=tuple(options.methods),
+        seeds=options.seeds,
+        rounds=options.rounds,
+        data=text_of(options.data),
+        threads=options.threads,
+        is_pooled=options.pooled,
+        pretrained=text_of(options.pretrained),
+        is_alone=options.alone,
+    )
+    code = compare(asked, options.out, console_for(options))
+    if options.json and code != ExitCode.INTERRUPTED:
+        print((options.out / "table.json").read_text(), end="")
+    return code
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    return tuple(natural(seed) for seed in text.split(","))
 
 
 def compare(asked: Comparison, out: Path, console: Console) -> int:

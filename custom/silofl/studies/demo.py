@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from silofl.data.phantoms import SITES, UNSEEN_SITE, make_phantoms
 from silofl.errors import ExitCode
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import FOLDER
+from silofl.options import add_rounds, changes_of, console_for, natural
 from silofl.report.pages import write_comparison
 from silofl.report.tables import print_comparison
 from silofl.studies import simulate
@@ -26,6 +28,19 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
     "fedsm_phantoms": ("fedsm_phantoms", {}),
 }
 SUPER_JOB = "fedsm_phantoms"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl demo``."""
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder of phantoms, runs and report")
+    parser.add_argument("--jobs", type=Path, default=Path("jobs"), help="folder of the job folders")
+    add_rounds(parser)
+    parser.add_argument("--seed", type=natural, help="of phantoms and training, instead of 0")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the demonstration."""
+    return run_demo(options.out, options.jobs, changes_of(options), console_for(options))
 
 
 def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
 import re
 import shutil
@@ -15,10 +17,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from silofl.errors import ConfigError
+from silofl.errors import ConfigError, ExitCode
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import STEPS, time_steps
+from silofl.options import console_for, count
 from silofl.studies.random_examples import has_own_size, image_shape, random_part
 from silofl.studies.simulation import study_file
 from silofl.studies.traffic import Traffic, count_traffic
@@ -91,6 +94,39 @@ class Estimate:
         plain = {key: value for key, value in asdict(self).items() if key not in ("traffic", "task_timeout_s")}
         whole = {"finish_bytes_to": self.traffic.finish_bytes_to, "bytes_per_site": self.traffic.site_bytes}
         return plain | {"rounds": by_round} | whole | {"federation": {"task_timeout_s": self.task_timeout_s}}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl estimate``."""
+    parser.add_argument("job", type=Path, help="job folder, as jobs/harmofl_phantoms")
+    parser.add_argument("--sites", type=count, required=True, help="number of sites")
+    parser.add_argument("--bandwidth", required=True, help="of the server's line, which the sites share, as 50Mbit")
+    parser.add_argument("--examples", type=count, default=500, help="for training at the largest site; 500 by default")
+    parser.add_argument("--seconds-per-step", type=float, help="of the slowest site; measured here by default")
+    parser.add_argument("--image-size", metavar="HxW", help="of the sites' images, where the study leaves it open")
+    parser.add_argument("--write", type=Path, metavar="NEWJOB", help="copy the job with the timeouts that follow")
+    parser.add_argument("--json", action="store_true", help="the estimate as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print an estimate, and write the job that follows from it where that is asked for."""
+    setting = Setting(
+        sites=options.sites,
+        bandwidth=parse_bandwidth(options.bandwidth),
+        examples=options.examples,
+        seconds_per_step=options.seconds_per_step,
+        image_size=parse_size(options.image_size) if options.image_size else None,
+    )
+    found = estimate(load_study(study_file(options.job)), setting)
+    job = write_job(options.job, options.write, found) if options.write else None
+    console = console_for(options)
+    if options.json:
+        print(json.dumps(found.as_dict(), indent=1))
+    else:
+        print_estimate(found, console)
+    if job:
+        console.print(f"{job} has the new timeout; its study.yaml has lost its comments", markup=False)
+    return ExitCode.COMPLETE
 
 
 def parse_bandwidth(text: str) -> float:

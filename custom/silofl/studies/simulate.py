@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import signal
@@ -21,6 +22,19 @@ from silofl.federation.alone import run_alone
 from silofl.files import held, write_json, write_text
 from silofl.flare.workspace import prepare_workspace
 from silofl.models.pretrained import read_pretrained
+from silofl.options import (
+    add_backend,
+    add_data,
+    add_json,
+    add_pretrained,
+    add_rounds,
+    add_seed,
+    changes_of,
+    check_backend,
+    console_for,
+    names,
+    text_of,
+)
 from silofl.report.pages import write_report
 from silofl.report.progress import RoundLines
 from silofl.report.tables import print_results
@@ -34,6 +48,52 @@ from silofl.study import Study, load_study
 from silofl.training.device import choose_device
 
 POLL_S = 0.3
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl simulate``."""
+    parser.add_argument("job", type=Path, nargs="?", help="job folder, as jobs/harmofl_phantoms")
+    add_data(parser)
+    parser.add_argument("--out", type=Path, help="new folder for the run")
+    add_rounds(parser)
+    add_seed(parser)
+    parser.add_argument("--sites", type=names, default=[], help="sites that take part, as a,b; all by default")
+    add_backend(parser)
+    add_pretrained(parser)
+    parser.add_argument("--leave-out", metavar="SITE", help="does not train; then tests the super model")
+    parser.add_argument("--prepare", type=Path, metavar="WORKSPACE", help="only write local/ for nvflare simulator")
+    add_json(parser, "results.json")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a job from its first round, or prepare a workspace, and return the exit code."""
+    if options.prepare:
+        if options.job or options.out or options.leave_out:
+            raise ConfigError("--prepare must be given without JOB, --out and --leave-out; it only writes a workspace")
+        return prepare(options.prepare)
+    missing = [name for name, value in (("JOB", options.job), ("--out", options.out)) if value is None]
+    if missing:
+        raise ConfigError(f"JOB and --out must be given; missing: {', '.join(missing)}; see silofl simulate --help")
+    check_backend(options)
+    wanted = Simulation(
+        data=text_of(options.data),
+        sites=tuple(options.sites),
+        threads=options.threads,
+        left_out=options.leave_out,
+        pretrained=text_of(options.pretrained),
+        is_alone=options.alone,
+    )
+    code = start(options.job, options.out, wanted, changes_of(options), console_for(options))
+    if options.json:
+        print_json(options.out)
+    return code
+
+
+def print_json(run: Path) -> None:
+    """Print a run's result, where it has one, as JSON on standard output."""
+    if (run / "results.json").is_file():
+        results, unseen = json.loads((run / "results.json").read_text()), run / "unseen.json"
+        print(json.dumps(results | ({"unseen": json.loads(unseen.read_text())} if unseen.is_file() else {}), indent=1))
 
 
 def start(job: Path, run: Path, wanted: Simulation, changes: dict[str, object], console: Console) -> int:
