@@ -22,7 +22,7 @@ BELOW = {
 }
 BELOW["models"] = {*BELOW, "files"}
 BELOW["data"] = {*BELOW} - {"models"}
-BELOW["options"] = {"errors"}
+BELOW["options"] = {"settings", "errors"}
 for _room, _below in (
     ("training", ("data", "models")),
     ("inference", ("training", "options")),

@@ -10,10 +10,10 @@ from silofl import __version__
 from silofl.cli import COMMANDS, CommandParser
 from silofl.data.importers import LAYOUTS
 from silofl.errors import ConfigError
-from silofl.studies.methods import METHODS
+from silofl.studies.methods import method_names
 
 TESTS = [path.read_text() for path in Path(__file__).parent.rglob("test_*.py")]
-ENDINGS = {"import": LAYOUTS, "compare": METHODS}
+ENDINGS = {"import": LAYOUTS, "compare": method_names()}
 
 
 def arguments_of(command):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
+import yaml
 from rich.console import Console
 
 from silofl.errors import ConfigError
+from silofl.settings import read_value
 
 
 def count(text: str) -> int:
@@ -41,6 +44,31 @@ def names(text: str) -> list[str]:
     if not found:
         raise argparse.ArgumentTypeError(f"must give at least one name, not {text!r}")
     return found
+
+
+def setting(text: str) -> tuple[str, object]:
+    """Read ``KEY=VALUE``: a dotted key of a study.yaml and a value as it would stand there."""
+    key, _, value = text.partition("=")
+    try:
+        found = read_value(value)
+    except (ConfigError, yaml.YAMLError):
+        found = None
+    if not key or found is None:
+        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}")
+    return key, found
+
+
+def add_set(parser: argparse.ArgumentParser) -> None:
+    """Add ``--set``."""
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        type=setting,
+        default=[],
+        metavar="KEY=VALUE",
+        help="instead of the study's, as training.learning_rate=0.01; may be given again",
+    )
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
@@ -90,8 +118,27 @@ def text_of(path: Path | None) -> str | None:
 
 
 def changes_of(options: argparse.Namespace) -> dict[str, object]:
-    """Return the keys of the study that ``--rounds`` and ``--seed`` change."""
-    return {key: getattr(options, key) for key in ("rounds", "seed") if getattr(options, key, None) is not None}
+    """Return the dotted keys of the study that ``--set``, ``--rounds`` and ``--seed`` change.
+
+    Raises:
+        ConfigError: A key was given twice.
+    """
+    named = [(key, getattr(options, key)) for key in ("rounds", "seed") if getattr(options, key, None) is not None]
+    return by_key([*getattr(options, "settings", []), *named])
+
+
+def by_key(settings: Iterable[tuple[str, object]]) -> dict[str, object]:
+    """Return settings by key.
+
+    Raises:
+        ConfigError: A key was given twice.
+    """
+    changes: dict[str, object] = {}
+    for key, value in settings:
+        if key in changes:
+            raise ConfigError(f"{key} must be given once, not {changes[key]!r} and {value!r}; leave one out")
+        changes[key] = value
+    return changes
 
 
 def console_for(options: argparse.Namespace) -> Console:

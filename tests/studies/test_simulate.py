@@ -10,6 +10,7 @@ from silofl.data.phantoms import UNSEEN_SITE, make_phantoms
 from silofl.errors import ConfigError
 from silofl.studies import simulate
 from silofl.studies.simulate import Simulation, settled
+from silofl.study import load_study
 
 from .conftest import JOB
 
@@ -119,6 +120,23 @@ def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
         (JOB, Path("run"), Simulation("data"), {}),
         (JOB, Path("run"), Simulation("data", ("a", "b"), 1, "c"), {"rounds": 2, "seed": 0}),
     ]
+
+
+@pytest.mark.parametrize("text", ["rounds", "=3", "rounds=", "training={a", "training={a: 1, a: 2}"])
+def test_a_setting_that_is_no_key_with_a_value_is_refused(refused, text):
+    error = refused("simulate", JOB, "--out", "run", "--set", text)
+    assert f"argument --set: must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}" in error
+
+
+def test_what_is_set_is_recorded_in_the_run(silofl, training, phantoms, tmp_path):
+    settings = ["--set", "training.learning_rate=0.01", "--set", "algorithm={name: fedbn}", "--rounds", 2]
+    assert silofl("simulate", JOB, "--data", phantoms, "--out", tmp_path / "run", *settings)[0] == 0
+    wanted = {"training.learning_rate": 0.01, "algorithm": {"name": "fedbn"}, "rounds": 2}
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["changes"] == wanted
+    study = load_study(tmp_path / "run" / "job" / "app" / "config" / "study.yaml")
+    assert (study.training.learning_rate, study.algorithm.name, study.rounds) == (0.01, "fedbn", 2)
+    assert silofl("report", tmp_path / "run")[0] == 0
+    assert "training.learning_rate: 0.01, algorithm: {" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_threads_have_no_place_where_sites_take_turns(refused):

@@ -2,6 +2,9 @@ import shutil
 
 import pytest
 
+from silofl.errors import ConfigError
+from silofl.studies.simulation import changed, changed_study
+
 from .conftest import JOB
 
 
@@ -176,3 +179,47 @@ def test_data_of_the_site_that_is_left_out_are_read_before_anything_starts(silof
 def test_a_number_that_is_none_or_too_small_is_refused_with_its_option(refused, tmp_path, option, value, reason):
     error = refused("simulate", JOB, "--data", tmp_path, "--out", tmp_path / "run", option, value)
     assert option in error and reason in error
+
+
+# --- changes
+
+
+def test_dotted_keys_are_put_in_place_and_the_rest_stays():
+    values = {"rounds": 3, "labels": {1: "a"}, "training": {"momentum": 0.9, "betas": [0, 0]}}
+    changes = {"rounds": 5, "labels.1": "b", "training.momentum": 0.5, "data.channels": 3}
+    wanted = {"rounds": 5, "labels": {1: "b"}, "training": {"momentum": 0.5, "betas": [0, 0]}, "data": {"channels": 3}}
+    assert changed(values, changes) == wanted
+    assert values["training"]["momentum"] == 0.9
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("training.lr", "training.learning_rate"),
+        ("lr", "training.learning_rate"),
+        ("train.lr", "training.learning_rate"),
+        ("learning_rate", "training.learning_rate"),
+        ("training.optimiser", "training.optimizer"),
+        ("model.batch_size", "training.batch_size"),
+        ("federation.timeout", "federation.task_timeout_s"),
+        ("round", "rounds"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest_whole_one(key, nearest):
+    with pytest.raises(ConfigError, match=f"^{key} must be a known key; it is not .did you mean '{nearest}'"):
+        changed_study(JOB, {key: 1})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("training.learning_rate", -1, "training.learning_rate must be greater than 0, not -1"),
+        ("training.learning_rate.now", 1, "training.learning_rate must be a valid number"),
+        ("rounds", "many", "rounds must be a valid integer"),
+        ("labels.2", 5, "labels.2 must be a text, not 5"),
+        ("algorithm.perturbation", 0.1, "algorithm.perturbation must go with step: perturbed"),
+    ],
+)
+def test_a_value_is_checked_as_that_of_the_file(key, value, message):
+    with pytest.raises(ConfigError, match=message):
+        changed_study(JOB, {key: value})

@@ -22,6 +22,7 @@ from silofl.report.illustrations import (
 from silofl.report.ledger_tables import duration, incidents, last_weights, participation_table, traffic_table
 from silofl.report.sentences import (
     caveats,
+    changes_sentence,
     metric_sentence,
     normalization_label,
     recipe_answers,
@@ -143,6 +144,7 @@ def _settings(run: RunRecords) -> list[tuple[str, str]]:
     found.append(("Numbers come from", run.results.get("model")))
     found.append(("Normalisation layers", normalization_label(run.results.get("normalization"))))
     found.append(("Split by", run.results.get("split_unit")))
+    found.append(("Changed in the job's study", changes_sentence(run.changes)))
     return [(name, MISSING if value is None else str(value)) for name, value in found]
 
 

@@ -120,6 +120,7 @@ class RunRecords:
         features: Site -> what the selector makes of its images, of a run with a selector; kept as the pictures are.
         unseen: The super model at a site that took no part in the training; None where it was not tested.
         site_weights: Each computation of who listens to whom, of a run of AdaFed.
+        changes: What the command line changed in the job's study, by dotted key; of a simulation.
     """
 
     path: Path
@@ -130,6 +131,7 @@ class RunRecords:
     features: dict[str, SelectorFeatures] = field(default_factory=dict)
     unseen: dict[str, Any] | None = None
     site_weights: list[SiteWeights] = field(default_factory=list)
+    changes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def sites(self) -> list[str]:
@@ -166,7 +168,8 @@ def read_run(path: Path) -> RunRecords:
     labels = study.labels if study else _numbered_labels(pictures)
     unseen = _read_json(path / "unseen.json", dict)
     ledger, weights = _ledger(path, rounds or []), _site_weights(path)
-    return RunRecords(path, results, ledger, labels, pictures, features, unseen, weights)
+    changes = (_read_json(path / "run.json", dict) or {}).get("changes", {})
+    return RunRecords(path, results, ledger, labels, pictures, features, unseen, weights, changes)
 
 
 def _read_json(path: Path, kind: type[J]) -> J | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -204,3 +205,9 @@ def _statistics(recipe: Mapping[str, Any]) -> str:
     after = "half of the rounds" if rounds == "half" else f"{rounds} round(s)"
     again = f", and anew every {every} round(s)" if every else ""
     return f"These are the BatchNorm layers' own, taken after {after} of FedBN{again} (f-AdaFed)."
+
+
+def changes_sentence(changes: Mapping[str, Any]) -> str:
+    """Return what was changed in a study, as ``training.learning_rate: 0.01, seed: 1``."""
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in changes.items()}
+    return ", ".join(f"{key}: {text}" for key, text in texts.items()) or "nothing"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,9 @@ from silofl.options import (
     add_json,
     add_pretrained,
     add_rounds,
+    add_set,
+    by_key,
+    changes_of,
     check_backend,
     console_for,
     names,
@@ -28,27 +32,38 @@ from silofl.options import (
 from silofl.report.ledger_tables import duration
 from silofl.report.methods import Method, compared, markdown, methods_table, methods_values
 from silofl.report.methods_notes import is_comparable, notes_of
+from silofl.report.sentences import changes_sentence
 from silofl.report.tables import print_lines, print_table
+from silofl.settings import NAME
 from silofl.studies import pooled as centralised
 from silofl.studies import simulate
 from silofl.studies.compared_runs import CENTRALISED, Comparison, Run, planned
-from silofl.studies.methods import METHODS
+from silofl.studies.methods import method_names
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl compare``."""
-    parser.epilog = "\n  ".join(["methods:", *METHODS])
+    parser.epilog = "\n  ".join(["methods, or ALGORITHM:PRESET:", *method_names()])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("jobs", type=Path, nargs="+", metavar="JOB", help="job folder; methods take the first's study")
     add_data(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and the table; goes on in it")
     parser.add_argument("--seeds", type=_seeds, default=(0, 1, 2), help="as 0,1,2, which is the default")
-    parser.add_argument("--methods", type=names, default=[], help="of the first job's study, as a,b; named below")
+    parser.add_argument("--methods", type=names, default=[], help="in the first job's study, as a,b; named below")
     add_pretrained(parser)
     parser.add_argument(
         "--pooled", action="store_true", help="also train on all sites' data in one place: simulation only"
     )
     add_rounds(parser)
+    add_set(parser)
+    parser.add_argument(
+        "--as",
+        dest="variants",
+        action=_Row,
+        default={},
+        metavar="NAME",
+        help="a row of the first job's study with what was --set before it; --set after the last --as is for all rows",
+    )
     add_backend(parser)
     add_json(parser, "table.json")
 
@@ -59,8 +74,9 @@ def run(options: argparse.Namespace) -> int:
     asked = Comparison(
         jobs=tuple(options.jobs),
         methods=tuple(options.methods),
+        variants=options.variants,
+        changes=changes_of(options),
         seeds=options.seeds,
-        rounds=options.rounds,
         data=text_of(options.data),
         threads=options.threads,
         is_pooled=options.pooled,
@@ -71,6 +87,31 @@ def run(options: argparse.Namespace) -> int:
     if options.json and code != ExitCode.INTERRUPTED:
         print((options.out / "table.json").read_text(), end="")
     return code
+
+
+class _Row(argparse.Action):
+    """Gives a row what was set since the row before."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Note the row; the settings that follow are another's."""
+        name = str(values)
+        if not re.fullmatch(NAME, name) or name in namespace.variants or not namespace.settings:
+            parser.error(
+                "--as must follow at least one --set, with a name of its own of letters, digits, '.', '_' and '-', not "
+                f"{name!r}"
+            )
+        try:
+            changes = by_key(namespace.settings)
+        except ConfigError as error:
+            parser.error(str(error))
+        namespace.variants = {**namespace.variants, name: changes}
+        namespace.settings = []
 
 
 def _seeds(text: str) -> tuple[int, ...]:
@@ -113,7 +154,7 @@ def compare(asked: Comparison, out: Path, console: Console) -> int:
             console.print("to go on with the comparison, give the same command again")
             return ExitCode.INTERRUPTED
     methods = collected(runs, failures)
-    _show(methods, runs, asked.seeds, out, console)
+    _show(methods, runs, asked, out, console)
     return _exit_code(methods)
 
 
@@ -162,22 +203,35 @@ def _result(run: Run, failure: str | None) -> dict[str, Any]:
     return centralised.by_their_sites(results, centralised.read_scores(run.path, results))
 
 
-def _show(methods: Sequence[Method], runs: Sequence[Run], seeds: Sequence[int], out: Path, console: Console) -> None:
+def _show(methods: Sequence[Method], runs: Sequence[Run], asked: Comparison, out: Path, console: Console) -> None:
     """Print the table with its notes, and write both."""
-    table, notes = methods_table(methods, len(seeds), is_comparable(methods)), notes_of(methods, seeds)
+    table = methods_table(methods, len(asked.seeds), is_comparable(methods))
+    notes = notes_of(methods, asked.seeds) + _changes_notes(asked)
     console.print()
     print_table(table, console)
     print_lines(["", *notes], console)
     write_text(out / "table.md", markdown(table, notes))
-    values = {"seeds": list(seeds), "sites": compared(methods), "rows": methods_values(methods), "notes": notes}
+    values = {"seeds": list(asked.seeds), "sites": compared(methods), "rows": methods_values(methods), "notes": notes}
     write_json(out / "table.json", values | {"runs": [_described(run, methods) for run in runs]})
     console.print(f"table: {out / 'table.md'}, {out / 'table.json'}", markup=False)
+
+
+def _changes_notes(asked: Comparison) -> list[str]:
+    """Return a sentence for what the command line changed in the study of every row, and in that of each."""
+    changed = {"every row": asked.changes, **asked.variants}
+    return [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
 
 
 def _described(run: Run, methods: Sequence[Method]) -> dict[str, Any]:
     (method,) = (method for method in methods if method.name == run.name)
     status = method.results[run.seed]["status"] if run.seed in method.results else "FAILED"
-    return {"name": run.name, "seed": run.seed, "folder": str(run.path), "status": status}
+    return {
+        "name": run.name,
+        "seed": run.seed,
+        "folder": str(run.path),
+        "status": status,
+        "changes": dict(run.changes),
+    }
 
 
 def _exit_code(methods: Sequence[Method]) -> int:

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -21,9 +22,9 @@ from silofl.errors import ConfigError, ExitCode
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import STEPS, time_steps
-from silofl.options import console_for, count
+from silofl.options import add_set, changes_of, console_for, count
 from silofl.studies.random_examples import has_own_size, image_shape, random_part
-from silofl.studies.simulation import study_file
+from silofl.studies.simulation import changed, changed_study, changes_algorithm, guard_batchnorm, study_file
 from silofl.studies.traffic import Traffic, count_traffic
 from silofl.study import Study, load_study
 from silofl.training.device import choose_device
@@ -102,6 +103,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sites", type=count, required=True, help="number of sites")
     parser.add_argument("--bandwidth", required=True, help="of the server's line, which the sites share, as 50Mbit")
     parser.add_argument("--examples", type=count, default=500, help="for training at the largest site; 500 by default")
+    add_set(parser)
     parser.add_argument("--seconds-per-step", type=float, help="of the slowest site; measured here by default")
     parser.add_argument("--image-size", metavar="HxW", help="of the sites' images, where the study leaves it open")
     parser.add_argument("--write", type=Path, metavar="NEWJOB", help="copy the job with the timeouts that follow")
@@ -117,8 +119,9 @@ def run(options: argparse.Namespace) -> int:
         seconds_per_step=options.seconds_per_step,
         image_size=parse_size(options.image_size) if options.image_size else None,
     )
-    found = estimate(load_study(study_file(options.job)), setting)
-    job = write_job(options.job, options.write, found) if options.write else None
+    changes = changes_of(options)
+    found = estimate(changed_study(options.job, changes), setting)
+    job = write_job(options.job, options.write, found, changes) if options.write else None
     console = console_for(options)
     if options.json:
         print(json.dumps(found.as_dict(), indent=1))
@@ -185,8 +188,8 @@ def estimate(study: Study, setting: Setting) -> Estimate:
     )
 
 
-def write_job(job: Path, target: Path, found: Estimate) -> Path:
-    """Copy a job with the timeout that follows from an estimate; comments in study.yaml are lost.
+def write_job(job: Path, target: Path, found: Estimate, changes: Mapping[str, object]) -> Path:
+    """Copy a job with changes by dotted key and the timeout that follows; comments in study.yaml are lost.
 
     Raises:
         ConfigError: The new folder exists.
@@ -194,11 +197,13 @@ def write_job(job: Path, target: Path, found: Estimate) -> Path:
     if target.exists():
         raise ConfigError(f"--write must name a new folder, not {target}, which exists; name another")
     content = yaml.safe_load(study_file(job).read_text(encoding="utf-8"))
-    content["federation"] = (content.get("federation") or {}) | {"task_timeout_s": found.task_timeout_s}
+    content = changed(content, dict(changes) | {"federation.task_timeout_s": found.task_timeout_s})
     shutil.copytree(job, target)
     path = study_file(target)
     path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
-    load_study(path)
+    study = load_study(path)
+    if changes_algorithm(changes):
+        guard_batchnorm(target, study.recipe.stays_home == "batchnorm")
     return target
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from silofl.data.pooled import POOLED_SITE, by_site, pool_sites
 from silofl.errors import ConfigError
-from silofl.studies.compared_runs import CENTRALISED, Comparison, Run, seeded
+from silofl.studies.compared_runs import CENTRALISED, Comparison, Run, read_data_of, seeded
 from silofl.studies.simulation import Simulation, settled
 
 WARNING = (
@@ -37,7 +37,9 @@ def centralised_runs(asked: Comparison, out: Path, console: Console) -> list[Run
     alone = study.federation.model_dump(exclude={"sites"}) | {"min_sites": 1}
     changes = {"algorithm": {"name": "fedavg"}, "federation": alone}
     wanted = Simulation(str(data), (POOLED_SITE,), 1, is_alone=asked.is_alone)
-    return seeded(asked, out, Run(CENTRALISED, 0, out, job, wanted, changes))
+    runs = seeded(asked, out, Run(CENTRALISED, 0, out, job, wanted, changes))
+    read_data_of(runs)
+    return runs
 
 
 def by_their_sites(results: Mapping[str, Any], scores: Mapping[str, float]) -> dict[str, Any]:

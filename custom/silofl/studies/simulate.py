@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from silofl.options import (
     add_pretrained,
     add_rounds,
     add_seed,
+    add_set,
     changes_of,
     check_backend,
     console_for,
@@ -43,7 +45,15 @@ from silofl.site import Server, Site
 from silofl.studies.everyone import everyone
 from silofl.studies.leave_out import unseen_result
 from silofl.studies.processes import ProcessTree
-from silofl.studies.simulation import Simulation, check_pretrained, guard_batchnorm, settled, study_file
+from silofl.studies.simulation import (
+    Simulation,
+    changed,
+    changes_algorithm,
+    check_pretrained,
+    guard_batchnorm,
+    settled,
+    study_file,
+)
 from silofl.study import Study, load_study
 from silofl.training.device import choose_device
 
@@ -57,6 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="new folder for the run")
     add_rounds(parser)
     add_seed(parser)
+    add_set(parser)
     parser.add_argument("--sites", type=names, default=[], help="sites that take part, as a,b; all by default")
     add_backend(parser)
     add_pretrained(parser)
@@ -96,14 +107,14 @@ def print_json(run: Path) -> None:
         print(json.dumps(results | ({"unseen": json.loads(unseen.read_text())} if unseen.is_file() else {}), indent=1))
 
 
-def start(job: Path, run: Path, wanted: Simulation, changes: dict[str, object], console: Console) -> int:
+def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object], console: Console) -> int:
     """Run a job from its first round.
 
     Args:
         job: An NVFlare job folder with ``app/config/study.yaml``.
         run: Folder of the run; must not hold anything.
         wanted: Data, sites and threads.
-        changes: Keys of the study to change in this run's copy of the job: rounds, seed.
+        changes: Dotted key -> value, put in place in this run's copy of the job.
         console: Where rounds and results are shown.
 
     Returns:
@@ -124,11 +135,11 @@ def start(job: Path, run: Path, wanted: Simulation, changes: dict[str, object], 
     # run.json comes last: with it, the run can be resumed.
     shutil.copytree(job, run / "job")
     _write_study(run / "job", changes)
-    if "algorithm" in changes:
+    if changes_algorithm(changes):
         guard_batchnorm(run / "job", study.recipe.stays_home == "batchnorm")
     if simulation.pretrained:
         shutil.copy(simulation.pretrained, study_file(run / "job").with_name(study.model.pretrained))
-    write_json(run / "run.json", asdict(simulation))
+    write_json(run / "run.json", asdict(simulation) | {"changes": dict(changes)})
     return _run(run, simulation, study, console)
 
 
@@ -180,10 +191,10 @@ def _site_data(study: Study, simulation: Simulation, run: Path, name: str) -> Si
         raise DataError(f"site {name!r}: {error}") from None
 
 
-def _write_study(job: Path, changes: dict[str, object]) -> None:
+def _write_study(job: Path, changes: Mapping[str, object]) -> None:
     if changes:
         path = study_file(job)
-        write_text(path, yaml.safe_dump(yaml.safe_load(path.read_text()) | changes, sort_keys=False))
+        write_text(path, yaml.safe_dump(changed(yaml.safe_load(path.read_text()), changes), sort_keys=False))
 
 
 def _site_settings(simulation: Simulation, run: Path) -> Site:
