@@ -18,6 +18,7 @@ from silofl.errors import ExitCode, SiloFLError
 COMMANDS = {
     "demo": ("silofl.studies.demo", "train on simulated hospitals and write one report"),
     "import": ("silofl.studies.import_data", "turn a known public layout into sites with a dataset.json each"),
+    "new-study": ("silofl.studies.new_study", "write a job for own data, from another job and what the data say"),
     "simulate": ("silofl.studies.simulate", "run a job with all its sites on this machine"),
     "resume": ("silofl.studies.resume", "go on with an interrupted run"),
     "compare": ("silofl.studies.compare", "run jobs and methods with several seeds and print one table"),
