@@ -50,12 +50,11 @@ def setting(text: str) -> tuple[str, object]:
     """Read ``KEY=VALUE``: a dotted key of a study.yaml and a value as it would stand there."""
     key, _, value = text.partition("=")
     try:
-        found = read_value(value)
+        if key and value.strip():
+            return key, read_value(value)
     except (ConfigError, yaml.YAMLError):
-        found = None
-    if not key or found is None:
-        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}")
-    return key, found
+        pass
+    raise argparse.ArgumentTypeError(f"must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}")
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:

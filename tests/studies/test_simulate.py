@@ -130,7 +130,8 @@ def test_a_setting_that_is_no_key_with_a_value_is_refused(refused, text):
 
 def test_what_is_set_is_recorded_in_the_run(silofl, training, phantoms, tmp_path):
     settings = ["--set", "training.learning_rate=0.01", "--set", "algorithm={name: fedbn}", "--rounds", 2]
-    assert silofl("simulate", JOB, "--data", phantoms, "--out", tmp_path / "run", *settings)[0] == 0
+    code, out, _ = silofl("simulate", JOB, "--data", phantoms, "--out", tmp_path / "run", *settings)
+    assert code == 0 and out.startswith("set for this run: training.learning_rate: 0.01, algorithm: {")
     wanted = {"training.learning_rate": 0.01, "algorithm": {"name": "fedbn"}, "rounds": 2}
     assert json.loads((tmp_path / "run" / "run.json").read_text())["changes"] == wanted
     study = load_study(tmp_path / "run" / "job" / "app" / "config" / "study.yaml")

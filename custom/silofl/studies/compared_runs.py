@@ -13,7 +13,7 @@ from silofl.errors import ConfigError
 from silofl.inference.directory import plain_study
 from silofl.studies import simulate
 from silofl.studies.methods import algorithm_of
-from silofl.studies.simulation import Simulation, check_pretrained, settled, study_file
+from silofl.studies.simulation import Simulation, changes_algorithm, check_pretrained, settled, study_file
 from silofl.study import Study, load_study
 
 CENTRALISED = "centralised"
@@ -132,8 +132,11 @@ def _check_changes(asked: Comparison) -> None:
     for changes in (asked.changes, *asked.variants.values()):
         if "seed" in changes:
             raise ConfigError("seed must be given as --seeds, not with --set")
-    if (asked.methods or asked.is_pooled) and asked.changes.keys() & {"algorithm", "algorithm.name"}:
-        raise ConfigError("algorithm must not be set for every row beside --methods or --pooled; name a row with --as")
+    if (asked.methods or asked.is_pooled) and changes_algorithm(asked.changes):
+        raise ConfigError(
+            "a key of algorithm must not be set for every row beside --methods or --pooled, which bring algorithms of "
+            "their own; name the row that it is for with --as"
+        )
 
 
 def _folder(name: str) -> str:

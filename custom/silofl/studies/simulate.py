@@ -39,6 +39,7 @@ from silofl.options import (
 )
 from silofl.report.pages import write_report
 from silofl.report.progress import RoundLines
+from silofl.report.sentences import changes_sentence
 from silofl.report.tables import print_results
 from silofl.report.unseen_tables import print_unseen
 from silofl.site import Server, Site
@@ -140,6 +141,8 @@ def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object
     if simulation.pretrained:
         shutil.copy(simulation.pretrained, study_file(run / "job").with_name(study.model.pretrained))
     write_json(run / "run.json", asdict(simulation) | {"changes": dict(changes)})
+    if changes:
+        console.print(f"set for this run: {changes_sentence(changes)}", markup=False)
     return _run(run, simulation, study, console)
 
 
