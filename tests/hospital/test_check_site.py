@@ -22,7 +22,7 @@ def silofl(kit, study_file, pictures, capsys):
 
 
 def test_a_site_with_nothing_wrong_may_join(silofl, candidate, serve, federation):
-    with serve(federation, candidate().kit.port):
+    with serve(federation, candidate().kit.address.port):
         code, out = silofl("--json")
     found = json.loads(out)
     assert code == 0 and found["may_join"] and found["log"] is None
