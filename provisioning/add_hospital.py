@@ -1,33 +1,30 @@
 """Make the kit of one more hospital; no other kit is touched, and nobody restarts anything.
 
-python provisioning/add_hospital.py WORKSPACE NAME ORG [--admin EMAIL] [--wheel WHEEL] [--data-root DIR]
+python -m provisioning add-hospital WORKSPACE NAME ORG [--admin EMAIL] [--wheel WHEEL] [--data-root DIR]
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from command import Parser, run
-from federation import add_participants
-from fill_kits import add_options, contents_of, fill_kit
-from kits import kits_folder, project_folder, read_kit
-
+from provisioning.fill_kits import add_options, contents_of, fill_kit
+from provisioning.provisioner import add_participants
+from provisioning.workspace import kits_folder, project_folder
 from silofl.errors import ConfigError, ExitCode
+from silofl.flare.kit import read_kit
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the hospital's kit, and its administrator's, and return the exit code."""
-    parser = Parser(prog="add_hospital.py", description="Make the kit of one more hospital.")
-    parser.add_argument("workspace", type=Path, metavar="WORKSPACE", help="that make_kits.py wrote")
-    parser.add_argument("name", metavar="NAME", help="of the hospital in reports, as west")
-    parser.add_argument("org", metavar="ORG", help="its organisation, as west_hospital")
-    parser.add_argument("--admin", metavar="EMAIL", help="also a kit for its administrator")
-    parser.add_argument("--wheel", type=Path, help="the one that the other kits have by default")
-    add_options(parser)
-    return run(parser, _add, arguments)
+def add_command(commands: argparse._SubParsersAction) -> None:
+    """Add the command to the others."""
+    command = commands.add_parser("add-hospital", help="make the kit of one more hospital")
+    command.add_argument("workspace", type=Path, metavar="WORKSPACE", help="that make-kits wrote")
+    command.add_argument("name", metavar="NAME", help="of the hospital in reports, as west")
+    command.add_argument("org", metavar="ORG", help="its organisation, as west_hospital")
+    command.add_argument("--admin", metavar="EMAIL", help="also a kit for its administrator")
+    command.add_argument("--wheel", type=Path, help="the one that the other kits have by default")
+    add_options(command)
+    command.set_defaults(command=_add)
 
 
 def _add(options: argparse.Namespace) -> int:
@@ -49,7 +46,3 @@ def _wheel_of(project: Path) -> Path:
     if len(wheels) != 1:
         raise ConfigError(f"the kits in {project} must hold one wheel, not {sorted(wheels)}; name it, --wheel")
     return wheels.popitem()[1]
-
-
-if __name__ == "__main__":
-    sys.exit(main())
