@@ -21,6 +21,8 @@ from silofl.studies.processes import ProcessTree
 
 POLL_S = 0.5
 START_S, STOP_S = 90.0, 60.0
+# NVFlare's own ten seconds are too few on a machine that is busy.
+SESSION_S = 60.0
 
 
 class Network:
@@ -92,7 +94,7 @@ class Network:
         kit = self.kit_of(role)
         # NVFlare prints that it connects.
         with contextlib.redirect_stdout(io.StringIO()):
-            session = new_secure_session(kit.name, str(kit.folder))
+            session = new_secure_session(kit.name, str(kit.folder), timeout=SESSION_S)
         try:
             yield session
         finally:
