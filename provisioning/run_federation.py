@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import time
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from rich.console import Console
@@ -24,7 +24,7 @@ from provisioning.provisioner import Project
 from provisioning.workspace import PROJECT, REPOSITORY, SITE_CONFIGS, find_kits, kits_folder, write_yaml
 from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError, ExitCode, TrainingError
-from silofl.files import read_json
+from silofl.files import held, read_json
 from silofl.report.pages import write_report
 from silofl.report.progress import RoundLines
 from silofl.report.tables import print_results
@@ -56,9 +56,11 @@ def _federate(options: argparse.Namespace) -> int:
     sites = [p["name"] for p in make_project(PROJECT)["participants"] if p["type"] == "client"]
     console.print(f"1. Data of {', '.join(sites)}")
     data = options.data or make_phantoms(out / "phantoms", options.seed or 0)
-    jobs = [_changed_copy(job, out / "jobs" / job.name, options) for job in options.jobs]
     code = ExitCode.COMPLETE
     with ExitStack() as stack:
+        # Two servers with the same store would run each other's jobs.
+        stack.enter_context(_in_use(data))
+        jobs = [_changed_copy(job, out / "jobs" / job.name, options) for job in options.jobs]
         spaces = stack.enter_context(Namespaces(sites)) if options.namespaces else None
         console.print(f"2. Keys, certificates and a kit for each participant in {out / 'kits'}")
         project = make_project(PROJECT, spaces.server_address if spaces else "localhost", options.port)
@@ -72,6 +74,12 @@ def _federate(options: argparse.Namespace) -> int:
         console.print("\nShutting down")
     console.print(f"The federation took {(time.monotonic() - started) / 60:.1f} minutes.")
     return code
+
+
+def _in_use(data: Path) -> AbstractContextManager[None]:
+    lock = data / ".silofl" / "network.lock"
+    lock.parent.mkdir(exist_ok=True)
+    return held(lock)
 
 
 def _make_network(project: Project, workspace: Path, data: Path) -> Path:

@@ -28,6 +28,7 @@ from provisioning.renew_kit import renewed
 from provisioning.workspace import PROJECT, REPOSITORY, certificates_file, find_kits, kits_folder
 from silofl.cli import main
 from silofl.data.phantoms import make_phantoms
+from silofl.errors import ConfigError
 from silofl.files import read_json
 from silofl.flare.kit import read_kit
 from silofl.hospital.network import shake_hands
@@ -63,6 +64,15 @@ def network(tmp_path_factory, wheel, phantoms, free_port):
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("", port))
+
+
+def test_a_port_that_another_program_has_is_refused_before_anything_starts(tmp_path, free_port):
+    with socket.create_server(("localhost", free_port())) as other:
+        port = other.getsockname()[1]
+        folder = make_kits(make_project(PROJECT, "localhost", port), tmp_path / "workspace")
+        with pytest.raises(ConfigError, match=f"port {port} of this machine must be free"), Network(folder, tmp_path):
+            pass
+    assert list(tmp_path.glob("*.txt")) == []
 
 
 def small_job(folder, name, rounds=2):
