@@ -17,15 +17,26 @@ from provisioning import (
 from silofl.cli import Parser, carry_out
 
 PROGRAM = "provisioning"
-COMMANDS = (make_kits, check_kits, add_hospital, renew_kit, fill_kits, prepare_containers, run_federation)
+# Command -> its module and what it is for.
+COMMANDS = {
+    "make-kits": (make_kits, "provision a network and fill its kits"),
+    "check-kits": (check_kits, "check certificates, keys, policies, and who may do what"),
+    "add-hospital": (add_hospital, "make the kit of one more hospital"),
+    "renew-kit": (renew_kit, "renew the certificate of one kit"),
+    "fill-kits": (fill_kits, "put wheel, policies and INSTALL.md into kits"),
+    "prepare-containers": (prepare_containers, "turn a kit into what Docker or Kubernetes starts"),
+    "run-federation": (run_federation, "a whole network on this machine, from nothing to a result"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 success, 1 failed, 2 bad input, 3 incomplete, 130 interrupted."""
     parser = Parser(prog=f"python -m {PROGRAM}", description="A network of hospitals over mutual TLS.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for module in COMMANDS:
-        module.add_command(commands)
+    for name, (module, purpose) in COMMANDS.items():
+        command = commands.add_parser(name, help=purpose, description=purpose)
+        module.add_options(command)
+        command.set_defaults(command=module.run)
     options = parser.parse_args(arguments)
     return carry_out(PROGRAM, options.command, options)
 

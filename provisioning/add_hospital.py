@@ -8,26 +8,25 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from provisioning.fill_kits import add_options, contents_of, fill_kit
+from provisioning.fill_kits import add_contents_options, contents_of, fill_kit
 from provisioning.provisioner import add_participants
 from provisioning.workspace import kits_folder, project_folder
 from silofl.errors import ConfigError, ExitCode
 from silofl.flare.kit import read_kit
 
 
-def add_command(commands: argparse._SubParsersAction) -> None:
-    """Add the command to the others."""
-    command = commands.add_parser("add-hospital", help="make the kit of one more hospital")
-    command.add_argument("workspace", type=Path, metavar="WORKSPACE", help="that make-kits wrote")
-    command.add_argument("name", metavar="NAME", help="of the hospital in reports, as west")
-    command.add_argument("org", metavar="ORG", help="its organisation, as west_hospital")
-    command.add_argument("--admin", metavar="EMAIL", help="also a kit for its administrator")
-    command.add_argument("--wheel", type=Path, help="the one that the other kits have by default")
-    add_options(command)
-    command.set_defaults(command=_add)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``add-hospital``."""
+    parser.add_argument("workspace", type=Path, metavar="WORKSPACE", help="that make-kits wrote")
+    parser.add_argument("name", metavar="NAME", help="of the hospital in reports, as west")
+    parser.add_argument("org", metavar="ORG", help="its organisation, as west_hospital")
+    parser.add_argument("--admin", metavar="EMAIL", help="also a kit for its administrator")
+    parser.add_argument("--wheel", type=Path, help="the one that the other kits have by default")
+    add_contents_options(parser)
 
 
-def _add(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Make the kit of one more hospital, and its administrator's."""
     project = project_folder(options.workspace)
     contents = contents_of(options, options.wheel or _wheel_of(project))
     participants = [{"name": options.name, "type": "client", "org": options.org}]

@@ -122,16 +122,15 @@ def _places(sites: list[str], everywhere: list[str]) -> str:
     return "everywhere" if sites == everywhere else f"at {', '.join(sites)}"
 
 
-def add_command(commands: argparse._SubParsersAction) -> None:
-    """Add the command to the others."""
-    command = commands.add_parser("check-kits", help="check certificates, keys, policies, and who may do what")
-    command.add_argument("paths", type=Path, nargs="+", metavar="WORKSPACE_OR_KIT", help="kit, or folder of kits")
-    command.add_argument("--jobs", type=Path, default=REPOSITORY / "jobs", metavar="DIR", help="folder of job folders")
-    command.add_argument("--json", action="store_true", help="the report as JSON")
-    command.set_defaults(command=_check)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``check-kits``."""
+    parser.add_argument("paths", type=Path, nargs="+", metavar="WORKSPACE_OR_KIT", help="kit, or folder of kits")
+    parser.add_argument("--jobs", type=Path, default=REPOSITORY / "jobs", metavar="DIR", help="folder of job folders")
+    parser.add_argument("--json", action="store_true", help="the report as JSON")
 
 
-def _check(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Print what is right and wrong about kits; the exit code is 0 only where nothing must be put right."""
     report = check(options.paths, options.jobs, datetime.now(UTC))
     print(json.dumps(report, indent=1) if options.json else "\n".join(_lines(report)))
     return ExitCode.COMPLETE if report["is_right"] else ExitCode.FAILED

@@ -159,16 +159,14 @@ def _store_arguments(resources: dict[str, Any]) -> tuple[dict[str, Any], dict[st
     return snapshots, jobs
 
 
-def add_command(commands: argparse._SubParsersAction) -> None:
-    """Add the command to the others."""
-    command = commands.add_parser("fill-kits", help="put wheel, policies and INSTALL.md into kits")
-    command.add_argument("kits", type=Path, nargs="+", metavar="KIT", help="folder of a kit")
-    command.add_argument("--wheel", type=Path, required=True, help="the package that sites install")
-    add_options(command)
-    command.set_defaults(command=_fill)
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``fill-kits``."""
+    parser.add_argument("kits", type=Path, nargs="+", metavar="KIT", help="folder of a kit")
+    parser.add_argument("--wheel", type=Path, required=True, help="the package that sites install")
+    add_contents_options(parser)
+
+
+def add_contents_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of what goes into kits."""
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="holds a folder of data for each site")
     parser.add_argument("--site-configs", type=Path, default=SITE_CONFIGS, metavar="DIR", help="policies of sites")
@@ -180,7 +178,8 @@ def contents_of(options: argparse.Namespace, wheel: Path) -> Contents:
     return Contents(wheel, options.site_configs, options.data_root, options.kind)
 
 
-def _fill(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Fill the named kits."""
     contents = contents_of(options, options.wheel)
     for kit in [kit for path in options.kits for kit in find_kits(path)]:
         fill_kit(kit, contents)

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from provisioning.fill_kits import add_options, contents_of, fill_kit
+from provisioning.fill_kits import add_contents_options, contents_of, fill_kit
 from provisioning.provisioner import Project, provisioned
 from provisioning.workspace import REPOSITORY, certificates_file, find_kits, kits_folder
 from silofl.errors import ConfigError, ExitCode
@@ -103,19 +103,18 @@ def build_wheel(source: Path, target: Path) -> Path:
         return Path(shutil.copy(wheel, target))
 
 
-def add_command(commands: argparse._SubParsersAction) -> None:
-    """Add the command to the others."""
-    command = commands.add_parser("make-kits", help="provision a network and fill its kits")
-    command.add_argument("project", type=Path, metavar="PROJECT.yml", help="as provisioning/project.yml")
-    command.add_argument("workspace", type=Path, metavar="WORKSPACE", help="folder of the project's keys and kits")
-    command.add_argument("--wheel", type=Path, help="built before; ./custom is built by default")
-    command.add_argument("--port", type=int, help="of the server, instead of the project's")
-    command.add_argument("--host", help="name or address of the server, instead of the project's")
-    add_options(command)
-    command.set_defaults(command=_make)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``make-kits``."""
+    parser.add_argument("project", type=Path, metavar="PROJECT.yml", help="as provisioning/project.yml")
+    parser.add_argument("workspace", type=Path, metavar="WORKSPACE", help="folder of the project's keys and kits")
+    parser.add_argument("--wheel", type=Path, help="built before; ./custom is built by default")
+    parser.add_argument("--port", type=int, help="of the server, instead of the project's")
+    parser.add_argument("--host", help="name or address of the server, instead of the project's")
+    add_contents_options(parser)
 
 
-def _make(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Make the kits of a network, or fill them again."""
     folder = make_kits(make_project(options.project, options.host, options.port), options.workspace)
     wheel = options.wheel or build_wheel(REPOSITORY / "custom", folder / "wheel")
     for kit in find_kits(kits_folder(folder)):

@@ -90,19 +90,18 @@ def _put_settings(kit: Kit, container: Container) -> None:
     write_yaml(local / "study_runtime.yaml", {"format_version": 2, "studies": {"default": study}})
 
 
-def add_command(commands: argparse._SubParsersAction) -> None:
-    """Add the command to the others."""
-    command = commands.add_parser("prepare-containers", help="turn a kit into what Docker or Kubernetes starts")
-    command.add_argument("kit", type=Path, metavar="KIT", help="folder of a server's or a hospital's kit")
-    command.add_argument("out", type=Path, metavar="OUT", help="folder for the prepared copy")
-    command.add_argument("--runtime", choices=("docker", "k8s"), required=True, help="what starts it")
-    command.add_argument("--image", required=True, help="with NVFlare and SiloFL, as provisioning/Dockerfile")
-    command.add_argument("--data", metavar="SOURCE", help="of a hospital's images")
-    command.add_argument("--state", metavar="SOURCE", help="of a hospital's own state")
-    command.set_defaults(command=_prepare)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``prepare-containers``."""
+    parser.add_argument("kit", type=Path, metavar="KIT", help="folder of a server's or a hospital's kit")
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder for the prepared copy")
+    parser.add_argument("--runtime", choices=("docker", "k8s"), required=True, help="what starts it")
+    parser.add_argument("--image", required=True, help="with NVFlare and SiloFL, as provisioning/Dockerfile")
+    parser.add_argument("--data", metavar="SOURCE", help="of a hospital's images")
+    parser.add_argument("--state", metavar="SOURCE", help="of a hospital's own state")
 
 
-def _prepare(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Write the prepared copy of one kit."""
     kit = read_kit(options.kit)
     prepare(kit, options.out, Container(options.runtime, options.image, options.data, options.state))
     if options.runtime == "docker":

@@ -64,15 +64,14 @@ def renew(project: Path, name: str) -> Kit:
     return read_kit(kit.folder)
 
 
-def add_command(commands: argparse._SubParsersAction) -> None:
-    """Add the command to the others."""
-    command = commands.add_parser("renew-kit", help="renew the certificate of one kit")
-    command.add_argument("workspace", type=Path, metavar="WORKSPACE", help="that make-kits wrote")
-    command.add_argument("name", metavar="NAME", help="of the kit, as north")
-    command.set_defaults(command=_renew)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``renew-kit``."""
+    parser.add_argument("workspace", type=Path, metavar="WORKSPACE", help="that make-kits wrote")
+    parser.add_argument("name", metavar="NAME", help="of the kit, as north")
 
 
-def _renew(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Renew the certificate of one kit."""
     kit = renew(project_folder(options.workspace), options.name)
     print(f"{kit.kind} {kit.name}: valid to {kit.certificate.not_valid_after_utc:%Y-%m-%d}")
     print(f"hand out {kit.certificate_path}; it replaces startup/{kit.certificate_path.name}, then restart")

@@ -36,20 +36,19 @@ JOB = REPOSITORY / "jobs" / "harmofl_phantoms"
 TIMEOUT_S = 3600.0
 
 
-def add_command(commands: argparse._SubParsersAction) -> None:
-    """Add the command to the others."""
-    command = commands.add_parser("run-federation", help="a whole network on this machine, from nothing to a result")
-    command.add_argument("--out", type=Path, required=True, help="folder of data, kits, logs and results")
-    command.add_argument("--jobs", type=Path, nargs="+", default=[JOB], metavar="JOB", help="one after the other")
-    command.add_argument("--data", type=Path, help="holds a folder a hospital; phantoms of all three by default")
-    command.add_argument("--rounds", type=int, help="instead of the studies'")
-    command.add_argument("--seed", type=int, help="instead of the studies'")
-    command.add_argument("--port", type=int, default=8002, help="of the server, on this machine only")
-    command.add_argument("--namespaces", action="store_true", help="each hospital in a network of its own: Linux, root")
-    command.set_defaults(command=_federate)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``run-federation``."""
+    parser.add_argument("--out", type=Path, required=True, help="folder of data, kits, logs and results")
+    parser.add_argument("--jobs", type=Path, nargs="+", default=[JOB], metavar="JOB", help="one after the other")
+    parser.add_argument("--data", type=Path, help="holds a folder a hospital; phantoms of all three by default")
+    parser.add_argument("--rounds", type=int, help="instead of the studies'")
+    parser.add_argument("--seed", type=int, help="instead of the studies'")
+    parser.add_argument("--port", type=int, default=8002, help="of the server, on this machine only")
+    parser.add_argument("--namespaces", action="store_true", help="each hospital in a network of its own: Linux, root")
 
 
-def _federate(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run a network from nothing to a result; the exit code is that of the worst job."""
     started, console, out = time.monotonic(), Console(highlight=False, soft_wrap=True), options.out.resolve()
     if (out / "kits").exists():
         raise ConfigError(f"--out must be a folder without an earlier network, not {options.out}; name another")
