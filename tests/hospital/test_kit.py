@@ -31,9 +31,9 @@ def test_every_kind_of_kit_names_the_same_server(federation):
 
 
 def test_a_folder_that_is_no_such_kit_is_refused(tmp_path, federation):
-    with pytest.raises(ConfigError, match=r"must be a startup kit of a server or hospital or admin; .* provisioned"):
+    with pytest.raises(ConfigError, match=r"fed_client.json or fed_admin.json must exist in .*: give the folder"):
         read_kit(tmp_path)
-    with pytest.raises(ConfigError, match=r"must be a startup kit of a hospital; startup/ has no fed_client.json"):
+    with pytest.raises(ConfigError, match=r"^fed_client.json must exist in .*/localhost/startup; it is not there"):
         read_kit(federation / "localhost", ("hospital",))
 
 

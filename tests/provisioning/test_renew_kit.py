@@ -1,5 +1,4 @@
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -61,6 +60,6 @@ def test_a_later_provisioning_keeps_the_renewed_certificate(workspace, kits):
     assert record.stat().st_mode & 0o777 == 0o600
 
 
-def test_an_unknown_kit_is_bad_input(workspace, capsys):
+def test_an_unknown_kit_is_bad_input(workspace, kits, capsys):
     assert main(["renew-kit", str(workspace), "west"]) == 2
-    assert f"{Path('prod_00', 'west')} must be a startup kit" in capsys.readouterr().err
+    assert f"must exist in {kits / 'west' / 'startup'}; it is not there" in capsys.readouterr().err

@@ -151,8 +151,8 @@ def read_kit(folder: Path, kinds: tuple[Kind, ...] = KINDS) -> Kit:
         path = folder / "startup" / SETTINGS[kind]
         if path.is_file():
             return _read_kit(folder, kind, read_json(path))
-    names = ", ".join(SETTINGS[kind] for kind in kinds)
-    raise ConfigError(f"{folder} must be a startup kit of a {' or '.join(kinds)}; startup/ has no {names}: {REMEDY}")
+    names = " or ".join(SETTINGS[kind] for kind in kinds)
+    raise ConfigError(f"{names} must exist in {folder / 'startup'}; it is not there: {REMEDY}")
 
 
 def _read_kit(folder: Path, kind: Kind, settings: dict[str, Any]) -> Kit:
