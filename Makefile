@@ -11,7 +11,7 @@ demo: .venv/installed
 # A server and three hospitals over mutual TLS on this machine, from nothing to a result.
 federation: .venv/installed
 	rm -rf federation
-	$(RUN) provisioning/run_federation.py --out federation
+	$(RUN) -m provisioning run-federation --out federation
 
 test: .venv/installed
 	$(RUN) -m pytest -m "not slow" -n auto --dist loadfile

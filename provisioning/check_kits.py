@@ -1,6 +1,6 @@
 """Check kits before they are handed out, and again while they are in use.
 
-    python provisioning/check_kits.py WORKSPACE_OR_KIT... [--json] [--jobs DIR]
+    python -m provisioning check-kits WORKSPACE_OR_KIT... [--json] [--jobs DIR]
 
 Certificates: all under one root, and days left. Keys: each kit its own, the root's in ``state/`` of a workspace only.
 Policies: signed jobs required, every class of the jobs allowed, durable stores at the server. Who may do what.
@@ -12,21 +12,22 @@ from __future__ import annotations
 import argparse
 import json
 import stat
-import sys
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from checks import SIDES, Finding, check_kit, days_left, job_classes, private_keys
-from command import Parser, run
 from cryptography import x509
-from kits import REPOSITORY, Kit, certificates_file, find_kits, read_json
-from rights import rights_of
 
+from provisioning.checks import SIDES, Finding, check_kit, days_left, job_classes, private_keys
+from provisioning.workspace import REPOSITORY, certificates_file, find_kits
 from silofl.errors import ExitCode
+from silofl.files import read_json
+from silofl.flare.kit import Kit
+from silofl.flare.policy import site_rights
+
+RIGHTS = ("submit_job", "byoc", "manage_job", "download_job", "view", "operate", "shell_commands")
 
 
 def check(paths: list[Path], jobs: Path, now: datetime) -> dict[str, Any]:
@@ -47,13 +48,25 @@ def check(paths: list[Path], jobs: Path, now: datetime) -> dict[str, Any]:
     root, classes = _root(paths, kits), job_classes(jobs)
     findings = [finding for kit in kits for finding in check_kit(kit, root, classes, now)]
     findings += [finding for path in paths for finding in _outside(path, kits)]
-    # Sites decide what people may do: without a site there is nothing to say.
-    people = [kit for kit in kits if kit.kind == "admin"] if any(kit.kind in SIDES for kit in kits) else []
     return {
         "kits": [_row(kit, now) for kit in kits],
-        "rights": {person.name: rights_of(person, kits) for person in people},
+        "rights": _rights(kits),
         "findings": [asdict(finding) for finding in findings],
         "is_right": not any(finding.is_failure for finding in findings),
+    }
+
+
+def _rights(kits: list[Kit]) -> dict[str, dict[str, list[str]]]:
+    """Return person -> right -> the sites at which the person has it, for jobs of their own."""
+    sites = {kit.name: site_rights(kit) for kit in kits if kit.kind in SIDES}
+    # Sites decide what people may do: without a site there is nothing to say.
+    people = [kit for kit in kits if kit.kind == "admin"] if sites else []
+    return {
+        person.name: {
+            right: [site for site, rights in sites.items() if rights.has(right, person.name, person.org, person.role)]
+            for right in RIGHTS
+        }
+        for person in people
     }
 
 
@@ -109,20 +122,15 @@ def _places(sites: list[str], everywhere: list[str]) -> str:
     return "everywhere" if sites == everywhere else f"at {', '.join(sites)}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the named kits and return the exit code."""
-    parser = Parser(prog="check_kits.py", description="Check kits.")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``check-kits``."""
     parser.add_argument("paths", type=Path, nargs="+", metavar="WORKSPACE_OR_KIT", help="kit, or folder of kits")
     parser.add_argument("--jobs", type=Path, default=REPOSITORY / "jobs", metavar="DIR", help="folder of job folders")
     parser.add_argument("--json", action="store_true", help="the report as JSON")
-    return run(parser, _check, arguments)
 
 
-def _check(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Print what is right and wrong about kits; the exit code is 0 only where nothing must be put right."""
     report = check(options.paths, options.jobs, datetime.now(UTC))
     print(json.dumps(report, indent=1) if options.json else "\n".join(_lines(report)))
     return ExitCode.COMPLETE if report["is_right"] else ExitCode.FAILED
-
-
-if __name__ == "__main__":
-    sys.exit(main())

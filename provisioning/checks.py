@@ -8,19 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from fill_kits import is_volatile, stores
-from kits import Kit, read_json
-from nvflare.apis.fl_exception import UnsafeComponentError
-from nvflare.apis.workspace import Workspace
-from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 
+from provisioning.fill_kits import is_volatile, stores
 from silofl.errors import ConfigError
-from silofl.flare.kit import DAYS_TO_WARN
+from silofl.files import read_json
+from silofl.flare.kit import DAYS_TO_WARN, Kit
+from silofl.flare.policy import class_policy
 
 KEY_MARK = b"PRIVATE KEY-----"
 # Kind of kit -> the side of a job whose classes it builds.
@@ -44,7 +41,7 @@ class Finding:
 
 def days_left(kit: Kit, now: datetime) -> int:
     """Return the whole days until the kit's certificate or its root expires; negative afterwards."""
-    return (min(kit.certificate.not_valid_after_utc, kit.root.not_valid_after_utc) - now).days
+    return (kit.valid_until - now).days
 
 
 def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], now: datetime) -> list[Finding]:
@@ -62,7 +59,7 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
     findings = [Finding(kit.name, True, text) for text in failures]
     left = days_left(kit, now)
     if left < DAYS_TO_WARN:
-        text = f"the certificate must be valid for {DAYS_TO_WARN} days, not {left}; renew it with renew_kit.py"
+        text = f"the certificate must be valid for {DAYS_TO_WARN} days, not {left}; renew it with renew-kit"
         findings.append(Finding(kit.name, left < 0, text))
     return findings
 
@@ -112,46 +109,30 @@ def _wheel(kit: Kit) -> Iterator[str]:
 
 
 def _signatures(kit: Kit) -> Iterator[str]:
-    if kit.startup.get("require_signed_jobs") is not True:
+    if not kit.requires_signed_jobs:
         yield "signed jobs must be required; set require_signed_jobs: true in project.yml and make new kits"
 
 
 def _classes(kit: Kit, classes: set[str]) -> Iterator[str]:
     """Find classes that NVFlare's own check of a site would refuse, or would not enforce."""
-    resources = local_policy(kit, "resources.json")
-    allowed = resources.get("class_allow_list", [])
-    if resources.get("class_list_enforcement_mode", "enforce") != "enforce" or "*" in allowed:
-        yield 'local/resources.json must enforce its class_allow_list and hold no "*" in it; write what jobs/ needs'
+    policy = class_policy(kit)
+    if policy.gap:
+        yield policy.gap
         return
-    authorizer, workspace = ComponentPathAuthorizer(), Workspace(root_dir=str(kit.folder))
     for name in sorted(classes):
-        try:
-            authorizer.authorize_component_config({"path": name}, workspace=workspace)
-        except UnsafeComponentError:
-            yield f"class_allow_list in local/resources.json must allow {name}, which a job names; add it"
+        if not policy.allows(name):
+            yield f"class_allow_list in local/{policy.file} must allow {name}, which a job names; add it"
 
 
 def _policies(kit: Kit) -> Iterator[str]:
     for name in ("resources.json", "authorization.json"):
         if not (kit.folder / "local" / name).is_file():
-            yield f"local/{name} must exist, or NVFlare's default decides; fill the kit with fill_kits.py"
+            yield f"local/{name} must exist, or NVFlare's default decides; fill the kit with fill-kits"
     if kit.kind != "server":
         return
-    for place in stores(local_policy(kit, "resources.json")):
+    for place in stores(kit.local("resources.json")[1]):
         if is_volatile(place):
             yield f"local/resources.json must keep jobs and snapshots in a durable folder, not {place}; name another"
-
-
-def local_policy(kit: Kit, name: str) -> dict[str, Any]:
-    """Read a policy as NVFlare does: the site's own, or else the default.
-
-    Raises:
-        ConfigError: Neither is there.
-    """
-    for path in (kit.folder / "local" / name, kit.folder / "local" / f"{name}.default"):
-        if path.is_file():
-            return read_json(path)
-    raise ConfigError(f"{kit.folder / 'local' / name} must exist; fill the kit with fill_kits.py")
 
 
 def job_classes(jobs: Path) -> dict[str, set[str]]:

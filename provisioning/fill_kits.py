@@ -1,8 +1,8 @@
 """Put into kits what makes them SiloFL's: the wheel with its checksum, the site's policies, INSTALL.md.
 
-    python provisioning/fill_kits.py KIT... --wheel WHEEL [--data-root DIR] [--site-configs DIR]
+    python -m provisioning fill-kits KIT... --wheel WHEEL [--data-root DIR] [--site-configs DIR]
 
-`make_kits.py` does it for all kits of a workspace; a hospital that made its own kit (``nvflare package``) does it with
+``make-kits`` does it for all kits of a workspace; a hospital that made its own kit (``nvflare package``) does it with
 this command. NVFlare's own files, keys among them, are never written.
 """
 
@@ -11,20 +11,19 @@ from __future__ import annotations
 import argparse
 import hashlib
 import shutil
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from command import Parser, run
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from kits import REPOSITORY, Kit, find_kits, read_json, read_yaml, write_json, write_yaml
 from nvflare.tool.cert.fingerprint import cert_fingerprint_sha256
 
+from provisioning.workspace import SITE_CONFIGS, find_kits, write_yaml
 from silofl.errors import ConfigError, ExitCode
+from silofl.files import read_json, write_json
+from silofl.flare.kit import Kit
+from silofl.settings import read_yaml
 
-SITE_CONFIGS = REPOSITORY / "site_configs"
 # Kind of kit -> the policies that it gets into local/. An admin's kit decides nothing.
 POLICIES = {
     kind: (settings, "resources.json", "authorization.json", "privacy.json")
@@ -66,11 +65,10 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
     pages = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, keep_trailing_newline=True
     )
-    host, port = kit.address
     text = pages.get_template("INSTALL.md.j2").render(
         kit=kit,
-        host=host,
-        port=port,
+        host=kit.address.host,
+        port=kit.address.port,
         wheel=contents.wheel.name,
         checksum=checksum,
         root=cert_fingerprint_sha256(kit.root),
@@ -161,16 +159,14 @@ def _store_arguments(resources: dict[str, Any]) -> tuple[dict[str, Any], dict[st
     return snapshots, jobs
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Fill the named kits and return the exit code."""
-    parser = Parser(prog="fill_kits.py", description="Put wheel, policies and INSTALL.md into kits.")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``fill-kits``."""
     parser.add_argument("kits", type=Path, nargs="+", metavar="KIT", help="folder of a kit")
     parser.add_argument("--wheel", type=Path, required=True, help="the package that sites install")
-    add_options(parser)
-    return run(parser, _fill, arguments)
+    add_contents_options(parser)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_contents_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of what goes into kits."""
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="holds a folder of data for each site")
     parser.add_argument("--site-configs", type=Path, default=SITE_CONFIGS, metavar="DIR", help="policies of sites")
@@ -182,13 +178,10 @@ def contents_of(options: argparse.Namespace, wheel: Path) -> Contents:
     return Contents(wheel, options.site_configs, options.data_root, options.kind)
 
 
-def _fill(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Fill the named kits."""
     contents = contents_of(options, options.wheel)
     for kit in [kit for path in options.kits for kit in find_kits(path)]:
         fill_kit(kit, contents)
         print(f"{kit.kind} {kit.name}: filled {kit.folder}")
     return ExitCode.COMPLETE
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """Provision a network and make every kit ready to hand out.
 
-    python provisioning/make_kits.py PROJECT.yml WORKSPACE [--wheel WHEEL] [--data-root DIR] [--port N] [--host NAME]
+    python -m provisioning make-kits PROJECT.yml WORKSPACE [--wheel WHEEL] [--data-root DIR] [--port N] [--host NAME]
 
 Kits are in WORKSPACE/<project>/prod_00/<name>. A second call makes no new key and no new certificate: it only fills the
 same kits again, with a new wheel or new policies.
@@ -14,15 +14,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
-from command import Parser, run
-from federation import Project, provisioned
-from fill_kits import add_options, contents_of, fill_kit
-from kits import REPOSITORY, certificates_file, find_kits, kits_folder, read_yaml
-
+from provisioning.fill_kits import add_contents_options, contents_of, fill_kit
+from provisioning.provisioner import Project, provisioned
+from provisioning.workspace import REPOSITORY, certificates_file, find_kits, kits_folder
 from silofl.errors import ConfigError, ExitCode
+from silofl.settings import read_yaml
 
 # 1 January 1980, the first day of a wheel's calendar: the same source gives the same bytes and the same checksum.
 SOURCE_DATE = "315532800"
@@ -74,7 +72,7 @@ def _check_unchanged(project: Project, folder: Path) -> None:
     for participant in project["participants"]:
         name = participant.get("name")
         if name not in earlier:
-            raise ConfigError(f"participant {name!r} must have a kit in {folder}; add it with add_hospital.py")
+            raise ConfigError(f"participant {name!r} must have a kit in {folder}; add it with add-hospital")
         if participant != earlier[name]:
             raise ConfigError(f"participant {name!r} must be as it was provisioned in {folder}; name a new WORKSPACE")
 
@@ -105,19 +103,18 @@ def build_wheel(source: Path, target: Path) -> Path:
         return Path(shutil.copy(wheel, target))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the kits and return the exit code."""
-    parser = Parser(prog="make_kits.py", description="Provision a network and fill its kits.")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``make-kits``."""
     parser.add_argument("project", type=Path, metavar="PROJECT.yml", help="as provisioning/project.yml")
     parser.add_argument("workspace", type=Path, metavar="WORKSPACE", help="folder of the project's keys and kits")
     parser.add_argument("--wheel", type=Path, help="built before; ./custom is built by default")
     parser.add_argument("--port", type=int, help="of the server, instead of the project's")
     parser.add_argument("--host", help="name or address of the server, instead of the project's")
-    add_options(parser)
-    return run(parser, _make, arguments)
+    add_contents_options(parser)
 
 
-def _make(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Make the kits of a network, or fill them again."""
     folder = make_kits(make_project(options.project, options.host, options.port), options.workspace)
     wheel = options.wheel or build_wheel(REPOSITORY / "custom", folder / "wheel")
     for kit in find_kits(kits_folder(folder)):
@@ -125,7 +122,3 @@ def _make(options: argparse.Namespace) -> int:
         print(f"{kit.kind} {kit.name}: {kit.folder}")
     print(f"keep to yourself: {certificates_file(folder).parent}, which holds the root's private key")
     return ExitCode.COMPLETE
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,25 +9,35 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
 from silofl.errors import ConfigError
+from silofl.files import held
 
-BRIDGE, PREFIX = "silofl0", "10.213.47"
+# Networks at a time on one machine: 10.213.1.0/24 and so on.
+NUMBERS = range(1, 100)
+PREFIX = "10.213"
+LOCKS, DEVICES = Path("/run"), Path("/sys/class/net")
 
 
 class Namespaces:
     """One namespace a hospital, all wired to a bridge on which the server listens.
 
-    Use as a context: leaving it takes namespaces, wires and bridge away.
+    Use as a context: leaving it takes namespaces, wires and bridge away. Each has a number of its own on this machine,
+    which names all three, so that several can be there at a time.
 
     Args:
         names: The hospitals.
     """
 
-    server_address = f"{PREFIX}.1"
-
     def __init__(self, names: Sequence[str]) -> None:
-        self._spaces = {name: f"silofl-{name}" for name in names}
+        self._names, self._number, self._lock = tuple(names), 0, ExitStack()
+
+    @property
+    def server_address(self) -> str:
+        """The address of the bridge, once it is there."""
+        return f"{PREFIX}.{self._number}.1"
 
     def __enter__(self) -> Namespaces:
         """Make bridge, namespaces and wires.
@@ -35,22 +45,14 @@ class Namespaces:
         Raises:
             ConfigError: The system does not let this account do so.
         """
-        self._remove()
         try:
-            _ip("link", "add", BRIDGE, "type", "bridge")
-            _ip("address", "add", f"{self.server_address}/24", "dev", BRIDGE)
-            _ip("link", "set", BRIDGE, "up")
-            for number, space in enumerate(self._spaces.values(), start=2):
-                wire = f"{BRIDGE}-{number}"
-                _ip("netns", "add", space)
-                _ip("link", "add", wire, "type", "veth", "peer", "name", "eth0", "netns", space)
-                _ip("link", "set", wire, "master", BRIDGE, "up")
-                _ip("-n", space, "address", "add", f"{PREFIX}.{number}/24", "dev", "eth0")
-                for device in ("lo", "eth0"):
-                    _ip("-n", space, "link", "set", device, "up")
-        except subprocess.CalledProcessError as error:
+            self._number = self._claim()
+            # A process that was killed left its own behind.
             self._remove()
-            reason = error.stderr.strip() or "it gave no reason"
+            self._make()
+        except (OSError, subprocess.CalledProcessError) as error:
+            self.__exit__()
+            reason = (getattr(error, "stderr", None) or str(error)).strip()
             raise ConfigError(
                 f"network namespaces must be possible here, not refused ({reason}); leave --namespaces out"
             ) from None
@@ -58,16 +60,53 @@ class Namespaces:
 
     def __exit__(self, *reason: object) -> None:
         """Take everything away again."""
-        self._remove()
+        if self._number:
+            self._remove()
+        self._lock.close()
 
     def inside(self, name: str, command: Sequence[str]) -> list[str]:
         """Return a command as it runs in a hospital's namespace; as it is for whoever has none."""
-        return ["ip", "netns", "exec", self._spaces[name], *command] if name in self._spaces else list(command)
+        return ["ip", "netns", "exec", self._space(name), *command] if name in self._names else list(command)
+
+    def _claim(self) -> int:
+        """Return the first number that no living process has, and keep it from the others."""
+        for number in NUMBERS:
+            try:
+                self._lock.enter_context(held(LOCKS / f"silofl-network-{number}.lock"))
+            except ConfigError:
+                continue
+            return number
+        raise ConfigError(f"at most {len(NUMBERS)} networks must run on this machine; end one")
+
+    def _make(self) -> None:
+        _ip("link", "add", self._bridge, "type", "bridge")
+        _ip("address", "add", f"{self.server_address}/24", "dev", self._bridge)
+        _ip("link", "set", self._bridge, "up")
+        for host, name in enumerate(self._names, start=2):
+            wire, space = f"{self._bridge}-{host}", self._space(name)
+            _ip("netns", "add", space)
+            _ip("link", "add", wire, "type", "veth", "peer", "name", "eth0", "netns", space)
+            _ip("link", "set", wire, "master", self._bridge, "up")
+            _ip("-n", space, "address", "add", f"{PREFIX}.{self._number}.{host}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                _ip("-n", space, "link", "set", device, "up")
 
     def _remove(self) -> None:
-        for space in self._spaces.values():
+        """Take away all that has this number, whatever its names were."""
+        spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout.splitlines()
+        for space in (line.split()[0] for line in spaces if line.startswith(f"{self._bridge}-")):
             subprocess.run(["ip", "netns", "delete", space], capture_output=True)
-        subprocess.run(["ip", "link", "delete", BRIDGE], capture_output=True)
+        # A wire outlives its namespace for as long as a process lives in there.
+        wires = [path.name for path in DEVICES.glob(f"{self._bridge}-*")]
+        for device in (*wires, self._bridge):
+            subprocess.run(["ip", "link", "delete", device], capture_output=True)
+
+    @property
+    def _bridge(self) -> str:
+        return f"silofl{self._number}"
+
+    def _space(self, name: str) -> str:
+        return f"{self._bridge}-{name}"
 
 
 def are_possible() -> bool:

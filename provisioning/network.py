@@ -11,15 +11,18 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from kits import Kit, find_kits, kits_folder
-from namespaces import Namespaces
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
-from silofl.errors import TrainingError
+from provisioning.namespaces import Namespaces
+from provisioning.workspace import find_kits, kits_folder
+from silofl.errors import ConfigError, TrainingError
+from silofl.flare.kit import Kit
 from silofl.studies.processes import ProcessTree
 
 POLL_S = 0.5
 START_S, STOP_S = 90.0, 60.0
+# NVFlare's own ten seconds are too few on a machine that is busy.
+SESSION_S = 60.0
 
 
 class Network:
@@ -28,7 +31,7 @@ class Network:
     Use as a context: leaving it shuts the network down and ends what does not end by itself.
 
     Args:
-        project: The project's folder in the workspace of ``make_kits.py``.
+        project: The project's folder in the workspace of ``make-kits``.
         logs: Where the participants' output goes.
         namespaces: Where each hospital runs; all on this machine's own network where None.
     """
@@ -42,7 +45,17 @@ class Network:
         self._running: dict[str, ProcessTree] = {}
 
     def __enter__(self) -> Network:
-        """Start the server, then the hospitals, and wait until all are connected."""
+        """Start the server, then the hospitals, and wait until all are connected.
+
+        Raises:
+            ConfigError: Another program has the server's port.
+            TrainingError: A participant ends, or takes too long.
+        """
+        if self._is_open():
+            port = self.server.address.port
+            raise ConfigError(
+                f"port {port} of this machine must be free, not in use; end what uses it, or name another"
+            )
         self.logs.mkdir(parents=True, exist_ok=True)
         try:
             self._start(self.server)
@@ -81,7 +94,7 @@ class Network:
         kit = self.kit_of(role)
         # NVFlare prints that it connects.
         with contextlib.redirect_stdout(io.StringIO()):
-            session = new_secure_session(kit.name, str(kit.folder))
+            session = new_secure_session(kit.name, str(kit.folder), timeout=SESSION_S)
         try:
             yield session
         finally:
@@ -134,18 +147,17 @@ class Network:
             return Path(session.download_job_result(number, str(target)))
 
     def _start(self, kit: Kit) -> None:
-        # The kits' scripts call python3.
-        os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        command = ["bash", str(kit.folder / "startup" / "sub_start.sh"), "--once"]
+        command = start_command(kit)
         if self._namespaces:
             command = self._namespaces.inside(kit.name, command)
         self._running[kit.name] = ProcessTree(command, self.logs / f"{kit.name}.txt")
 
     def _is_open(self) -> bool:
+        # A hospital's kit names the server as others reach it.
+        address = self.hospitals[0].address
         with socket.socket() as probe:
             probe.settimeout(POLL_S)
-            # A hospital's kit names the server as others reach it.
-            return probe.connect_ex(self.hospitals[0].address) == 0
+            return probe.connect_ex((address.host, address.port)) == 0
 
     def _wait(self, what: str, is_done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_S
@@ -155,6 +167,13 @@ class Network:
                 why = f"{', '.join(ended)} ended" if ended else "it took too long"
                 raise TrainingError(f"the network must start; {why} while waiting for {what}: see {self.logs}")
             time.sleep(POLL_S)
+
+
+def start_command(kit: Kit) -> list[str]:
+    """Return the command that runs a machine's kit until it ends, without starting it again."""
+    # The kit's script calls python3.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return ["env", f"PATH={path}", "bash", str(kit.folder / "startup" / "sub_start.sh"), "--once"]
 
 
 def has_ended(status: str) -> bool:

@@ -1,6 +1,6 @@
 """Turn a kit into what Docker or Kubernetes starts, with ``nvflare deploy prepare``.
 
-    python provisioning/prepare_containers.py KIT OUT --runtime docker|k8s --image IMAGE [--data SOURCE --state SOURCE]
+    python -m provisioning prepare-containers KIT OUT --runtime docker|k8s --image IMAGE [--data SOURCE --state SOURCE]
 
 SOURCE is a folder of this machine for Docker, the name of a persistent volume claim for Kubernetes.
 """
@@ -12,16 +12,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from command import Parser, run
-from kits import Kit, read_kit, read_yaml, write_yaml
 from nvflare.tool.deploy.deploy_common import WORKSPACE_MOUNT_PATH
 
+from provisioning.workspace import write_yaml
 from silofl.errors import ConfigError, ExitCode
+from silofl.flare.kit import Kit, read_kit
+from silofl.settings import read_yaml
 
 # NVFlare mounts a data set of a study at /data/<study>/<data set>, and jobs that name no study belong to this one.
 MOUNTS = "/data/default"
@@ -90,19 +90,18 @@ def _put_settings(kit: Kit, container: Container) -> None:
     write_yaml(local / "study_runtime.yaml", {"format_version": 2, "studies": {"default": study}})
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Prepare one kit and return the exit code."""
-    parser = Parser(prog="prepare_containers.py", description="Turn a kit into what Docker or Kubernetes starts.")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``prepare-containers``."""
     parser.add_argument("kit", type=Path, metavar="KIT", help="folder of a server's or a hospital's kit")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder for the prepared copy")
     parser.add_argument("--runtime", choices=("docker", "k8s"), required=True, help="what starts it")
     parser.add_argument("--image", required=True, help="with NVFlare and SiloFL, as provisioning/Dockerfile")
     parser.add_argument("--data", metavar="SOURCE", help="of a hospital's images")
     parser.add_argument("--state", metavar="SOURCE", help="of a hospital's own state")
-    return run(parser, _prepare, arguments)
 
 
-def _prepare(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Write the prepared copy of one kit."""
     kit = read_kit(options.kit)
     prepare(kit, options.out, Container(options.runtime, options.image, options.data, options.state))
     if options.runtime == "docker":
@@ -110,7 +109,3 @@ def _prepare(options: argparse.Namespace) -> int:
     else:
         print(f"stage with: nvflare deploy k8 stage {options.out}; then: helm install {options.out / 'helm_chart'}")
     return ExitCode.COMPLETE
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """Renew the certificate of one kit under the same root; no other kit is touched.
 
-    python provisioning/renew_kit.py WORKSPACE NAME
+    python -m provisioning renew-kit WORKSPACE NAME
 
 The key stays, so that only the certificate travels, and it is no secret: it replaces one file at the site.
 """
@@ -8,20 +8,19 @@ The key stays, so that only the certificate travels, and it is no secret: it rep
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from command import Parser, run
 from cryptography import x509
 from cryptography.x509.oid import NameOID
-from federation import replace_certificate
-from kits import Kit, certificates_file, kits_folder, project_folder, read_json, read_kit, subject_of
 from nvflare.lighter.impl.cert import DEFAULT_CERT_VALID_DAYS
 from nvflare.lighter.utils import Identity, generate_cert, load_private_key, serialize_cert
 
+from provisioning.provisioner import replace_certificate
+from provisioning.workspace import certificates_file, kits_folder, project_folder
 from silofl.errors import ConfigError, ExitCode
+from silofl.files import read_json, write_atomically
+from silofl.flare.kit import Kit, hosts, read_kit, subject
 
 
 def renewed(kit: Kit, root_key: str, now: datetime) -> x509.Certificate:
@@ -38,13 +37,14 @@ def renewed(kit: Kit, root_key: str, now: datetime) -> x509.Certificate:
     end = kit.root.not_valid_after_utc
     if end <= now:
         raise ConfigError(f"the root certificate must be valid, not expired on {end:%Y-%m-%d}; make new kits for all")
+    names = hosts(kit.certificate)
     return generate_cert(
         Identity(kit.name, kit.org, kit.role),
-        Identity(subject_of(kit.root, NameOID.COMMON_NAME)),
+        Identity(subject(kit.root, NameOID.COMMON_NAME)),
         load_private_key(root_key),
         kit.certificate.public_key(),
-        server_default_host=kit.hosts[0],
-        server_additional_hosts=kit.hosts[1:],
+        server_default_host=names[0],
+        server_additional_hosts=names[1:],
         not_valid_before=now,
         not_valid_after=min(end, now + timedelta(days=DEFAULT_CERT_VALID_DAYS)),
     )
@@ -60,26 +60,19 @@ def renew(project: Path, name: str) -> Kit:
     record = read_json(certificates_file(project))
     certificate = serialize_cert(renewed(kit, record["root_pri_key"], datetime.now(UTC)))
     replace_certificate(project, kit.name, certificate.decode("ascii"))
-    new = kit.certificate_path.with_suffix(".new")
-    new.write_bytes(certificate)
-    new.replace(kit.certificate_path)
+    write_atomically(kit.certificate_path, lambda stream: stream.write(certificate))
     return read_kit(kit.folder)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Renew one kit and return the exit code."""
-    parser = Parser(prog="renew_kit.py", description="Renew the certificate of one kit.")
-    parser.add_argument("workspace", type=Path, metavar="WORKSPACE", help="that make_kits.py wrote")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``renew-kit``."""
+    parser.add_argument("workspace", type=Path, metavar="WORKSPACE", help="that make-kits wrote")
     parser.add_argument("name", metavar="NAME", help="of the kit, as north")
-    return run(parser, _renew, arguments)
 
 
-def _renew(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Renew the certificate of one kit."""
     kit = renew(project_folder(options.workspace), options.name)
     print(f"{kit.kind} {kit.name}: valid to {kit.certificate.not_valid_after_utc:%Y-%m-%d}")
     print(f"hand out {kit.certificate_path}; it replaces startup/{kit.certificate_path.name}, then restart")
     return ExitCode.COMPLETE
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """A federation over mutual TLS on this machine, from nothing to a result: what ``make federation`` does.
 
-    python provisioning/run_federation.py --out federation [--jobs JOB ...] [--rounds N] [--seed N] [--port N]
+    python -m provisioning run-federation --out federation [--jobs JOB ...] [--rounds N] [--seed N] [--port N]
 
 Phantoms of three hospitals, a provisioned network of a server and the three, each started from its own kit; every job
 is signed and submitted by the study lead, its result downloaded and drawn; then everything is shut down.
@@ -9,39 +9,35 @@ is signed and submitted by the study lead, its result downloaded and drawn; then
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
-import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
-import yaml
-from command import Parser, run
-from fill_kits import SITE_CONFIGS, Contents, fill_kit
-from kits import REPOSITORY, find_kits, kits_folder
-from make_kits import build_wheel, make_kits, make_project
-from namespaces import Namespaces
-from network import Network
 from rich.console import Console
 
+from provisioning.fill_kits import Contents, fill_kit
+from provisioning.make_kits import build_wheel, make_kits, make_project
+from provisioning.namespaces import Namespaces
+from provisioning.network import Network
+from provisioning.provisioner import Project
+from provisioning.workspace import PROJECT, REPOSITORY, SITE_CONFIGS, find_kits, kits_folder, write_yaml
 from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError, ExitCode, TrainingError
+from silofl.files import held, read_json
 from silofl.report.pages import write_report
 from silofl.report.progress import RoundLines
 from silofl.report.tables import print_results
+from silofl.settings import read_yaml
 from silofl.studies.simulation import study_file
 from silofl.study import load_study
 
-PROJECT = REPOSITORY / "provisioning" / "project.yml"
 JOB = REPOSITORY / "jobs" / "harmofl_phantoms"
 TIMEOUT_S = 3600.0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the federation and return the exit code."""
-    parser = Parser(prog="run_federation.py", description="A whole network on this machine, from nothing to a result.")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``run-federation``."""
     parser.add_argument("--out", type=Path, required=True, help="folder of data, kits, logs and results")
     parser.add_argument("--jobs", type=Path, nargs="+", default=[JOB], metavar="JOB", help="one after the other")
     parser.add_argument("--data", type=Path, help="holds a folder a hospital; phantoms of all three by default")
@@ -49,29 +45,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="instead of the studies'")
     parser.add_argument("--port", type=int, default=8002, help="of the server, on this machine only")
     parser.add_argument("--namespaces", action="store_true", help="each hospital in a network of its own: Linux, root")
-    return run(parser, _federate, arguments)
 
 
-def _federate(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run a network from nothing to a result; the exit code is that of the worst job."""
     started, console, out = time.monotonic(), Console(highlight=False, soft_wrap=True), options.out.resolve()
-    workspace = out / "kits"
-    if workspace.exists():
+    if (out / "kits").exists():
         raise ConfigError(f"--out must be a folder without an earlier network, not {options.out}; name another")
-    host = Namespaces.server_address if options.namespaces else "localhost"
-    project = make_project(PROJECT, host, options.port)
-    sites = [p["name"] for p in project["participants"] if p["type"] == "client"]
+    sites = [p["name"] for p in make_project(PROJECT)["participants"] if p["type"] == "client"]
     console.print(f"1. Data of {', '.join(sites)}")
     data = options.data or make_phantoms(out / "phantoms", options.seed or 0)
-    jobs = [_changed_copy(job, out / "jobs" / job.name, options) for job in options.jobs]
-    console.print(f"2. Keys, certificates and a kit for each participant in {workspace}")
-    folder = make_kits(project, workspace)
-    contents = Contents(build_wheel(REPOSITORY / "custom", folder / "wheel"), SITE_CONFIGS, data)
-    for kit in find_kits(kits_folder(folder)):
-        fill_kit(kit, contents)
-    console.print("3. Starting the server and the hospitals, each from its own kit")
     code = ExitCode.COMPLETE
     with ExitStack() as stack:
+        # Two servers with the same store would run each other's jobs.
+        stack.enter_context(_in_use(data))
+        jobs = [_changed_copy(job, out / "jobs" / job.name, options) for job in options.jobs]
         spaces = stack.enter_context(Namespaces(sites)) if options.namespaces else None
+        console.print(f"2. Keys, certificates and a kit for each participant in {out / 'kits'}")
+        project = make_project(PROJECT, spaces.server_address if spaces else "localhost", options.port)
+        folder = _make_network(project, out / "kits", data)
+        console.print("3. Starting the server and the hospitals, each from its own kit")
         network = stack.enter_context(Network(folder, out / "logs", spaces))
         console.print(f"   connected over mutual TLS: {', '.join(sorted(network.connected()))}")
         for number, job in enumerate(jobs, start=4):
@@ -82,11 +75,26 @@ def _federate(options: argparse.Namespace) -> int:
     return code
 
 
+def _in_use(data: Path) -> AbstractContextManager[None]:
+    lock = data / ".silofl" / "network.lock"
+    lock.parent.mkdir(exist_ok=True)
+    return held(lock)
+
+
+def _make_network(project: Project, workspace: Path, data: Path) -> Path:
+    """Make and fill the kits of a project; returns the project's folder."""
+    folder = make_kits(project, workspace)
+    contents = Contents(build_wheel(REPOSITORY / "custom", folder / "wheel"), SITE_CONFIGS, data)
+    for kit in find_kits(kits_folder(folder)):
+        fill_kit(kit, contents)
+    return folder
+
+
 def _changed_copy(job: Path, target: Path, options: argparse.Namespace) -> Path:
+    """Copy a job, with the rounds and the seed of the command line."""
     shutil.copytree(job, target)
     changes = {key: getattr(options, key) for key in ("rounds", "seed") if getattr(options, key) is not None}
-    path = study_file(target)
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes, sort_keys=False), encoding="utf-8")
+    write_yaml(study_file(target), read_yaml(study_file(target)) | changes)
     return target
 
 
@@ -109,11 +117,7 @@ def _carry_out(network: Network, job: Path, data: Path, out: Path, console: Cons
     found = sorted(downloaded.rglob("results.json"))
     if not found:
         raise TrainingError(f"{downloaded} must hold a result; NVFlare says {status}: see {out / 'logs'}")
-    results = json.loads(found[0].read_text())
+    results = read_json(found[0])
     print_results(results, console)
     console.print(f"downloaded to {found[0].parent}; report: {write_report(found[0].parent)}")
     return ExitCode[results["status"]]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

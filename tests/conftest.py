@@ -1,5 +1,7 @@
 import json
+import os
 import shutil
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +44,26 @@ def real_data():
         if not path.is_dir():
             pytest.skip(f"no real data {name}")
         return path
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def free_port():
+    """Find a port on which nothing listens, of a range that no other test process takes from meanwhile."""
+    # Below the ports that the system gives to the near ends of connections.
+    first = 20000 + os.getpid() % 1200 * 10
+    ports = iter(range(first, first + 10))
+
+    def find():
+        for port in ports:
+            with socket.socket() as probe:
+                try:
+                    probe.bind(("", port))
+                except OSError:
+                    continue
+                return port
+        raise RuntimeError(f"a port from {first} to {first + 9} must be free, not all of them in use")
 
     return find
 

@@ -129,6 +129,28 @@ def test_the_mathematics_needs_neither_nvflare_nor_monai(imported):
             assert crossings(names, ["nvflare", "monai"]) == [], name_of(path)
 
 
+# --- provisioning
+
+PROVISIONING = sorted((ROOT / "provisioning").glob("*.py"))
+
+
+def test_the_package_knows_nothing_of_provisioning(imported):
+    assert {name_of(path) for path, names in imported.items() if crossings(names, ["provisioning"])} == set()
+
+
+def test_provisioning_imports_its_own_files_by_their_full_name():
+    files = {path.stem for path in PROVISIONING}
+    for path in PROVISIONING:
+        names = imports_of(ast.parse(path.read_text(encoding="utf-8")), f"provisioning.{path.stem}")
+        assert sorted(names & files) == [], path.name
+
+
+def test_there_is_one_kit(trees):
+    parsed = [*trees.values(), *(ast.parse(path.read_text(encoding="utf-8")) for path in PROVISIONING)]
+    classes = [node.name for tree in parsed for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    assert classes.count("Kit") == 1
+
+
 # --- jobs
 
 

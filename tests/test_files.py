@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from silofl.files import load_tensors, save_tensors, write_atomically, write_json
+from silofl.errors import ConfigError
+from silofl.files import load_tensors, read_json, save_tensors, write_atomically, write_json
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -27,3 +28,20 @@ def test_json_refuses_numbers_that_other_programs_cannot_read(tmp_path):
 def test_tensors_come_back_with_the_safe_loader(tmp_path):
     save_tensors(tmp_path / "a" / "x.pt", {"w": torch.arange(3), "json": "{}"})
     assert torch.equal(load_tensors(tmp_path / "a" / "x.pt")["w"], torch.arange(3))
+
+
+def test_a_json_file_of_keys_and_values_is_read(tmp_path):
+    write_json(tmp_path / "a.json", {"rounds": 3})
+    assert read_json(tmp_path / "a.json") == {"rounds": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [(None, "must exist"), ("{", "must be a JSON file: Expecting"), ("[1]", "must hold keys and values, not list")],
+)
+def test_a_json_file_that_cannot_be_read_is_one_sentence(tmp_path, text, sentence):
+    path = tmp_path / "a.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=f"a.json {sentence}"):
+        read_json(path)

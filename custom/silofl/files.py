@@ -66,6 +66,25 @@ def write_json(path: Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file of keys and values.
+
+    Raises:
+        ConfigError: It cannot be read, or holds something else.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path} must exist; it is not there") from None
+    except PermissionError:
+        raise ConfigError(f"{path} must be readable by this account; permission was denied: grant it") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} must be a JSON file: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold keys and values, not {type(values).__name__}")
+    return values
+
+
 def save_tensors(path: Path, value: dict[str, Any]) -> None:
     """Save tensors and plain values so that ``torch.load(path, weights_only=True)`` reads them."""
     write_atomically(path, lambda stream: torch.save(value, stream))

@@ -72,7 +72,7 @@ def load(section: type[S], path: Path) -> S:
     Raises:
         ConfigError: The file cannot be read, or a key is unknown, missing, of the wrong type or out of range.
     """
-    return parse(section, _read_yaml(path), path.name)
+    return parse(section, read_yaml(path), path.name)
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -99,9 +99,14 @@ def read_value(text: str) -> object:
     return yaml.load(text, Loader=_UniqueKeys)
 
 
-def _read_yaml(path: Path) -> object:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file of keys and values.
+
+    Raises:
+        ConfigError: It cannot be read, holds something else, or has a key twice.
+    """
     try:
-        return read_value(path.read_text(encoding="utf-8"))
+        values = read_value(path.read_text(encoding="utf-8"))
     except ConfigError as error:
         raise ConfigError(f"{path.name}, {error}; remove one") from None
     except FileNotFoundError:
@@ -110,6 +115,9 @@ def _read_yaml(path: Path) -> object:
         raise ConfigError(f"{path} must be readable by this account; permission was denied: grant it") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} must be a YAML file: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path.name} must hold keys and values, not {type(values).__name__}")
+    return values
 
 
 def sentence_of(error: ValidationError, section: type[Section]) -> str:

@@ -51,11 +51,8 @@ def provision(folder, port):
 
 
 @pytest.fixture(scope="session")
-def federation(tmp_path_factory):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    return provision(tmp_path_factory.mktemp("federation") / "own", port)
+def federation(tmp_path_factory, free_port):
+    return provision(tmp_path_factory.mktemp("federation") / "own", free_port())
 
 
 @pytest.fixture(scope="session")
@@ -111,7 +108,8 @@ def kit(federation, tmp_path):
     resources = json.loads((folder / "local" / "resources.json.default").read_text())
     resources["class_allow_list"].append("silofl.")
     (folder / "local" / "resources.json").write_text(json.dumps(resources))
-    (folder / "local" / "authorization.json").write_text(json.dumps({"permissions": {"lead": {"byoc": "none"}}}))
+    policy = {"format_version": "1.0", "permissions": {"lead": {"byoc": "none"}}}
+    (folder / "local" / "authorization.json").write_text(json.dumps(policy))
     site = {"data": f"{tmp_path}/data", "state_dir": f"{tmp_path}/state", "min_examples": 3}
     (folder / "local" / "site.yaml").write_text(yaml.safe_dump(site))
     return folder

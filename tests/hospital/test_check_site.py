@@ -23,7 +23,7 @@ def checked(kit, study_file, pictures, capsys):
 
 
 def test_a_site_with_nothing_wrong_may_join(checked, candidate, serve, federation):
-    with serve(federation, candidate().kit.port):
+    with serve(federation, candidate().kit.address.port):
         code, out = checked("--json")
     found = json.loads(out)
     assert code == 0 and found["may_join"] and found["log"] is None

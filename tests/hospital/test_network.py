@@ -8,7 +8,7 @@ from silofl.hospital import network
 
 @pytest.fixture
 def port(candidate):
-    return candidate().kit.port
+    return candidate().kit.address.port
 
 
 def test_site_and_server_of_one_project_accept_each_other(candidate, serve, federation, port):

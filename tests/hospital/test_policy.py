@@ -1,5 +1,8 @@
 import json
 
+import pytest
+
+from silofl.errors import ConfigError
 from silofl.hospital.policy import allowed_classes, brought_code
 
 
@@ -34,4 +37,18 @@ def test_roles_that_may_bring_code_are_named(candidate, kit):
     (kit / "local" / "authorization.json").unlink()
     answer = brought_code(candidate())
     # NVFlare's default: the project admin may do anything, a lead may bring code, an org admin may not.
-    assert (answer.status, answer.facts["roles"]) == ("warning", ["project_admin", "lead"])
+    assert (answer.status, answer.facts["roles"]) == ("warning", ["lead", "project_admin"])
+
+
+def test_a_list_that_nvflare_cannot_enforce_lets_nothing_in(candidate, kit):
+    write(kit, "resources.json", {"class_allow_list": ["silofl."], "class_list_enforcement_mode": "sometimes"})
+    answer = allowed_classes(candidate())
+    assert answer.status == "failed" and "must be 'enforce', not 'sometimes'" in answer.sentence
+    write(kit, "resources.json", {"class_allow_list": "silofl."})
+    assert allowed_classes(candidate()).status == "failed"
+
+
+def test_an_authorization_that_nvflare_cannot_read_is_refused(candidate, kit):
+    write(kit, "authorization.json", {"permissions": {"lead": {"byoc": "none"}}})
+    with pytest.raises(ConfigError, match=r"local/authorization.json of 'north' must be a policy; .*format_version"):
+        brought_code(candidate())

@@ -1,15 +1,12 @@
 """One network, provisioned once; a test gets a copy of its own."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "provisioning"))
-
-import make_kits  # noqa: E402
+from provisioning.__main__ import main
+from provisioning.workspace import PROJECT
 
 
 @pytest.fixture(scope="session")
@@ -22,8 +19,7 @@ def wheel(tmp_path_factory):
 @pytest.fixture(scope="session")
 def provisioned_once(tmp_path_factory, wheel):
     workspace = tmp_path_factory.mktemp("network") / "workspace"
-    project = str(ROOT / "provisioning" / "project.yml")
-    assert make_kits.main([project, str(workspace), "--wheel", str(wheel), "--host", "localhost"]) == 0
+    assert main(["make-kits", str(PROJECT), str(workspace), "--wheel", str(wheel), "--host", "localhost"]) == 0
     return workspace
 
 

@@ -1,33 +1,32 @@
-import add_hospital
-import check_kits
-import make_kits
 import pytest
-from kits import read_kit
+
+from provisioning.__main__ import main
+from provisioning.workspace import PROJECT
+from silofl.flare.kit import read_kit
 
 
 def test_a_hospital_is_added_and_no_other_kit_changes(workspace, kits, files_of):
     before = files_of(kits)
-    arguments = [str(workspace), "west", "west_hospital", "--admin", "it@west.example.org"]
-    assert add_hospital.main(arguments) == 0
+    arguments = ["add-hospital", str(workspace), "west", "west_hospital", "--admin", "it@west.example.org"]
+    assert main(arguments) == 0
     after = files_of(kits)
     assert {path.parts[0] for path in after.keys() - before.keys()} == {"west", "it@west.example.org"}
     assert {path: after[path] for path in before} == before
     assert read_kit(kits / "west").root == read_kit(kits / "north").root
-    assert check_kits.main([str(workspace)]) == 0
+    assert main(["check-kits", str(workspace)]) == 0
 
 
 def test_the_added_hospital_has_the_others_address_and_wheel(workspace, kits, wheel):
-    assert add_hospital.main([str(workspace), "west", "west_hospital"]) == 0
+    assert main(["add-hospital", str(workspace), "west", "west_hospital"]) == 0
     west = read_kit(kits / "west")
-    assert (west.name, west.org, west.address) == ("west", "west_hospital", ("localhost", 8002))
+    assert (west.name, west.org, west.address.host, west.address.port) == ("west", "west_hospital", "localhost", 8002)
     assert (kits / "west" / wheel.name).read_bytes() == wheel.read_bytes()
 
 
 def test_kits_can_be_filled_again_after_a_hospital_was_added(workspace, kits, wheel, files_of):
-    assert add_hospital.main([str(workspace), "west", "west_hospital"]) == 0
+    assert main(["add-hospital", str(workspace), "west", "west_hospital"]) == 0
     before = files_of(kits)
-    project = make_kits.REPOSITORY / "provisioning" / "project.yml"
-    assert make_kits.main([str(project), str(workspace), "--wheel", str(wheel), "--host", "localhost"]) == 0
+    assert main(["make-kits", str(PROJECT), str(workspace), "--wheel", str(wheel), "--host", "localhost"]) == 0
     assert files_of(kits) == before
 
 
@@ -37,11 +36,11 @@ def test_kits_can_be_filled_again_after_a_hospital_was_added(workspace, kits, wh
 )
 def test_a_taken_or_impossible_name_is_bad_input_and_changes_nothing(workspace, files_of, capsys, name, org, sentence):
     before = files_of(workspace)
-    assert add_hospital.main([str(workspace), name, org]) == 2
+    assert main(["add-hospital", str(workspace), name, org]) == 2
     assert sentence in capsys.readouterr().err
     assert files_of(workspace) == before
 
 
 def test_a_workspace_without_a_project_is_bad_input(tmp_path, capsys):
-    assert add_hospital.main([str(tmp_path), "west", "west_hospital"]) == 2
+    assert main(["add-hospital", str(tmp_path), "west", "west_hospital"]) == 2
     assert "must hold one project, not 0" in capsys.readouterr().err

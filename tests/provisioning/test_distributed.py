@@ -5,15 +5,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from checks import private_keys
-from kits import read_kit
 
-ROOT = Path(__file__).resolve().parents[2]
+from provisioning.checks import private_keys
+from provisioning.workspace import REPOSITORY
+from silofl.flare.kit import read_kit
 
 
 def documented_commands():
     """Return the commands under "The distributed way" of the README, as one script."""
-    text = (ROOT / "provisioning" / "README.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "provisioning" / "README.md").read_text(encoding="utf-8")
     section = text.partition("## The distributed way")[2].partition("\n## ")[0]
     return "\n".join(re.findall(r"```bash\n(.*?)```", section, flags=re.DOTALL))
 
@@ -23,7 +23,7 @@ def carried_out(tmp_path_factory, wheel):
     """The folder in which the documented commands ran, and what they printed."""
     folder = tmp_path_factory.mktemp("distributed")
     for name in ("provisioning", "site_configs", "jobs"):
-        (folder / name).symlink_to(ROOT / name)
+        (folder / name).symlink_to(REPOSITORY / name)
     (folder / wheel.name).write_bytes(wheel.read_bytes())
     # NVFlare keeps a record of requests in the home folder.
     environment = os.environ | {"HOME": str(folder), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -51,7 +51,7 @@ def test_the_documented_commands_end_in_kits_that_are_right(carried_out):
 def test_every_kit_is_under_the_one_root_and_knows_the_server(carried_out, name, kind):
     folder, _ = carried_out
     kit = read_kit(folder / "kits" / "silofl" / "prod_00" / name)
-    assert (kit.name, kit.kind, kit.address) == (name, kind, ("server.example.org", 8002))
+    assert (kit.name, kit.kind, kit.address.host, kit.address.port) == (name, kind, "server.example.org", 8002)
     kit.certificate.verify_directly_issued_by(kit.root)
     assert (folder / "ca" / "rootCA.pem").read_bytes() == (kit.folder / "startup" / "rootCA.pem").read_bytes()
 

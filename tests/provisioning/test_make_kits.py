@@ -2,24 +2,22 @@ import json
 import subprocess
 import zipfile
 from datetime import timedelta
-from pathlib import Path
 
-import fill_kits
-import make_kits
 import pytest
 import yaml
 from cryptography import x509
-from kits import read_kit
 
+from provisioning import fill_kits, make_kits
+from provisioning.__main__ import main
+from provisioning.workspace import PROJECT, SITE_CONFIGS
 from silofl.errors import ConfigError
+from silofl.flare.kit import read_kit
 
-ROOT = Path(__file__).resolve().parents[2]
-PROJECT = ROOT / "provisioning" / "project.yml"
 SITES = ("north", "south", "east")
 
 
 def make(project, workspace, wheel, *options):
-    return make_kits.main([str(project), str(workspace), "--wheel", str(wheel), *options])
+    return main(["make-kits", str(project), str(workspace), "--wheel", str(wheel), *options])
 
 
 def changed_project(path, change):
@@ -43,7 +41,7 @@ def test_a_machine_gets_the_wheel_with_a_checksum_that_sha256sum_confirms(kits, 
 @pytest.mark.parametrize(("name", "kind", "settings"), [("north", "hospital", "site"), ("server", "server", "server")])
 def test_a_machine_gets_the_policies_of_its_kind_unchanged(kits, name, kind, settings):
     for policy in (f"{settings}.yaml", "resources.json", "authorization.json", "privacy.json"):
-        assert (kits / name / "local" / policy).read_bytes() == (ROOT / "site_configs" / kind / policy).read_bytes()
+        assert (kits / name / "local" / policy).read_bytes() == (SITE_CONFIGS / kind / policy).read_bytes()
 
 
 def test_install_md_names_the_address_the_checksum_and_the_commands(kits):
@@ -80,7 +78,7 @@ def test_host_and_port_reach_certificate_and_kits(tmp_path, wheel):
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["hub.example.net"]
     for name in ("server", "north", "lead@study.example.org"):
-        assert read_kit(kits / name).address == ("hub.example.net", 9443)
+        assert (read_kit(kits / name).address.host, read_kit(kits / name).address.port) == ("hub.example.net", 9443)
 
 
 def test_a_data_root_holds_data_state_runs_and_stores(tmp_path, workspace, wheel):
@@ -99,7 +97,7 @@ def test_stores_that_a_restart_would_empty_are_moved(tmp_path, kits, wheel):
     configs = tmp_path / "configs" / "server"
     configs.mkdir(parents=True)
     for name in ("server.yaml", "authorization.json", "privacy.json"):
-        (configs / name).write_bytes((ROOT / "site_configs" / "server" / name).read_bytes())
+        (configs / name).write_bytes((SITE_CONFIGS / "server" / name).read_bytes())
     # NVFlare's own default keeps both in /tmp/nvflare.
     (configs / "resources.json").write_bytes((kits / "server" / "local" / "resources.json.default").read_bytes())
     fill_kits.fill_kit(read_kit(kits / "server"), fill_kits.Contents(wheel, configs.parent))
@@ -132,7 +130,7 @@ def test_a_new_participant_is_sent_to_add_hospital(workspace, tmp_path):
     west = {"name": "west", "type": "client", "org": "west_hospital"}
     path = changed_project(tmp_path / "project.yml", lambda project: project["participants"].append(west))
     project = make_kits.make_project(path, host="localhost")
-    with pytest.raises(ConfigError, match="participant 'west' must have a kit in .*; add it with add_hospital.py"):
+    with pytest.raises(ConfigError, match="participant 'west' must have a kit in .*; add it with add-hospital"):
         make_kits.make_kits(project, workspace)
 
 
@@ -153,9 +151,7 @@ def test_a_project_that_cannot_be_provisioned_is_one_sentence_and_leaves_nothing
 
 def test_a_missing_project_is_bad_input(tmp_path, wheel, capsys):
     assert make(tmp_path / "none.yml", tmp_path / "ws", wheel) == 2
-    assert capsys.readouterr().err == (
-        f"make_kits.py: {tmp_path}/none.yml must be a readable YAML file; No such file or directory\n"
-    )
+    assert capsys.readouterr().err == (f"provisioning: {tmp_path}/none.yml must exist; it is not there\n")
 
 
 def test_a_missing_policy_is_bad_input(workspace, wheel, tmp_path, capsys):

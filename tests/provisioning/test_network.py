@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -11,25 +12,28 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import fill_kits
-import make_kits
 import psutil
 import pytest
-import renew_kit
 import torch
 import yaml
-from checks import check_kit
-from kits import certificates_file, find_kits, kits_folder, read_kit
-from namespaces import Namespaces, are_possible
-from network import Network
 from nvflare.fuel.hci.client import file_transfer
 from nvflare.lighter.utils import serialize_cert
 
+from provisioning.checks import check_kit
+from provisioning.fill_kits import Contents, fill_kit
+from provisioning.make_kits import make_kits, make_project
+from provisioning.namespaces import Namespaces, are_possible
+from provisioning.network import Network, start_command
+from provisioning.renew_kit import renewed
+from provisioning.workspace import PROJECT, REPOSITORY, certificates_file, find_kits, kits_folder
 from silofl.cli import main
 from silofl.data.phantoms import make_phantoms
+from silofl.errors import ConfigError
+from silofl.files import read_json
+from silofl.flare.kit import read_kit
+from silofl.hospital.network import shake_hands
 from silofl.studies.processes import ProcessTree
 
-ROOT = Path(__file__).resolve().parents[2]
 SITES = ("east", "north", "south")
 LIMIT_S = 300
 
@@ -41,31 +45,39 @@ def phantoms(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def network(tmp_path_factory, wheel, phantoms):
-    root, is_apart = tmp_path_factory.mktemp("network"), are_possible()
-    host = Namespaces.server_address if is_apart else "localhost"
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    project = make_kits.make_project(ROOT / "provisioning" / "project.yml", host, port)
-    project["participants"].append({"name": "guest@example.org", "type": "admin", "org": "study", "role": "member"})
-    folder = make_kits.make_kits(project, root / "workspace")
-    for kit in find_kits(kits_folder(folder)):
-        fill_kits.fill_kit(kit, fill_kits.Contents(wheel, data_root=phantoms))
+def network(tmp_path_factory, wheel, phantoms, free_port):
+    root, port = tmp_path_factory.mktemp("network"), free_port()
+    guest = {"name": "guest@example.org", "type": "admin", "org": "study", "role": "member"}
     with ExitStack() as stack:
         # Each hospital on a network of its own where this account may make one.
-        spaces = stack.enter_context(Namespaces(SITES)) if is_apart else None
+        spaces = stack.enter_context(Namespaces(SITES)) if are_possible() else None
+        host = spaces.server_address if spaces else "localhost"
+        project = make_project(PROJECT, host, port)
+        project["participants"].append(guest)
+        folder = make_kits(project, root / "workspace")
+        for kit in find_kits(kits_folder(folder)):
+            fill_kit(kit, Contents(wheel, data_root=phantoms))
         yield stack.enter_context(Network(folder, root / "logs", spaces))
     left = [p for p in psutil.process_iter(["cmdline"]) if str(root) in " ".join(p.info["cmdline"] or [])]
     assert left == []
+    # Only where nothing listens on it any more is the port given out again.
     with socket.socket() as probe:
-        probe.settimeout(1)
-        assert probe.connect_ex((host, port)) != 0
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("", port))
+
+
+def test_a_port_that_another_program_has_is_refused_before_anything_starts(tmp_path, free_port):
+    with socket.create_server(("localhost", free_port())) as other:
+        port = other.getsockname()[1]
+        folder = make_kits(make_project(PROJECT, "localhost", port), tmp_path / "workspace")
+        with pytest.raises(ConfigError, match=f"port {port} of this machine must be free"), Network(folder, tmp_path):
+            pass
+    assert list(tmp_path.glob("*.txt")) == []
 
 
 def small_job(folder, name, rounds=2):
     """Write a variant of a job of the repository that trains in seconds."""
-    shutil.copytree(ROOT / "jobs" / name, folder)
+    shutil.copytree(REPOSITORY / "jobs" / name, folder)
     path = folder / "app" / "config" / "study.yaml"
     study = yaml.safe_load(path.read_text()) | {"rounds": rounds}
     study["data"]["transforms"] = [{"Resize": {"spatial_size": [32, 32]}}]
@@ -84,7 +96,14 @@ def tensors_of(run):
     return {str(path.relative_to(run)): torch.load(path, weights_only=True) for path in files}
 
 
-@pytest.mark.parametrize("name", ["harmofl_phantoms", "fedsm_phantoms", "adafed_phantoms"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "harmofl_phantoms",
+        pytest.param("fedsm_phantoms", marks=pytest.mark.slow),
+        pytest.param("adafed_phantoms", marks=pytest.mark.slow),
+    ],
+)
 def test_a_job_comes_to_the_very_weights_of_a_simulation(network, phantoms, tmp_path, name):
     job = small_job(tmp_path / name, name)
     number, status = network.run_job(job, LIMIT_S)
@@ -105,6 +124,7 @@ def test_a_job_comes_to_the_very_weights_of_a_simulation(network, phantoms, tmp_
     assert main(["report", str(here)]) == 0
 
 
+@pytest.mark.slow
 def test_each_hospital_writes_down_what_left_it(network, phantoms, tmp_path):
     name = "fedavg_phantoms"
     number, _ = network.run_job(small_job(tmp_path / name, name, rounds=1), LIMIT_S)
@@ -118,6 +138,7 @@ def test_each_hospital_writes_down_what_left_it(network, phantoms, tmp_path):
         assert "what the round's training changed" in path.with_suffix(".md").read_text()
 
 
+@pytest.mark.slow
 def test_the_console_and_the_command_submit_as_the_api_does(network, tmp_path):
     lead = network.kit_of("lead")
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
@@ -216,40 +237,73 @@ def test_a_job_whose_signature_is_not_its_own_is_refused(network, tmp_path, monk
     assert message in said + log_of(network, "server")
 
 
-def test_kits_of_another_root_and_with_an_expired_certificate_do_not_connect(network, tmp_path, wheel, phantoms):
-    host, port = network.hospitals[0].address
-    project = make_kits.make_project(ROOT / "provisioning" / "project.yml", host, port)
-    other = read_kit(kits_folder(make_kits.make_kits(project, tmp_path / "other")) / "north")
-    assert "certificate verify failed: self-signed certificate in certificate chain" in attempt(other, tmp_path)
+@pytest.fixture
+def stranger(network, tmp_path):
+    """A hospital's kit of the same names and the same server, under another root."""
+    address = network.hospitals[0].address
+    project = make_project(PROJECT, address.host, address.port)
+    return read_kit(kits_folder(make_kits(project, tmp_path / "other")) / "north")
 
-    kept = json.loads(certificates_file(network.project).read_text())
+
+@pytest.fixture
+def expired(network, tmp_path):
+    """A copy of a hospital's own kit, whose certificate has ended."""
+    old = network.hospitals[0].folder
     for name in ("startup", "local"):
-        shutil.copytree(network.hospitals[0].folder / name, tmp_path / "old" / name)
-    old = read_kit(tmp_path / "old")
-    expired = renew_kit.renewed(old, kept["root_pri_key"], datetime.now(UTC) - timedelta(days=400))
-    old.certificate_path.write_bytes(serialize_cert(expired))
-    before = log_of(network, "server").count("SSL north] is created")
-    # NVFlare says nothing at either side: the site is not there, and that is all.
-    attempt(old, tmp_path, seconds=20)
-    assert log_of(network, "server").count("SSL north] is created") == before
-    old = read_kit(old.folder)
-    findings = check_kit(old, old.root, {"server": set(), "client": set()}, datetime.now(UTC))
-    assert any(found.is_failure and "certificate must be valid" in found.text for found in findings)
+        shutil.copytree(old / name, tmp_path / "old" / name)
+    kit, record = read_kit(tmp_path / "old"), read_json(certificates_file(network.project))
+    certificate = renewed(kit, record["root_pri_key"], datetime.now(UTC) - timedelta(days=400))
+    kit.certificate_path.write_bytes(serialize_cert(certificate))
+    return read_kit(kit.folder)
 
 
-def attempt(kit, folder, seconds=60):
-    """Start a hospital's kit until it has failed once, or for so long; return what it says."""
-    log = folder / f"{kit.folder.parent.name}.txt"
-    tree = ProcessTree(["bash", str(kit.folder / "startup" / "sub_start.sh"), "--once"], log)
+def test_server_and_hospital_accept_each_other_by_their_own_root(network):
+    hospital = network.hospitals[0]
+    assert shake_hands(hospital).server == hospital.address.identity == "server"
+
+
+def test_a_kit_of_another_root_does_not_trust_the_server(stranger):
+    with pytest.raises(ssl.SSLCertVerificationError, match="self-signed certificate in certificate chain"):
+        shake_hands(stranger)
+
+
+def test_the_server_refuses_an_expired_certificate_and_the_checks_name_it(expired):
+    with pytest.raises(OSError, match="the line was closed without an answer"):
+        shake_hands(expired)
+    findings = check_kit(expired, expired.root, {"server": set(), "client": set()}, datetime.now(UTC))
+    assert any(finding.is_failure and "certificate must be valid" in finding.text for finding in findings)
+
+
+@pytest.mark.slow
+def test_nvflare_says_why_a_kit_of_another_root_does_not_connect(stranger, tmp_path):
+    said = attempt(stranger, tmp_path / "log.txt", lambda said: "failed with exception" in said)
+    assert "certificate verify failed: self-signed certificate in certificate chain" in said
+
+
+@pytest.mark.slow
+def test_nvflare_never_connects_with_an_expired_certificate(network, expired, tmp_path):
+    connections = f"SSL {expired.name}] is created"
+    before = log_of(network, "server").count(connections)
+    # NVFlare says nothing at either side: only time shows that the site is not there.
+    said = attempt(expired, tmp_path / "log.txt", lambda said: "Successfully registered" in said, seconds=20)
+    assert "Start NVFlare" in said and "Successfully registered" not in said
+    assert before > 0 and log_of(network, "server").count(connections) == before
+
+
+def attempt(kit, log, is_over, seconds=60):
+    """Start a hospital's kit and end it once what it says is over, or after so long; return what it said."""
+    tree = ProcessTree(start_command(kit), log)
     try:
         deadline = time.monotonic() + seconds
-        while "failed with exception" not in log.read_text() and time.monotonic() < deadline:
-            time.sleep(0.5)
+        while not is_over(log.read_text()) and time.monotonic() < deadline:
+            tree.poll()
+            time.sleep(0.2)
     finally:
         tree.end()
     return log.read_text()
 
 
+@pytest.mark.slow
 def test_a_study_that_fails_is_no_completed_job_and_its_reason_is_downloaded(network, tmp_path):
     job = small_job(tmp_path / "fails", "fedavg_phantoms", rounds=1)
     path = job / "app" / "config" / "study.yaml"

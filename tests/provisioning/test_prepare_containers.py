@@ -1,16 +1,17 @@
 import json
 import subprocess
 
-import prepare_containers
 import pytest
 import yaml
 from nvflare.app_opt.job_launcher.study_runtime import load_study_runtime_file
+
+from provisioning.__main__ import main
 
 IMAGE = "registry.example.org/silofl:0.1.0"
 
 
 def prepare(kit, out, *options):
-    return prepare_containers.main([str(kit), str(out), "--image", IMAGE, *options])
+    return main(["prepare-containers", str(kit), str(out), "--image", IMAGE, *options])
 
 
 @pytest.fixture(params=["docker", "k8s"])

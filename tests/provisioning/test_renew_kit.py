@@ -1,14 +1,13 @@
 from datetime import timedelta
-from pathlib import Path
 
-import add_hospital
-import check_kits
 import pytest
-import renew_kit
 from cryptography import x509
-from kits import read_json, read_kit
 
+from provisioning import renew_kit
+from provisioning.__main__ import main
 from silofl.errors import ConfigError
+from silofl.files import read_json
+from silofl.flare.kit import read_kit
 
 SOON = timedelta(days=350)
 
@@ -18,7 +17,7 @@ def test_only_the_renewed_certificate_changes(workspace, kits, files_of, name):
     before = files_of(kits)
     old = read_kit(kits / name)
     start = old.certificate.not_valid_before_utc
-    assert renew_kit.main([str(workspace), name]) == 0
+    assert main(["renew-kit", str(workspace), name]) == 0
     after = files_of(kits)
     assert [path for path in after if after[path] != before.get(path)] == [old.certificate_path.relative_to(kits)]
     assert len(after) == len(before)
@@ -26,7 +25,7 @@ def test_only_the_renewed_certificate_changes(workspace, kits, files_of, name):
     new.certificate.verify_directly_issued_by(new.root)
     assert new.certificate.not_valid_before_utc >= start
     assert new.certificate.serial_number != old_serial(before, old, kits)
-    assert check_kits.main([str(workspace)]) == 0
+    assert main(["check-kits", str(workspace)]) == 0
 
 
 def old_serial(before, kit, kits):
@@ -53,14 +52,14 @@ def test_a_certificate_never_outlives_the_root(workspace, kits):
 
 
 def test_a_later_provisioning_keeps_the_renewed_certificate(workspace, kits):
-    assert renew_kit.main([str(workspace), "north"]) == 0
+    assert main(["renew-kit", str(workspace), "north"]) == 0
     renewed = (kits / "north" / "startup" / "client.crt").read_text()
-    assert add_hospital.main([str(workspace), "west", "west_hospital"]) == 0
+    assert main(["add-hospital", str(workspace), "west", "west_hospital"]) == 0
     record = workspace / "silofl" / "state" / "cert.json"
     assert read_json(record)["north"]["cert"] == renewed
     assert record.stat().st_mode & 0o777 == 0o600
 
 
-def test_an_unknown_kit_is_bad_input(workspace, capsys):
-    assert renew_kit.main([str(workspace), "west"]) == 2
-    assert f"{Path('prod_00', 'west')} must be a startup kit" in capsys.readouterr().err
+def test_an_unknown_kit_is_bad_input(workspace, kits, capsys):
+    assert main(["renew-kit", str(workspace), "west"]) == 2
+    assert f"must exist in {kits / 'west' / 'startup'}; it is not there" in capsys.readouterr().err

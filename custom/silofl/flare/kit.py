@@ -1,62 +1,115 @@
-"""A site's startup kit, as ``nvflare provision`` writes it: who the site is, and where its server is."""
+"""Startup kits, as NVFlare provisions them: whose a kit is, where its server is, and what its owner decides."""
 
 from __future__ import annotations
 
-import json
 import ssl
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-from nvflare.lighter.utils import cert_to_dict, load_crt
+from cryptography import x509
+from cryptography.x509.oid import NameOID
 from nvflare.tool.package_checker.check_rule import CHECK_PASSED
 from nvflare.tool.package_checker.client_package_checker import ClientPackageChecker
 
 from silofl.errors import ConfigError
+from silofl.files import read_json
 
+Kind = Literal["server", "hospital", "admin"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+# Kind of kit -> the file in startup/ that only this kind has.
+SETTINGS: dict[Kind, str] = {"server": "fed_server.json", "hospital": "fed_client.json", "admin": "fed_admin.json"}
 # Of validity that is left.
 DAYS_TO_WARN = 30
-REMEDY = "give the folder that nvflare provision wrote for the site"
+REMEDY = "give the folder that was provisioned"
 
 
 @dataclass(frozen=True)
-class Kit:
-    """A site's startup kit.
+class Address:
+    """Where a kit's owner reaches the server, or listens as the server.
 
     Attributes:
-        folder: The kit.
-        site: The site's name, as its certificate says it.
-        host: The server's name.
-        port: The server's port.
+        host: The server's host.
+        port: The server's one port.
         scheme: ``http``, ``grpc`` or ``tcp``.
         security: ``mtls``, ``tls`` or ``clear``.
-        server: The name in the server's certificate.
-        valid_from: When the site's and the root's certificate have both begun to hold.
-        valid_until: When the first of them ends.
+        identity: The name in the server's certificate.
     """
 
-    folder: Path
-    site: str
     host: str
     port: int
     scheme: str
     security: str
-    server: str
-    valid_from: datetime
-    valid_until: datetime
+    identity: str
+
+
+@dataclass(frozen=True)
+class Kit:
+    """The startup kit of one participant, as it was when it was read.
+
+    Attributes:
+        folder: Holds ``startup/`` and ``local/``.
+        kind: Whose it is: the server's, a hospital's, or a person's.
+        certificate: The participant's certificate.
+        root: The certificate of the root that the participant trusts.
+        address: Where the server is.
+        requires_signed_jobs: Whether a job without a signature is refused.
+    """
+
+    folder: Path
+    kind: Kind
+    certificate: x509.Certificate
+    root: x509.Certificate
+    address: Address
+    requires_signed_jobs: bool
+
+    @property
+    def name(self) -> str:
+        """The participant's name."""
+        return subject(self.certificate, NameOID.COMMON_NAME)
+
+    @property
+    def org(self) -> str:
+        """The participant's organisation."""
+        return subject(self.certificate, NameOID.ORGANIZATION_NAME)
+
+    @property
+    def role(self) -> str:
+        """The role of a person; of a machine nothing, or what kind of machine it is."""
+        return subject(self.certificate, NameOID.UNSTRUCTURED_NAME)
+
+    @property
+    def certificate_path(self) -> Path:
+        """Where the participant's certificate is."""
+        return _certificate_path(self.folder, self.kind)
+
+    @property
+    def key_path(self) -> Path:
+        """Where the participant's private key is."""
+        return self.certificate_path.with_suffix(".key")
+
+    @property
+    def valid_from(self) -> datetime:
+        """When the participant's and the root's certificate have both begun to hold."""
+        return max(self.certificate.not_valid_before_utc, self.root.not_valid_before_utc)
+
+    @property
+    def valid_until(self) -> datetime:
+        """When the first of the two ends."""
+        return min(self.certificate.not_valid_after_utc, self.root.not_valid_after_utc)
 
     def local(self, name: str) -> tuple[str, dict[str, Any]]:
-        """Return the name and content of a file of ``local/``, or of the default that stands in for it.
+        """Return the name and content of a policy in ``local/``, or of the default that NVFlare reads in its absence.
 
         Raises:
             ConfigError: Neither is there, or it is no JSON object.
         """
-        for found in (name, f"{name}.default"):
-            path = self.folder / "local" / found
+        for present in (name, f"{name}.default"):
+            path = self.folder / "local" / present
             if path.is_file():
-                return found, _read(path)
-        raise ConfigError(f"the kit must have local/{name} or its default; neither is there: {REMEDY}")
+                return present, read_json(path)
+        raise ConfigError(f"{self.folder} must have local/{name} or its default; neither is there: {REMEDY}")
 
     def tls(self) -> ssl.SSLContext:
         """Return how NVFlare itself speaks to the server: the project's root alone is trusted, the name is not asked.
@@ -66,8 +119,8 @@ class Kit:
         """
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(self.folder / "startup/rootCA.pem"))
         context.check_hostname = False
-        if self.security == "mtls":
-            context.load_cert_chain(self.folder / "startup/client.crt", self.folder / "startup/client.key")
+        if self.address.security == "mtls":
+            context.load_cert_chain(self.certificate_path, self.key_path)
         return context
 
     def preflight(self) -> dict[str, str | None]:
@@ -84,49 +137,73 @@ class Kit:
         }
 
 
-def read_kit(folder: Path) -> Kit:
-    """Read a site's startup kit.
+def read_kit(folder: Path, kinds: tuple[Kind, ...] = KINDS) -> Kit:
+    """Read a startup kit.
+
+    Args:
+        folder: Holds ``startup/`` and ``local/``.
+        kinds: The kinds that the kit may be of.
 
     Raises:
-        ConfigError: The folder is no kit of a site, or a part of it is broken.
+        ConfigError: The folder is no such kit, or a part of it is broken.
     """
-    config = _read(folder / "startup" / "fed_client.json")
-    own, root = (_certificate(folder / "startup" / name) for name in ("client.crt", "rootCA.pem"))
+    for kind in kinds:
+        path = folder / "startup" / SETTINGS[kind]
+        if path.is_file():
+            return _read_kit(folder, kind, read_json(path))
+    names = " or ".join(SETTINGS[kind] for kind in kinds)
+    raise ConfigError(f"{names} must exist in {folder / 'startup'}; it is not there: {REMEDY}")
+
+
+def _read_kit(folder: Path, kind: Kind, settings: dict[str, Any]) -> Kit:
+    own, root = read_certificate(_certificate_path(folder, kind)), read_certificate(folder / "startup" / "rootCA.pem")
     try:
-        server, client = config["servers"][0], config["client"]
-        service = server["service"]
-        host, port = service["target"].rsplit(":", 1)
-        return Kit(
-            folder,
-            cert_to_dict(own)["subject"]["commonName"],
-            host,
-            int(port),
-            service.get("scheme", "grpc"),
-            client.get("connection_security", "mtls"),
-            server.get("identity", host),
-            max(own.not_valid_before_utc, root.not_valid_before_utc),
-            min(own.not_valid_after_utc, root.not_valid_after_utc),
-        )
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-        raise ConfigError(f"fed_client.json must name a server as host:port; it does not: {REMEDY}") from None
+        address = _address(kind, settings, own)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, x509.ExtensionNotFound):
+        raise ConfigError(f"{SETTINGS[kind]} must name a server as host:port; it does not: {REMEDY}") from None
+    return Kit(folder, kind, own, root, address, settings.get("require_signed_jobs") is True)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _address(kind: Kind, settings: dict[str, Any], own: x509.Certificate) -> Address:
+    if kind == "admin":
+        admin = settings["admin"]
+        scheme, security = admin.get("scheme", "grpc"), admin.get("connection_security", "mtls")
+        return Address(admin["host"], int(admin["port"]), scheme, security, admin.get("server_identity", admin["host"]))
+    server = settings["servers"][0]
+    host, port = server["service"]["target"].rsplit(":", 1)
+    security = (server if kind == "server" else settings["client"]).get("connection_security", "mtls")
+    identity = server.get("identity", host)
+    if kind == "server":
+        # NVFlare writes the server's name as its own target, not its address.
+        identity, host = subject(own, NameOID.COMMON_NAME), hosts(own)[0]
+    return Address(host, int(port), server["service"].get("scheme", "grpc"), security, identity)
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    """Read a certificate.
+
+    Raises:
+        ConfigError: The file is missing or no certificate.
+    """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path} must exist; it is not there: {REMEDY}") from None
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} must hold a JSON object; it does not: {REMEDY}")
-    return content
-
-
-def _certificate(path: Path) -> Any:  # noqa: ANN401 - an x509.Certificate of NVFlare's own dependency
-    try:
-        return load_crt(path)
+        return x509.load_pem_x509_certificate(path.read_bytes())
     except FileNotFoundError:
         raise ConfigError(f"{path} must exist; it is not there: {REMEDY}") from None
     except ValueError:
         raise ConfigError(f"{path} must hold a certificate; it does not: {REMEDY}") from None
+
+
+def subject(certificate: x509.Certificate, attribute: x509.ObjectIdentifier) -> str:
+    """Return one part of whom a certificate is for, or nothing."""
+    values = certificate.subject.get_attributes_for_oid(attribute)
+    return str(values[0].value) if values else ""
+
+
+def hosts(certificate: x509.Certificate) -> list[str]:
+    """Return the names and addresses for which a certificate is good."""
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(name.value) for name in names]
+
+
+def _certificate_path(folder: Path, kind: Kind) -> Path:
+    return folder / "startup" / ("server.crt" if kind == "server" else "client.crt")

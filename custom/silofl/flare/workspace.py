@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import yaml
-from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 
 from silofl.files import write_json, write_text
+from silofl.flare.policy import ALLOW_LIST
 from silofl.site import Server, Site
 
 
@@ -20,7 +20,7 @@ def prepare_workspace(workspace: Path, site: Site, server: Server) -> None:
         server: Settings of the simulated server.
     """
     local = workspace / "local"
-    resources = {"format_version": 2, "class_allow_list": [*DEFAULT_CLASS_ALLOW_LIST, "silofl."]}
+    resources = {"format_version": 2, "class_allow_list": list(ALLOW_LIST)}
     write_json(local / "resources.json", resources)
     write_text(local / "site.yaml", yaml.safe_dump(site.model_dump(exclude_none=True)))
     write_text(local / "server.yaml", yaml.safe_dump(server.model_dump()))

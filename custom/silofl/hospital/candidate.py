@@ -38,17 +38,17 @@ class Candidate:
     @property
     def data_folder(self) -> Path:
         """The folder that holds dataset.json."""
-        return self.settings.data_folder(self.study.name, self.kit.site)
+        return self.settings.data_folder(self.study.name, self.kit.name)
 
     @property
     def state_folder(self) -> Path:
         """The folder of the site's own state."""
-        return self.settings.state_folder(self.study.name, self.kit.site)
+        return self.settings.state_folder(self.study.name, self.kit.name)
 
     @property
     def cache_folder(self) -> Path:
         """The folder of decoded images."""
-        return self.settings.cache_folder(self.study.name, self.kit.site)
+        return self.settings.cache_folder(self.study.name, self.kit.name)
 
     @property
     def num_sites(self) -> int:
@@ -71,8 +71,8 @@ class Candidate:
     @cached_property
     def server(self) -> ServerRounds:
         """A server of the study in this process, which builds the messages that the real one will send."""
-        peers = [f"{self.kit.site}-peer{number}" for number in range(1, self.num_sites)]
-        return ServerRounds.start(self.study, RUN, [self.kit.site, *peers], self.pretrained)
+        peers = [f"{self.kit.name}-peer{number}" for number in range(1, self.num_sites)]
+        return ServerRounds.start(self.study, RUN, [self.kit.name, *peers], self.pretrained)
 
 
 def read_candidate(kit: Path, study: Path, site_config: Path | None) -> Candidate:
@@ -82,4 +82,4 @@ def read_candidate(kit: Path, study: Path, site_config: Path | None) -> Candidat
         ConfigError: One of them is missing or wrong.
     """
     settings = load(Site, site_config or kit / "local" / "site.yaml")
-    return Candidate(read_kit(kit), load_study(study), study, settings)
+    return Candidate(read_kit(kit, ("hospital",)), load_study(study), study, settings)

@@ -116,7 +116,7 @@ def check_site(candidate: Candidate, skipped: Collection[str] = ()) -> Checkup:
             answers[name] = failed(f"{name} must wait for {need}, which failed; put that right and check again")
         else:
             answers[name] = _asked(name, check, candidate, reasons)
-    return Checkup(candidate.kit.site, candidate.study.name, answers, _write_log(candidate.kit.folder / LOG, reasons))
+    return Checkup(candidate.kit.name, candidate.study.name, answers, _write_log(candidate.kit.folder / LOG, reasons))
 
 
 def print_checkup(checkup: Checkup, console: Console) -> None:

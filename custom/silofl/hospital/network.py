@@ -64,33 +64,31 @@ def validity(until: datetime, now: datetime) -> Answer:
 
 def server(candidate: Candidate) -> Answer:
     """Say whether the server's name is known and its port open."""
-    kit = candidate.kit
+    host, port = candidate.kit.address.host, candidate.kit.address.port
     try:
-        socket.getaddrinfo(kit.host, kit.port)
+        socket.getaddrinfo(host, port)
     except OSError:
-        return failed(
-            f"the server's name {kit.host} must be known to this network; it is not: add it to DNS or /etc/hosts"
-        )
+        return failed(f"the server's name {host} must be known to this network; it is not: add it to DNS or /etc/hosts")
     try:
-        socket.create_connection((kit.host, kit.port), TIMEOUT_S).close()
+        socket.create_connection((host, port), TIMEOUT_S).close()
     except OSError as error:
         reason = error.strerror or "no answer in time"
         return failed(
-            f"the server {kit.host}:{kit.port} must be reachable, not {reason!r}; open this way out in the firewall, "
-            "or ask the study lead whether it runs"
+            f"the server {host}:{port} must be reachable, not {reason!r}; open this way out in the firewall, or ask "
+            "the study lead whether it runs"
         )
-    return ok(f"the server {kit.host}:{kit.port} is reachable", host=kit.host, port=kit.port)
+    return ok(f"the server {host}:{port} is reachable", host=host, port=port)
 
 
 def tls(candidate: Candidate) -> Answer:
     """Say whether site and server accept each other's certificate."""
-    kit = candidate.kit
-    if kit.security == "clear":
+    address = candidate.kit.address
+    if address.security == "clear":
         return warning(
             "connection_security must be 'mtls', not 'clear': models travel unprotected; ask for another kit"
         )
     try:
-        found = shake_hands(kit)
+        found = shake_hands(candidate.kit)
     except ssl.SSLCertVerificationError as error:
         return failed(
             f"the server's certificate must be signed by the kit's root; {error.verify_message}: call the lead"
@@ -100,9 +98,9 @@ def tls(candidate: Candidate) -> Answer:
         return failed(
             f"the server must accept the kit's certificate, not answer {reason!r}; ask for a kit of the same project"
         )
-    if found.server != kit.server:
+    if found.server != address.identity:
         return failed(
-            f"the server must be {kit.server!r}, not {found.server!r}, as its certificate says: call the lead"
+            f"the server must be {address.identity!r}, not {found.server!r}, as its certificate says: call the lead"
         )
     return ok(f"site and {found.server!r} accept each other over {found.protocol}", protocol=found.protocol)
 
@@ -111,7 +109,7 @@ def clock(candidate: Candidate) -> Answer:
     """Compare this machine's clock with the server's, or with the certificates' validity where it tells no time."""
     now = datetime.now(UTC)
     try:
-        date = shake_hands(candidate.kit).date if candidate.kit.security != "clear" else None
+        date = shake_hands(candidate.kit).date if candidate.kit.address.security != "clear" else None
     except OSError:
         date = None
     if date is not None:
@@ -149,16 +147,16 @@ def shake_hands(kit: Kit) -> Handshake:
     Raises:
         OSError: One side refuses the other, or the server is not there.
     """
-    context = kit.tls()
-    if kit.scheme == "grpc":
+    context, address = kit.tls(), kit.address
+    if address.scheme == "grpc":
         context.set_alpn_protocols(["h2"])
     with (
-        socket.create_connection((kit.host, kit.port), TIMEOUT_S) as line,
-        context.wrap_socket(line, server_hostname=kit.host) as secured,
+        socket.create_connection((address.host, address.port), TIMEOUT_S) as line,
+        context.wrap_socket(line, server_hostname=address.host) as secured,
     ):
         names = dict(pair for part in secured.getpeercert()["subject"] for pair in part)
         protocol = str(secured.version())
-        secured.sendall(GREETINGS.get(kit.scheme, b"").replace(b"%s", kit.host.encode()))
+        secured.sendall(GREETINGS.get(address.scheme, b"").replace(b"%s", address.host.encode()))
         return Handshake(names.get("commonName", ""), protocol, _date(_answer(secured)))
 
 

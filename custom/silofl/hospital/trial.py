@@ -32,8 +32,8 @@ def training(candidate: Candidate) -> Answer:
     """
     study, part = candidate.study, candidate.data.training
     device = choose_device(candidate.settings.device or study.device)
-    task = candidate.server.train_task(candidate.kit.site)
-    cost = time_steps(study, part, device, candidate.kit.site, task)
+    task = candidate.server.train_task(candidate.kit.name)
+    cost = time_steps(study, part, device, candidate.kit.name, task)
     steps = ceil(len(part) / study.training.batch_size) * study.training.local_epochs
     seconds, limit = steps * cost.seconds, study.federation.task_timeout_s
     facts = {"seconds_per_step": cost.seconds, "steps_per_round": steps, "peak_bytes": cost.peak_bytes}
@@ -95,7 +95,7 @@ def _kind(name: str, buffers: set[str]) -> str:
 
 def _trial(candidate: Candidate) -> list[Message]:
     """Return the answers to a first training task and, where sites are compared, to the request for statistics."""
-    study, site = candidate.study, candidate.kit.site
+    study, site = candidate.study, candidate.kit.name
     with tempfile.TemporaryDirectory(prefix="silofl-check-") as folder:
         rounds = _site_rounds(candidate, folder)
         answers = [rounds.train(candidate.server.train_task(site))]
@@ -113,7 +113,7 @@ def _site_rounds(candidate: Candidate, folder: str) -> SiteRounds:
     changes = {"state_dir": folder, "cache_dir": folder, "min_examples": 1 if is_enough else settings.min_examples}
     once = study.training.model_copy(update={"local_epochs": 1})
     rounds = SiteRounds(
-        candidate.kit.site, study.model_copy(update={"training": once}), settings.model_copy(update=changes)
+        candidate.kit.name, study.model_copy(update={"training": once}), settings.model_copy(update=changes)
     )
     rounds.data = replace(data, training=few)
     return rounds

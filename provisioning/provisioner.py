@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 import logging
 import shutil
 import tempfile
@@ -12,13 +13,15 @@ from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
-from kits import certificates_file, kits_folder, read_json, read_yaml, write_json, write_yaml
 from nvflare.lighter.constants import CtxKey
 from nvflare.lighter.prov_utils import prepare_builders
 from nvflare.lighter.provision import prepare_project
 from nvflare.lighter.provisioner import Provisioner
 
+from provisioning.workspace import certificates_file, kits_folder, write_yaml
 from silofl.errors import ConfigError
+from silofl.files import read_json
+from silofl.settings import read_yaml
 
 # What a project.yml says, in NVFlare's own form: name, participants, builders.
 Project = dict[str, Any]
@@ -95,6 +98,7 @@ def replace_certificate(project: Path, name: str, certificate: str) -> None:
     record = read_json(certificates_file(project))
     record[name]["cert"] = certificate
     new = certificates_file(project).with_suffix(".new")
+    new.unlink(missing_ok=True)
     new.touch(mode=0o600)
-    write_json(new, record)
+    new.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     new.replace(certificates_file(project))

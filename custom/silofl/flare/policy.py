@@ -1,0 +1,108 @@
+"""What a site lets NVFlare do: the classes that jobs may have it build, and who may do what, as NVFlare reads both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nvflare.apis.fl_exception import UnsafeComponentError
+from nvflare.apis.workspace import Workspace
+from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+from nvflare.app_common.widgets.component_path_authorizer import ALLOW_ALL, ComponentPathAuthorizer
+from nvflare.fuel.sec.authz import AuthzContext, Person
+from nvflare.security.security import FLAuthorizer
+
+from silofl.errors import ConfigError
+from silofl.flare.kit import Kit
+
+# NVFlare's entry for all classes of a package ends with a dot.
+PACKAGE = "silofl."
+ALLOW_LIST = (*DEFAULT_CLASS_ALLOW_LIST, PACKAGE)
+
+
+@dataclass(frozen=True)
+class ClassPolicy:
+    """Which classes a site lets jobs build.
+
+    Attributes:
+        kit: The site's kit.
+        file: The file of ``local/`` that decides.
+        allowed: Its ``class_allow_list``.
+        mode: Its ``class_list_enforcement_mode``.
+    """
+
+    kit: Kit
+    file: str
+    allowed: tuple[Any, ...]
+    mode: str
+
+    @property
+    def gap(self) -> str | None:
+        """Why the list does not keep out what is not on it, with the remedy; None where it does."""
+        if ALLOW_ALL in self.allowed:
+            return (
+                f"class_allow_list in local/{self.file} must name the classes that may run, not {ALLOW_ALL!r}, which "
+                f"lets every class in; write {PACKAGE!r} in its place"
+            )
+        if self.mode != "enforce":
+            return f"class_list_enforcement_mode in local/{self.file} must be 'enforce', not {self.mode!r}; change it"
+        return None
+
+    def allows(self, name: str) -> bool:
+        """Ask NVFlare whether the site builds a class."""
+        try:
+            ComponentPathAuthorizer().authorize_component_config(
+                {"path": name}, workspace=Workspace(root_dir=str(self.kit.folder))
+            )
+        except UnsafeComponentError:
+            return False
+        return True
+
+
+def class_policy(kit: Kit) -> ClassPolicy:
+    """Read which classes a site lets jobs build.
+
+    Raises:
+        ConfigError: The site has no resources.json, or it cannot be read.
+    """
+    file, resources = kit.local("resources.json")
+    allowed = resources.get("class_allow_list", DEFAULT_CLASS_ALLOW_LIST)
+    # NVFlare builds nothing where the list is none.
+    entries = tuple(allowed) if isinstance(allowed, list | tuple) else ()
+    return ClassPolicy(kit, file, entries, resources.get("class_list_enforcement_mode", "enforce"))
+
+
+@dataclass(frozen=True)
+class Rights:
+    """Who may do what at a site.
+
+    Attributes:
+        file: The file of ``local/`` that decides.
+        authorizer: NVFlare's reading of it.
+    """
+
+    file: str
+    authorizer: FLAuthorizer
+
+    @property
+    def roles(self) -> list[str]:
+        """The roles that it names."""
+        return self.authorizer.get_policy().get_roles()
+
+    def has(self, right: str, name: str, org: str, role: str) -> bool:
+        """Ask NVFlare whether a person has a right, for jobs of their own."""
+        person = Person(name, org, role)
+        return self.authorizer.evaluate(AuthzContext(right, person, person))[0]
+
+
+def site_rights(kit: Kit) -> Rights:
+    """Read who may do what at a site.
+
+    Raises:
+        ConfigError: The site has no authorization.json, or it is no policy.
+    """
+    file, policy = kit.local("authorization.json")
+    try:
+        return Rights(file, FLAuthorizer(kit.org, policy))
+    except SyntaxError as error:
+        raise ConfigError(f"local/{file} of {kit.name!r} must be a policy; {error}: correct it") from None

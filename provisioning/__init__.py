@@ -1,0 +1,1 @@
+"""A network of hospitals over mutual TLS: its kits, certificates and containers."""

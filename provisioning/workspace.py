@@ -1,0 +1,56 @@
+"""Where a workspace keeps its project, the project's kits and its certificates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from silofl.errors import ConfigError
+from silofl.files import write_text
+from silofl.flare.kit import KINDS, Kit, read_kit
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SITE_CONFIGS = REPOSITORY / "site_configs"
+# NVFlare's project that everybody starts from.
+PROJECT = REPOSITORY / "provisioning" / "project.yml"
+
+
+def find_kits(path: Path) -> list[Kit]:
+    """Return the kits in a folder, itself or all below it: server, hospitals, people, each by place.
+
+    Raises:
+        ConfigError: There is none, or one is broken.
+    """
+    kits = [read_kit(place.parent) for place in sorted(path.rglob("startup")) if place.is_dir()]
+    if not kits:
+        raise ConfigError(f"{path} must hold at least one startup kit; make them with make-kits")
+    return sorted(kits, key=lambda kit: KINDS.index(kit.kind))
+
+
+def project_folder(workspace: Path) -> Path:
+    """Return the folder of the one project of a workspace, which holds project.yml, state/ and the kits.
+
+    Raises:
+        ConfigError: There is none, or more than one.
+    """
+    present = [place.parent.parent for place in workspace.glob("*/state/cert.json")]
+    if len(present) != 1:
+        raise ConfigError(f"{workspace} must hold one project, not {len(present)}; name the WORKSPACE of make-kits")
+    return present[0]
+
+
+def kits_folder(project: Path) -> Path:
+    """Return the folder of a project's kits."""
+    return project / "prod_00"
+
+
+def certificates_file(project: Path) -> Path:
+    """Return NVFlare's record of a project's certificates; it also holds the root's private key."""
+    return project / "state" / "cert.json"
+
+
+def write_yaml(path: Path, values: dict[str, Any]) -> None:
+    """Write keys and values as YAML, in their order."""
+    write_text(path, yaml.safe_dump(values, sort_keys=False))
