@@ -59,8 +59,18 @@ def best_choices(search: Search, run: Callable[[Choices], dict[str, Any]]) -> Ch
 
 def name_of(choices: Choices) -> str:
     """Return the chosen values as the name of a row."""
-    sections = [value if isinstance(value, dict) else {key: value} for key, value in choices.items()]
-    return "-".join(str(value) for section in sections for value in section.values())
+    return "-".join(_words(choices))
+
+
+def _words(choices: Mapping[str, Any]) -> list[str]:
+    """Return the values, those of an algorithm's constants after their keys."""
+    words: list[str] = []
+    for key, value in choices.items():
+        if isinstance(value, Mapping):
+            words += _words(value)
+        else:
+            words += [str(value)] if "." in key or key in ("name", "preset") else [key, str(value)]
+    return words
 
 
 def silofl(*arguments: str) -> str:

@@ -23,6 +23,7 @@ from silofl.federation import needs
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import STEPS, time_steps
 from silofl.options import add_set, changes_of, console_for, count
+from silofl.settings import read_yaml
 from silofl.studies.random_examples import has_own_size, image_shape, random_part
 from silofl.studies.simulation import changed, changed_study, changes_algorithm, guard_batchnorm, study_file
 from silofl.studies.traffic import Traffic, count_traffic
@@ -196,8 +197,7 @@ def write_job(job: Path, target: Path, found: Estimate, changes: Mapping[str, ob
     """
     if target.exists():
         raise ConfigError(f"--write must name a new folder, not {target}, which exists; name another")
-    content = yaml.safe_load(study_file(job).read_text(encoding="utf-8"))
-    content = changed(content, dict(changes) | {"federation.task_timeout_s": found.task_timeout_s})
+    content = changed(read_yaml(study_file(job)), dict(changes) | {"federation.task_timeout_s": found.task_timeout_s})
     shutil.copytree(job, target)
     path = study_file(target)
     path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")

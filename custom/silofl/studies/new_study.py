@@ -17,7 +17,7 @@ from silofl.data.survey import Survey, survey
 from silofl.errors import ConfigError, ExitCode
 from silofl.files import write_json, write_text
 from silofl.options import console_for
-from silofl.settings import parse
+from silofl.settings import parse, read_yaml
 from silofl.studies.reference import study_keys
 from silofl.studies.simulation import study_file
 from silofl.study import CLASSIFICATION_ONLY, SEGMENTATION_ONLY, Study, load_study
@@ -75,7 +75,7 @@ def new_study(target: Path, job: Path, found: Survey) -> Study:
         raise ConfigError(f"TARGET must be a new folder, not {target}, which exists; name another")
     template = load_study(study_file(job))
     _check_fits(job, template, found)
-    values: dict[str, Any] = yaml.safe_load(study_file(job).read_text(encoding="utf-8"))
+    values: dict[str, Any] = read_yaml(study_file(job))
     values.pop("continue_run", None)
     comments = _fit(values, template, found, target.resolve().name)
     study = parse(Study, values, "the new study.yaml")

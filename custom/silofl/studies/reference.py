@@ -30,7 +30,7 @@ from silofl.study import Study
 
 WORDS = {int: "whole number", float: "number", str: "text", bool: "true, false", Any: "anything"}
 NUMBERS = {2: "two", 6: "six"}
-SECTION = re.compile(r"^\s*(?:Args|Attributes):\s*$", re.M)
+SECTION = re.compile(r"^\s*(?:Args|Attributes):\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,9 @@ def summary_of(section: type) -> str:
 def meanings_of(section: type) -> dict[str, str]:
     """Return what the docstring of a settings class says of each key, under ``Args:`` or ``Attributes:``."""
     _, *described = SECTION.split(inspect.getdoc(section) or "", maxsplit=1)
-    described = [re.split(r"^\S", text, maxsplit=1, flags=re.M)[0] for text in described]
+    described = [re.split(r"^\S", text, maxsplit=1, flags=re.MULTILINE)[0] for text in described]
     # A key stands four spaces in; the lines that go on with its meaning stand eight.
-    entries = re.findall(r"^ {4}(\w+): (.*(?:\n(?: {8}.*|[ ]*$))*)", "".join(described), re.M)
+    entries = re.findall(r"^ {4}(\w+): (.*(?:\n(?: {8}.*|[ ]*$))*)", "".join(described), re.MULTILINE)
     return {name: _one_line(text) for name, text in entries}
 
 
@@ -204,12 +204,12 @@ def _bounded(text: str, constraints: list[BaseMetadata]) -> str:
     bounds = {kind: next((c for c in constraints if isinstance(c, kind)), None) for kind in (Gt, Ge, Lt, Le)}
     if bounds[Gt]:
         text += f" above {bounds[Gt].gt}"
-    if bounds[Ge]:
+    elif bounds[Ge]:
         text += f" from {bounds[Ge].ge}"
     if bounds[Lt]:
         text += f" to below {bounds[Lt].lt}"
     if bounds[Le]:
-        text += f" to {bounds[Le].le}" if bounds[Ge] else f", at most {bounds[Le].le}"
+        text += f", at most {bounds[Le].le}" if bounds[Gt] else f" to {bounds[Le].le}"
     if any(getattr(constraint, "pattern", None) == NAME for constraint in constraints):
         text += " of letters, digits, `.`, `_` and `-`"
     least, most = (next((c for c in constraints if isinstance(c, kind)), None) for kind in (MinLen, MaxLen))

@@ -42,6 +42,7 @@ from silofl.report.progress import RoundLines
 from silofl.report.sentences import changes_sentence
 from silofl.report.tables import print_results
 from silofl.report.unseen_tables import print_unseen
+from silofl.settings import read_yaml
 from silofl.site import Server, Site
 from silofl.studies.everyone import everyone
 from silofl.studies.leave_out import unseen_result
@@ -197,7 +198,7 @@ def _site_data(study: Study, simulation: Simulation, run: Path, name: str) -> Si
 def _write_study(job: Path, changes: Mapping[str, object]) -> None:
     if changes:
         path = study_file(job)
-        write_text(path, yaml.safe_dump(changed(yaml.safe_load(path.read_text()), changes), sort_keys=False))
+        write_text(path, yaml.safe_dump(changed(read_yaml(path), changes), sort_keys=False))
 
 
 def _site_settings(simulation: Simulation, run: Path) -> Site:

@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from silofl.data.phantoms import LABELS, UNSEEN_SITE, is_phantoms, make_phantoms
 from silofl.errors import ConfigError, nearest
 from silofl.files import write_json
 from silofl.models.pretrained import read_pretrained
-from silofl.settings import check_key, parse
+from silofl.settings import check_key, parse, read_yaml
 from silofl.study import Study, load_study
 
 GUARD = "silofl.flare.filters.BatchNormStaysHome"
@@ -103,7 +101,7 @@ def changed_study(job: Path, changes: Mapping[str, object]) -> Study:
     load_study(path)
     for key in changes:
         check_key(key, Study)
-    return parse(Study, changed(yaml.safe_load(path.read_text()), changes), "the command line with study.yaml")
+    return parse(Study, changed(read_yaml(path), changes), "the command line with study.yaml")
 
 
 def changed(values: Mapping[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
