@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 RUN := .venv/bin/python
 
-.PHONY: demo federation test test-all lint format bench bench-nuclei clean
+.PHONY: demo federation test test-all lint format docs bench bench-nuclei clean
 
 demo: .venv/installed
 	$(RUN) -m silofl demo --out demo
@@ -26,6 +26,10 @@ lint: .venv/installed
 format: .venv/installed
 	$(RUN) -m ruff check --fix custom tests bench provisioning
 	$(RUN) -m ruff format custom tests bench provisioning
+
+# docs/study.md, from the settings.
+docs: .venv/installed
+	$(RUN) -m silofl.studies.reference docs/study.md
 
 bench: .venv/installed
 	$(RUN) bench/speed.py

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-from runs import Choices, Run, best_choices, unlike, words
+from runs import Choices, best_choices, compared, name_of
 
 from silofl.data.phantoms import make_phantoms
-from silofl.report.methods import Method, markdown, methods_table
-from silofl.report.methods_notes import notes_of
+from silofl.federation.results import Results
+from silofl.report.comparison import Method
+from silofl.report.methods import methods_notes, methods_table
+from silofl.report.tables import markdown
 
 DEVELOPMENT = 0
-SEARCH = (("model", "normalization", ("batch", "instance", "group")), ("training", "learning_rate", (0.003, 0.001)))
+JOB = "fedsm_phantoms"
+FEDAVG: Choices = {"algorithm": {"name": "fedavg"}}
+SEARCH = (("model.normalization", ("batch", "instance", "group")), ("training.learning_rate", (0.003, 0.001)))
 
 
 def main() -> None:
@@ -30,24 +33,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=24)
     options = parser.parse_args()
     seeds, rounds = [int(seed) for seed in options.seeds.split(",")], options.rounds
-    tuned = best_choices(SEARCH, lambda choices: run(options.out, "fedavg_phantoms", DEVELOPMENT, rounds, choices))
-    runs: list[tuple[str, str, Choices]] = [
-        ("fedsm", "fedsm_phantoms", {}),
-        (f"FedAvg at its best ({', '.join(words(tuned))})", "fedavg_phantoms", tuned),
-    ]
+    tuned = best_choices(SEARCH, lambda choices: run(options.out, DEVELOPMENT, rounds, choices)[1])
+    results = {seed: run(options.out, seed, rounds, tuned) for seed in seeds}
     methods = [
-        Method(name, {seed: run(options.out, job, seed, rounds, choices) for seed in seeds})
-        for name, job, choices in runs
+        Method("fedsm", {seed: own for seed, (own, _) in results.items()}),
+        Method(f"FedAvg at its best ({name_of(tuned)})", {seed: fedavg for seed, (_, fedavg) in results.items()}),
     ]
-    print(markdown(methods_table(methods, len(seeds)), notes_of(methods, seeds)))
+    print(markdown(methods_table(methods, len(seeds)), methods_notes(methods, seeds)))
 
 
-def run(out: Path, job: str, seed: int, rounds: int, choices: Choices) -> dict[str, Any]:
-    """Return the result of one run on the phantoms of a seed, from an earlier call where there is one."""
-    choices = unlike(job, choices)
-    name = "-".join([job, *words(choices), f"{seed}", f"{rounds}rounds"])
-    data = make_phantoms(out / f"phantoms-{seed}", seed)
-    return Run(name, job, choices, seed, rounds).result(out, data)
+def run(out: Path, seed: int, rounds: int, choices: Choices) -> tuple[Results, Results]:
+    """Return the results of FedSM and of FedAvg with its choices on the phantoms of a seed."""
+    data, row = make_phantoms(out / f"phantoms-{seed}", seed), f"fedavg-{name_of(choices)}"
+    found = compared(JOB, data, out / f"{rounds}rounds-{seed}", {row: FEDAVG | choices}, [seed], rounds)
+    return found[JOB][0], found[row][0]
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python bench/nuclei.py SOURCE OUT [--rounds 40]
 
-SOURCE is the nuclei set in the form that ``silofl import nuclei-dsb2018`` reads. Every run is an ordinary
-``silofl simulate`` of ``jobs/fedavg_nuclei`` with other choices in its study.yaml; finished runs in OUT are reused.
+SOURCE is the nuclei set in the form that ``silofl import nuclei-dsb2018`` reads. Every run is a row of ``silofl
+compare`` of ``jobs/harmofl_nuclei`` with other choices in its study; finished runs in OUT are reused.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from runs import Choices, Run, best_choices, silofl, unlike, words
+from runs import Choices, best_choices, compared, name_of, silofl
 
-JOB = "fedavg_nuclei"
+from silofl.federation.results import Results
+
+JOB = "harmofl_nuclei"
+NORMALIZATION = "model.normalization"
 SEEDS = (0, 1, 2)
-PERTURBED = {"step": "perturbed"}
+PERTURBED = {"step": "harmofl"}
+WHOLE_AMPLITUDE = {"input": "harmofl", "amplitude": {"band": "full"}}
 
 
 @dataclass(frozen=True)
@@ -39,20 +43,20 @@ METHODS = (
     Method("HarmoFL paper", {"name": "harmofl", "preset": "paper"}, seeds=SEEDS),
     Method("HarmoFL reference", {"name": "harmofl", "preset": "reference"}),
     Method("Local training", {"name": "local"}),
-    Method("AmpNorm full alone", {"name": "fedavg", "amplitude_band": "full"}),
+    Method("AmpNorm full alone", {"name": "fedavg", **WHOLE_AMPLITUDE}),
     Method("perturbation alone", {"name": "fedavg", **PERTURBED}),
     Method("FedAvg", {"name": "fedavg"}, "batch_stateless"),
     Method("HarmoFL paper", {"name": "harmofl", "preset": "paper"}, "batch_stateless"),
-    Method("FedBN, AmpNorm full and perturbation", {"name": "fedbn", "amplitude_band": "full", **PERTURBED}),
-    Method("FedBN, AmpNorm band 0 alone", {"name": "fedbn", "amplitude_band": 0}),
+    Method("FedBN, AmpNorm full and perturbation", {"name": "fedbn", **WHOLE_AMPLITUDE, **PERTURBED}),
+    Method("FedBN, AmpNorm band 0 alone", {"name": "fedbn", "input": "harmofl"}),
     Method("HarmoFL reference", {"name": "harmofl", "preset": "reference"}, "batch_stateless"),
 )
 
 # FedAvg at its own best: one choice after the other, each by the mean validation Dice of seed 0.
 SEARCH = (
-    ("model", "normalization", ("batch", "batch_stateless", "instance", "group")),
-    ("data", "intensity", ("dtype", "percentiles", "zscore")),
-    ("training", "learning_rate", (0.001, 0.003, 0.0003)),
+    ("model.normalization", ("batch", "batch_stateless", "instance", "group")),
+    ("data.intensity", ("dtype", "percentiles", "zscore")),
+    ("training.learning_rate", (0.001, 0.003, 0.0003)),
 )
 
 
@@ -67,47 +71,46 @@ def main() -> None:
     if not data.exists():
         silofl("import", "nuclei-dsb2018", str(options.source), str(data))
     methods = (METHODS[0], tuned_fedavg(data, options), *METHODS[1:])
-    print(table([(method, [run(method, seed, data, options) for seed in method.seeds]) for method in methods]))
+    print(table([(method, run(method, data, options)) for method in methods]))
 
 
 def tuned_fedavg(data: Path, options: argparse.Namespace) -> Method:
     """Return FedAvg with the normalisation, input scaling and learning rate that validate best."""
-    chosen = best_choices(SEARCH, lambda choices: run(_fedavg(choices, SEEDS[:1]), 0, data, options))
+    chosen = best_choices(SEARCH, lambda choices: run(_fedavg(choices, SEEDS[:1]), data, options)[0])
     return _fedavg(chosen, SEEDS)
 
 
 def _fedavg(changes: Choices, seeds: tuple[int, ...]) -> Method:
-    others = {section: values for section, values in changes.items() if section != "model"}
-    normalization = str(changes.get("model", {}).get("normalization", "batch"))
+    others = {key: value for key, value in changes.items() if key != NORMALIZATION}
+    normalization = str(changes.get(NORMALIZATION, "batch"))
     return Method("FedAvg at its best", {"name": "fedavg"}, normalization, seeds, others)
 
 
-def run(method: Method, seed: int, data: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the result of one run, from an earlier call where there is one."""
-    choices = {"algorithm": method.algorithm, "model": {"normalization": method.normalization}}
-    choices |= unlike(JOB, method.changes)
-    name = "-".join([*words(choices), f"seed{seed}", f"{options.rounds}rounds"])
-    return Run(name, JOB, choices, seed, options.rounds).result(options.out, data)
+def run(method: Method, data: Path, options: argparse.Namespace) -> list[Results]:
+    """Return a method's results by seed, from an earlier call where they are finished."""
+    choices = {"algorithm": method.algorithm, NORMALIZATION: method.normalization, **method.changes}
+    row, out = name_of(choices), options.out / f"{options.rounds}rounds"
+    return compared(JOB, data, out, {row: choices}, method.seeds, options.rounds)[row]
 
 
-def table(rows: list[tuple[Method, list[dict[str, Any]]]]) -> str:
+def table(rows: list[tuple[Method, list[Results]]]) -> str:
     """Return the table in Markdown: mean over seeds, deviation over seeds where there are several."""
     lines = ["| method | BatchNorm | seeds | Dice, mean of sites | spread over sites | pooled | lowest site |"]
     lines.append("|---|---|---|---|---|---|---|")
     for method, results in rows:
-        site_means = {site: np.mean([r["sites"][site] for r in results]) for site in results[0]["sites"]}
+        site_means = {site: np.mean([r.sites[site] for r in results]) for site in results[0].sites}
         lowest = min(site_means, key=site_means.get)
         cells = [method.name, _batchnorm(method, results[0]), str(len(results))]
-        cells += [_mean([r[key] for r in results]) for key in ("mean", "spread", "pooled")]
+        cells += [_mean([getattr(r, key) for r in results]) for key in ("mean", "spread", "pooled")]
         cells.append(f"{site_means[lowest]:.3f} ({lowest})")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _batchnorm(method: Method, result: dict[str, Any]) -> str:
-    others = ", ".join(f"{k} {v}" for part in method.changes.values() for k, v in part.items())
+def _batchnorm(method: Method, result: Results) -> str:
+    others = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in method.changes.items())
     kinds = {
-        "batch": {"nothing": "shared", "batchnorm": "local", "everything": "local"}[result["recipe"]["stays_home"]]
+        "batch": {"nothing": "shared", "batchnorm": "local", "everything": "local"}[result.recipe_value("stays_home")]
     }
     kind = kinds.get(method.normalization, method.normalization.removeprefix("batch_"))
     return f"{kind} ({others})" if others else kind

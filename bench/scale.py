@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,10 +21,8 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-import yaml
 
 from silofl.data.importers import ImportOptions, import_layout
-from silofl.studies.simulation import study_file
 
 JOB = Path(__file__).parents[1] / "jobs" / "adafed_mednist"
 CLASSES, PICTURES, SIZE = 6, 675, 28
@@ -43,9 +40,9 @@ def main() -> None:
         write_pictures(folder / "pictures.npz")
         dealt = ImportOptions(num_sites=options.sites, alpha=0.1, test=0.5, validation=0.0)
         import_layout("medmnist", folder / "pictures.npz", folder / "data", dealt)
-        job = write_job(folder / "job", options.rounds)
-        peak, round_s = simulated(job, folder, "network")
-        _, work = simulated(job, folder, "alone", "--alone")
+        rounds = ("--rounds", str(options.rounds))
+        peak, round_s = simulated(folder, "network", *rounds)
+        _, work = simulated(folder, "alone", "--alone", *rounds)
     cores = len(os.sched_getaffinity(0))
     print(f"{options.sites} sites, {options.rounds} rounds, {cores} cores")
     print(f"memory of the whole simulation at its peak: {peak / GIB:.1f} GiB")
@@ -67,18 +64,11 @@ def write_pictures(path: Path) -> None:
     np.savez(path, **arrays, **{f"{part}_labels": labels[start::3, None] for part, start in parts.items()})
 
 
-def write_job(folder: Path, rounds: int) -> Path:
-    """Write f-AdaFed's job for the set."""
-    shutil.copytree(JOB, folder)
-    study = yaml.safe_load(study_file(folder).read_text())
-    study |= {"labels": {number: f"class {number}" for number in range(CLASSES)}, "rounds": rounds, "device": "cpu"}
-    study_file(folder).write_text(yaml.safe_dump(study | {"algorithm": {"name": "adafed"}}))
-    return folder
-
-
-def simulated(job: Path, folder: Path, name: str, *options: str) -> tuple[int, float]:
-    """Run the job; returns the peak of its memory in bytes, and the median seconds of a round."""
-    command = [sys.executable, "-m", "silofl", "simulate", str(job), "--data", str(folder / "data"), *options]
+def simulated(folder: Path, name: str, *options: str) -> tuple[int, float]:
+    """Run f-AdaFed on the set; returns the peak of its memory in bytes, and the median seconds of a round."""
+    labels = ", ".join(f"{number}: class {number}" for number in range(CLASSES))
+    options += ("--set", f"labels={{{labels}}}", "--set", "algorithm={name: adafed}", "--set", "device=cpu")
+    command = [sys.executable, "-m", "silofl", "simulate", str(JOB), "--data", str(folder / "data"), *options]
     process = subprocess.Popen([*command, "--out", str(folder / name)], stdout=subprocess.DEVNULL)
     peak = 0
     while process.poll() is None:

@@ -1,4 +1,4 @@
-"""Bytes on the wire of a FedSM round: what the loopback interface counts, beside 2 w_g + selector_steps x w_s.
+"""Bytes on the wire of a FedSM round: what the loopback interface counts, beside 2 w_g + steps x w_s.
 
     python bench/traffic.py JOB DATA [--short 2] [--long 6]
 
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import psutil
 
-from silofl.federation.selector import SelectorRounds
-from silofl.models.members import Members
+from silofl.federation.server import ServerRounds
+from silofl.methods.part import TRAIN, Exchange, Message
 from silofl.studies.simulation import Simulation, settled
 
 MIB = 2**20
@@ -35,18 +35,22 @@ def main() -> None:
     parser.add_argument("--long", type=int, default=6)
     options = parser.parse_args()
     study, simulation = settled(options.job, Simulation(options.data), {})
-    recipe, sites = study.recipe, simulation.sites
-    members = Members.build(study, None)
-    models = sum(array.nbytes for array in members.read(members.traveling_names(recipe)).values())
-    selector = sum(array.nbytes for array in SelectorRounds.start(study, list(sites)).to_send().values())
-    formula = (models + recipe.selector_steps * selector) / MIB
+    steps, sites = study.recipe.answer("selector").steps, simulation.sites
+    task = ServerRounds.start(study, "run", sites).task(sites[0], Exchange(TRAIN, 1))
+    models, selector = (bytes_of(task, *roles) for roles in (study.recipe.roles, ("selector",)))
+    formula = (models + steps * selector) / MIB
     difference = loopback_bytes(options, options.long) - loopback_bytes(options, options.short)
     measured = difference / (options.long - options.short) / len(sites) / 2 / MIB
-    print(f"{study.name}, {len(sites)} sites, {recipe.selector_steps} selector steps a round, per site and direction:")
+    print(f"{study.name}, {len(sites)} sites, {steps} selector steps a round, per site and direction:")
     print(
         f"2 w_g + steps x w_s = {formula:.3f} MiB; on the wire {measured:.3f} MiB, {measured / formula:.3f} times that"
     )
     print(f"the published job's {PUBLISHED_JOB_MIB} MiB are {PUBLISHED_JOB_MIB / measured:.0f} times as much")
+
+
+def bytes_of(task: Message, *roles: str) -> int:
+    """Return the bytes of a task's arrays of some roles."""
+    return sum(array.nbytes for role in roles for array in task.of(role).values())
 
 
 def loopback_bytes(options: argparse.Namespace, rounds: int) -> int:

@@ -24,11 +24,12 @@ from provisioning.provisioner import Project
 from provisioning.workspace import PROJECT, REPOSITORY, SITE_CONFIGS, find_kits, kits_folder, write_yaml
 from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError, ExitCode, TrainingError
-from silofl.files import held, read_json
+from silofl.federation.results import read_results
+from silofl.files import held
 from silofl.report.pages import write_report
-from silofl.report.progress import RoundLines
 from silofl.report.tables import print_results
 from silofl.settings import read_yaml
+from silofl.studies.progress import RoundLines
 from silofl.studies.simulation import study_file
 from silofl.study import load_study
 
@@ -117,7 +118,7 @@ def _carry_out(network: Network, job: Path, data: Path, out: Path, console: Cons
     found = sorted(downloaded.rglob("results.json"))
     if not found:
         raise TrainingError(f"{downloaded} must hold a result; NVFlare says {status}: see {out / 'logs'}")
-    results = read_json(found[0])
+    results = read_results(found[0].parent)
     print_results(results, console)
     console.print(f"downloaded to {found[0].parent}; report: {write_report(found[0].parent)}")
-    return ExitCode[results["status"]]
+    return ExitCode[results.status]

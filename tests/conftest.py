@@ -9,8 +9,18 @@ import pydicom
 import pytest
 import torch
 import yaml
+from PIL import Image
 from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
+
+from silofl.cli import main
+from silofl.federation.course import Answers, Course, settled_answers
+from silofl.federation.server import ServerRounds
+from silofl.federation.site import SiteRounds
+from silofl.federation.state import SiteState
+from silofl.settings import parse
+from silofl.site import Site
+from silofl.study import Study
 
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -92,13 +102,13 @@ def windows(tmp_path_factory):
 def write_windows_job(tmp_path):
     """Write a variant of a job of the repository for `windows`."""
 
-    def write(name, **changes):
+    def write(name, algorithm=None, **changes):
         job = tmp_path / "jobs" / name
         shutil.copytree(JOBS / name, job)
         path = job / "app" / "config" / "study.yaml"
         study = yaml.safe_load(path.read_text()) | {"labels": {0: "slow", 1: "fast"}, "rounds": 4}
         study["training"]["batch_size"] = 4
-        study["algorithm"] |= changes
+        study["algorithm"] = (algorithm or study["algorithm"]) | changes
         path.write_text(yaml.safe_dump(study))
         return job
 
@@ -134,3 +144,185 @@ def write_dicom():
         return folder
 
     return write
+
+
+@pytest.fixture
+def make_study():
+    """Build a small study of segmentation by its rounds, its network and its algorithm."""
+
+    def make(rounds=3, seed=0, model=None, federation=None, **algorithm):
+        return parse(
+            Study,
+            {
+                "name": "small",
+                "task": "segmentation",
+                "labels": {1: "blob"},
+                "rounds": rounds,
+                "seed": seed,
+                "device": "cpu",
+                "data": {"augment": [{"RandFlip": {"prob": 0.5, "spatial_axis": 0}}]},
+                "model": {"features": [4, 4, 4, 4, 4, 4], "normalization": "batch", **(model or {})},
+                "training": {"batch_size": 2, "learning_rate": 0.01},
+                "algorithm": {"name": "fedavg", **algorithm},
+                "federation": federation or {},
+            },
+            "study.yaml",
+        )
+
+    return make
+
+
+def write_site(folder, seed, counts):
+    rng = np.random.default_rng(seed)
+    (folder).mkdir(parents=True)
+    content = {"task": "segmentation", "labels": {"1": "blob"}}
+    for part, count in counts.items():
+        content[part] = []
+        for i in range(count):
+            truth = np.zeros((32, 32), np.uint8)
+            row, column = rng.integers(2, 18, 2)
+            truth[row : row + 12, column : column + 12] = 1
+            image = np.clip(rng.normal(60 + 20 * seed, 10, (32, 32)) + 90 * truth, 0, 255).astype(np.uint8)
+            name = f"{part}{i}"
+            Image.fromarray(image).save(folder / f"{name}.png")
+            Image.fromarray(truth).save(folder / f"{name}_mask.png")
+            content[part].append({"image": f"{name}.png", "label": f"{name}_mask.png", "patient": name})
+    (folder / "dataset.json").write_text(json.dumps(content))
+
+
+@pytest.fixture(scope="session")
+def site_data(tmp_path_factory):
+    """Three sites with a few tiny random images: 5, 4 and 3 to train with."""
+    root = tmp_path_factory.mktemp("sites")
+    for seed, (name, training) in enumerate({"east": 5, "north": 4, "west": 3}.items()):
+        write_site(root / name, seed, {"training": training, "validation": 2, "test": 2})
+    return root
+
+
+class Play:
+    """A run whose sites are in this process; its own course carries it out, as far as a test wants it.
+
+    Attributes:
+        sites: Name -> the site.
+        server: The run at the server.
+        asked: Names of the tasks so far.
+        sent: Task -> what each site was sent the last time.
+        answers: Task -> what each site answered the last time.
+        warnings: What the course said for the log.
+    """
+
+    def __init__(self, study, data, folder, sites, pretrained=None, min_examples=1):
+        self.study, self.settings = (
+            study,
+            Site(
+                data=f"{data}/{{site}}",
+                state_dir=f"{folder}/{{site}}",
+                cache_dir=f"{data}/.cache",
+                has_progress=False,
+                min_examples=min_examples,
+            ),
+        )
+        self.sites = {name: SiteRounds(name, study, self.settings) for name in sites}
+        self.server = ServerRounds.start(study, "run", list(sites), pretrained)
+        self.asked, self.sent, self.answers, self.warnings = [], {}, {}, []
+        self.absent, self.change = (), None
+
+    def ask(self, task, messages):
+        """Carry a task to the sites that are there, and what a test makes of their answers back."""
+        present = [site for site in messages if site not in self.absent]
+        given = {site: self.sites[site].answer(task, messages[site]) for site in present}
+        if self.change:
+            given = {site: self.change(task, site, answer) for site, answer in given.items()}
+        self.asked.append(task)
+        self.sent[task], self.answers[task] = dict(messages), given
+        return settled_answers(given, sorted(set(messages) - set(present)))
+
+    def round(self, absent=(), change=None):
+        """Carry out one more round, without some sites or with changed answers; returns the ledger's record."""
+        return self.rounds(1, absent, change)
+
+    def rounds(self, count, absent=(), change=None):
+        """Carry out some more rounds; returns the record of the last one."""
+        self.absent, self.change = absent, change
+        goal, is_over = self.server.finished_rounds + count, []
+
+        def save():
+            is_over[:] = [True] * (self.server.finished_rounds >= goal)
+
+        Course(self.server, self.ask, save, self.warnings.append, lambda: bool(is_over)).run()
+        return self.server.ledger[-1]
+
+    def finish(self, absent=(), change=None):
+        """Carry out all that is left; returns the sites' tests."""
+        self.absent, self.change = absent, change
+        return Course(self.server, self.ask, warn=self.warnings.append).run()
+
+    def upcoming(self, task):
+        """Return what each site is sent the next time with a task; only what comes before it is carried out."""
+        found = {}
+
+        def ask(name, messages):
+            if name == task:
+                found.update(messages)
+            return Answers({}, {}, []) if found else self.ask(name, messages)
+
+        Course(self.server, ask, is_aborted=lambda: bool(found)).run()
+        return found
+
+    def models(self, site):
+        """Return a site's models at the server, ``role/name`` -> array."""
+        parts = {role: self.server.parts[role] for role in self.study.recipe.roles}
+        return {f"{role}/{name}": array for role, part in parts.items() for name, array in part.of(site).items()}
+
+    def folder(self, site):
+        """Return a site's folder of the run."""
+        return self.settings.run_folder("small", site, "run")
+
+    def kept(self, site, number):
+        """Return what a site's parts kept at home after a round."""
+        return SiteState(self.folder(site) / "rounds").load(number)
+
+
+@pytest.fixture
+def play(tmp_path, site_data, make_study):
+    """Begin a run by its sites and its study."""
+
+    def start(sites=("east", "north", "west"), folder="state", study=None, pretrained=None, min_examples=1, **options):
+        return Play(study or make_study(**options), site_data, tmp_path / folder, sites, pretrained, min_examples)
+
+    return start
+
+
+@pytest.fixture
+def silofl(capsys, monkeypatch, tmp_path):
+    """Run a command line in this process, in a folder of the test's own; returns exit code, output and error output."""
+
+    def refuse(*arguments):
+        pytest.fail("nothing may be started")
+
+    # A path that should be refused can do no harm there.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("silofl.studies.simulate.ProcessTree", refuse)
+
+    def run(*arguments):
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as ending:
+            code = ending.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def refused(silofl):
+    """Run a command line that must be refused: exit code 2 and one sentence on standard error, which is returned."""
+
+    def run(*arguments):
+        code, out, error = silofl(*arguments)
+        assert (code, out) == (2, "")
+        assert error.startswith("silofl") and error.endswith("\n") and error.count("\n") == 1
+        assert "Traceback" not in error and "_natural" not in error
+        return error
+
+    return run

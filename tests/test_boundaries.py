@@ -16,16 +16,19 @@ BELOW = {
     "errors": set(),
     "files": {"errors"},
     "settings": {"errors"},
-    "algorithms": {"errors"},
+    "schema": {"errors"},
+    "algorithms": {"settings", "errors"},
     "site": {"settings", "errors"},
     "study": {"algorithms", "settings", "errors"},
 }
 BELOW["models"] = {*BELOW, "files"}
 BELOW["data"] = {*BELOW} - {"models"}
+BELOW["options"] = {"settings", "errors"}
 for _room, _below in (
     ("training", ("data", "models")),
-    ("inference", ("training",)),
-    ("federation", ("inference",)),
+    ("inference", ("training", "options")),
+    ("methods", ("inference",)),
+    ("federation", ("methods",)),
     ("flare", ("federation",)),
     ("report", ("federation",)),
     ("studies", ("report", "flare")),

@@ -4,7 +4,9 @@ from pathlib import Path
 import silofl
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((ROOT / "custom" / "pyproject.toml").read_text())["project"]
+PACKAGE = ROOT / "custom" / "silofl"
+SETTINGS = tomllib.loads((ROOT / "custom" / "pyproject.toml").read_text())
+PROJECT = SETTINGS["project"]
 TESTS = {"pytest", "pytest-timeout", "pytest-xdist"}
 DEVELOPMENT = TESTS | {"fire", "jsonschema", "ruff", "pre_commit", "pre_commit_hooks"}
 
@@ -27,5 +29,7 @@ def test_the_package_and_the_wheel_have_one_version():
 
 
 def test_every_template_of_the_reports_is_packed():
-    templates = list((ROOT / "custom" / "silofl" / "report").glob("*.j2"))
-    assert templates and not list((ROOT / "custom" / "silofl").glob("*/*.html"))
+    templates = {*(PACKAGE / "report").rglob("*.j2")}
+    patterns = SETTINGS["tool"]["setuptools"]["package-data"]["silofl"]
+    packed = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
+    assert templates and templates <= packed and not list(PACKAGE.glob("*/*.html"))

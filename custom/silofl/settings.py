@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from silofl.errors import ConfigError, nearest
 
@@ -25,6 +27,7 @@ Count = Annotated[int, BeforeValidator(_no_bool), Field(gt=0)]
 Natural = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
 Positive = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
+Share = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]
 BelowOne = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, lt=1)]
 NotNegative = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)]
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
@@ -87,6 +90,16 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def read_value(text: str) -> object:
+    """Return the value that a YAML text stands for.
+
+    Raises:
+        ConfigError: A key stands twice.
+        yaml.YAMLError: The text is no YAML.
+    """
+    return yaml.load(text, Loader=_UniqueKeys)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file of keys and values.
 
@@ -94,7 +107,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ConfigError: It cannot be read, holds something else, or has a key twice.
     """
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
+        values = read_value(path.read_text(encoding="utf-8"))
     except ConfigError as error:
         raise ConfigError(f"{path.name}, {error}; remove one") from None
     except FileNotFoundError:
@@ -116,10 +129,7 @@ def sentence_of(error: ValidationError, section: type[Section]) -> str:
         return str(inner)
     key = _key(first)
     if first["type"] == "extra_forbidden":
-        known = _dotted_names(section)
-        last = key.rsplit(".", 1)[-1]
-        hint = nearest(key, known) or nearest(key, [name for name in known if name.endswith(f".{last}")])
-        return f"{key} must be a known key; it is not{hint}"
+        return f"{key} must be a known key; it is not{_nearest_key(key, section)}"
     if first["type"] == "missing":
         return f"{key} must be given; it is missing"
     # A value that may be one thing or another has one error for each.
@@ -142,10 +152,52 @@ def _condition(error: Mapping[str, Any]) -> str:
     return text.split(", unable to parse")[0]
 
 
-def _dotted_names(section: type[Section], prefix: str = "") -> list[str]:
+def check_key(key: str, section: type[Section]) -> None:
+    """Refuse a dotted key, as ``training.batch_size``, that no settings section knows.
+
+    Raises:
+        ConfigError: The key is unknown; it names the nearest known one.
+    """
+    inner: type[BaseModel] | None = section
+    for part in key.split("."):
+        if inner is None or (part not in inner.model_fields and inner.model_config.get("extra") == "allow"):
+            return
+        if part not in inner.model_fields:
+            raise ConfigError(f"{key} must be a known key; it is not{_nearest_key(key, section)}")
+        inner = _section_of(inner.model_fields[part])
+
+
+def _nearest_key(key: str, section: type[Section]) -> str:
+    """Return `` (did you mean 'training.learning_rate'?)``, or nothing: a key has initials, a name and a place."""
+    known = _dotted_names(section)
+    place, _, name = key.rpartition(".")
+    siblings = [other for other in known if other.rpartition(".")[0] == place]
+    for found in (
+        [other for other in siblings if _initials(other) == name],
+        [other for other in known if other.rpartition(".")[2] == name],
+        get_close_matches(key, siblings, n=1),
+        [other for other in known if _initials(other) == name],
+    ):
+        if found:
+            return f" (did you mean {found[0]!r}?)"
+    return nearest(key, known)
+
+
+def _initials(key: str) -> str:
+    """Return ``lr`` for ``training.learning_rate``; nothing for a name of one word."""
+    words = key.rpartition(".")[2].split("_")
+    return "".join(word[:1] for word in words) if len(words) > 1 else ""
+
+
+def _dotted_names(section: type[BaseModel], prefix: str = "") -> list[str]:
     names = []
     for name, field in section.model_fields.items():
-        names.append(prefix + name)
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            names += _dotted_names(field.annotation, f"{prefix}{name}.")
+        inner = _section_of(field)
+        names += [prefix + name, *(_dotted_names(inner, f"{prefix}{name}.") if inner else [])]
     return names
+
+
+def _section_of(field: FieldInfo) -> type[BaseModel] | None:
+    """Return the section that a field holds, None where it holds a value."""
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from silofl.errors import ConfigError, nearest
 from silofl.settings import NAME, WORDS, Count, Name, Section
-
-Kind = Literal["weights", "batchnorm", "amplitude", "statistics", "selector"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class Site(Section):
@@ -24,9 +21,9 @@ class Site(Section):
         cache_dir: Where decoded images are kept; next to the state when not given.
         device: Overrides the study's device.
         has_progress: Whether reading data shows a progress bar.
-        min_examples: Training examples below which the site shares no amplitude (HarmoFL) and no statistics of its data
-            (AdaFed).
-        may_leave: Kinds of arrays that a site with the egress filter lets leave.
+        min_examples: Training examples below which the site shares no mean over its images.
+        may_leave: Kinds of arrays that a site with the egress filter lets leave, as ``check-site`` names them; all that
+            a study sends where not given.
     """
 
     data: dict[Name, str] | str
@@ -35,7 +32,7 @@ class Site(Section):
     device: Literal["auto", "cpu", "cuda"] | None = None
     has_progress: bool = True
     min_examples: Count = 20
-    may_leave: tuple[Kind, ...] = KINDS
+    may_leave: tuple[Name, ...] | None = None
 
     def data_folder(self, study: str, site: str) -> Path:
         """Return the folder that holds the study's ``dataset.json``.

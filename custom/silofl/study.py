@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -54,9 +53,12 @@ class DataSettings(Section):
             channel is dropped. A window of a time series has as many as are stored.
         intensity: ``dtype`` maps the file's integer range to [0, 1]; ``percentiles`` the case's 0.5 to 99.5
             percentile; ``zscore`` gives each case mean 0 and deviation 1; ``raw`` keeps the stored values.
-        volume_transforms: MONAI transforms of a whole volume before it is cut into slices (Orientation, Spacing).
-        transforms: MONAI transforms of each 2D image and its label, once, before they are cached (Resize).
-        augment: MONAI random transforms of each training image, anew in every epoch (RandRotate90).
+        volume_transforms: MONAI transforms of a whole volume before it is cut into slices, as
+            ``Orientation: {axcodes: RAS}``.
+        transforms: MONAI transforms of each 2D image and its label, once, before they are cached, as
+            ``Resize: {spatial_size: [128, 128]}``.
+        augment: MONAI random transforms of each training image, anew in every epoch, as
+            ``RandRotate90: {prob: 0.75, max_k: 3}``.
         split_unit: What the parts of a site's data do not share: ``patient``; or, where one patient stands in several
             parts on purpose, ``recordings``, ``slices`` of a volume, or no more than ``examples``.
     """
@@ -80,6 +82,8 @@ class ModelSettings(Section):
             connected layer ``instance`` and ``group`` are both a GroupNorm of one group.
         features: Channels of the U-Net's levels, six numbers.
         dropout: Probability of dropout; ``lenet5`` and ``activity_cnn`` have none.
+        pretrained: File of a pretrained model beside study.yaml, for an algorithm that needs one; ``silofl pretrain``
+            writes it and ``--pretrained`` brings it there.
     """
 
     name: Literal["unet", "densenet121", "lenet5", "alexnet", "activity_cnn"] = "unet"
@@ -99,7 +103,7 @@ class TrainingSettings(Section):
     """How a site trains within one round.
 
     Attributes:
-        loss: ``dice_ce`` (Dice plus cross entropy), ``dice`` or ``cross_entropy``.
+        loss: ``dice_ce`` (Dice plus cross entropy, binary for one label), ``dice`` or ``cross_entropy``.
         has_batch_dice: Dice of all images of a batch together, for labels that many images lack; else of each image.
         optimizer: The base optimiser of every step; its state stays at the site from round to round.
         learning_rate: Of the base optimiser.
@@ -122,7 +126,13 @@ class TrainingSettings(Section):
 
 
 class AlgorithmSettings(BaseModel):
-    """An algorithm's preset and what the study changes in it."""
+    """An algorithm's preset and what the study changes in it.
+
+    Attributes:
+        name: The algorithm.
+        preset: The named choice that holds for all that is not given here: ``paper``, ``reference`` (the authors' own
+            code) or ``recommended``.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
@@ -153,14 +163,15 @@ class Study(Section):
     Attributes:
         name: The study's name, part of file names.
         continue_run: The id of an unfinished run to go on with, at a server that keeps its runs.
-        task: ``segmentation`` or ``classification``.
+        task: What the network learns: a label of each pixel, or one of each example.
         labels: Number -> name; from 1 for segmentation (0 is background), from 0 for classification.
         rounds: Communication rounds.
         seed: Of the initial weights, and with site and round of everything random at a site.
-        device: ``auto`` takes a GPU where there is one.
+        device: ``auto`` takes a GPU where there is one, on which the networks run in bfloat16.
         torch_threads: Threads of torch at every site; other numbers give other rounding.
-        metric: What models are chosen and reported by; ``balanced_accuracy`` is the mean over the classes present of
-            the share of their cases that are right.
+        metric: What models are chosen and reported by: the mean Dice over cases, of the foreground or with the
+            background, as some printed tables have it; the share of cases that are right; or the mean of that share
+            over the classes present.
     """
 
     name: Name
@@ -180,7 +191,7 @@ class Study(Section):
 
     @cached_property
     def recipe(self) -> Recipe:
-        """The algorithm's four answers, from its preset and the study's own choices."""
+        """The algorithm's five answers, from its preset and the study's own choices."""
         try:
             return find_recipe(self.algorithm.name, self.algorithm.preset, self.algorithm.model_extra or {})
         except ValidationError as error:
@@ -203,15 +214,18 @@ class Study(Section):
         for key, value in chosen.items():
             if value not in fits[key]:
                 raise ConfigError(f"{key} must be one of {', '.join(fits[key])} for {self.task}, not {value!r}")
-        self._check_statistics()
+        self._check_shared_rounds()
+        for answer in self.recipe.answers:
+            answer.check_training(self.training)
         return self
 
-    def _check_statistics(self) -> None:
-        """Refuse a study in which no round is left for AdaFed's weights."""
-        if self.shared_rounds >= self.rounds:
+    def _check_shared_rounds(self) -> None:
+        """Refuse a study in which no round is left for the mixing that it asks for."""
+        mixing = self.recipe.mixing
+        if mixing is not None and mixing.shared_rounds(self.rounds) >= self.rounds:
             raise ConfigError(
-                f"rounds must be more than the {self.shared_rounds} before sites are compared by their statistics, not "
-                f"{self.rounds}; give more rounds, or lower algorithm.statistics_rounds"
+                f"rounds must be more than the {mixing.shared_rounds(self.rounds)} before sites listen to each other "
+                f"by {mixing.section}, not {self.rounds}; give more rounds, or lower algorithm.{mixing.section}.rounds"
             )
 
     def description(self) -> dict[str, Any]:
@@ -220,7 +234,7 @@ class Study(Section):
             "study": self.name,
             "algorithm": self.algorithm.name,
             "preset": self.algorithm.preset,
-            "recipe": asdict(self.recipe),
+            "recipe": self.recipe.as_dict(),
             "seed": self.seed,
             "rounds": self.rounds,
             "metric": self.metric,
@@ -230,17 +244,9 @@ class Study(Section):
         }
 
     @property
-    def shared_rounds(self) -> int:
-        """Rounds before sites are compared by their statistics, in which all get the same mean (AdaFed)."""
-        recipe = self.recipe
-        if not recipe.is_adafed or recipe.statistics == "pretrained":
-            return 0
-        return max(1, self.rounds // 2) if recipe.statistics_rounds == "half" else recipe.statistics_rounds
-
-    @property
     def training_rounds(self) -> int:
         """Rounds in which models learn: the study's, and those in which every site goes on alone (fine-tuning)."""
-        return self.rounds if self.recipe.learns_best_model else self.total_rounds
+        return self.rounds if self.recipe.has_parts_rounds else self.total_rounds
 
     @property
     def total_rounds(self) -> int:

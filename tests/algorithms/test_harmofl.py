@@ -9,9 +9,8 @@ from silofl.algorithms.harmofl import (
     frozen_statistics,
     mean_amplitude,
     perturbed_step,
-    squared_distance,
 )
-from silofl.algorithms.steps import plain_step
+from silofl.algorithms.steps import plain_step, squared_distance
 from silofl.errors import ConfigError, TrainingError
 
 PRECISIONS = [(torch.float64, 1e-6), (torch.float32, 1e-4)]

@@ -1,6 +1,10 @@
 import pytest
 
-from silofl.algorithms.recipe import PRESET_NAMES, algorithm_names, find_recipe
+from silofl.algorithms.adafed import Similarity
+from silofl.algorithms.fedprox import Proximal
+from silofl.algorithms.fedsm import Selector, SoftPull, SuperModel
+from silofl.algorithms.harmofl import Amplitude, Perturbation
+from silofl.algorithms.recipe import PRESET_NAMES, Recipe, algorithm_names, find_recipe
 from silofl.errors import ConfigError
 
 
@@ -13,27 +17,50 @@ def test_every_algorithm_has_the_three_presets():
 
 def test_harmofls_presets_are_the_papers_the_codes_and_ours():
     paper, reference, recommended = (find_recipe("harmofl", preset, {}) for preset in PRESET_NAMES)
-    assert (paper.amplitude_band, paper.amplitude_momentum, paper.perturbation) == ("full", 0.1, 0.05)
-    assert (reference.amplitude_band, reference.amplitude_momentum, reference.weights) == (0, 0.0, "uniform")
-    assert recommended.step == "perturbed" and recommended.has_amplitude
+    assert (paper.input, paper.step) == (Amplitude(band="full", momentum=0.1), Perturbation(alpha=0.05))
+    assert (reference.input, reference.weights) == (Amplitude(band=0, momentum=0.0), "uniform")
+    assert (recommended.input, recommended.step) == (Amplitude(band=0), Perturbation())
 
 
 def test_adafeds_presets_are_the_papers_the_codes_and_ours():
     paper, reference, recommended = (find_recipe("adafed", preset, {}) for preset in PRESET_NAMES)
-    assert [r.self_weight for r in (paper, reference, recommended)] == [0.5, 0.3, 0.5]
+    assert [r.mixing.self_weight for r in (paper, reference, recommended)] == [0.5, 0.3, 0.5]
     assert [r.start_from_pretrained for r in (paper, reference, recommended)] == [True, False, False]
     assert [r.needs_pretrained for r in (paper, reference, recommended)] == [True, True, False]
-    assert {(r.mixing, r.stays_home) for r in (paper, reference, recommended)} == {("adafed", "batchnorm")}
+    assert {(r.mixing.section, r.stays_home) for r in (paper, reference, recommended)} == {("statistics", "batchnorm")}
 
 
 def test_the_mixing_of_adafed_goes_with_harmofls_step():
-    recipe = find_recipe("adafed", "recommended", {"step": "perturbed", "perturbation": 0.1})
-    assert (recipe.mixing, recipe.step, recipe.perturbation) == ("adafed", "perturbed", 0.1)
+    recipe = find_recipe("adafed", "recommended", {"step": "harmofl", "perturbation": {"alpha": 0.1}})
+    assert (recipe.mixing, recipe.step) == (Similarity(), Perturbation(alpha=0.1))
 
 
 def test_a_study_may_change_any_answer():
-    recipe = find_recipe("harmofl", "paper", {"stays_home": "batchnorm", "amplitude_band": 3, "perturbation": 0.5})
-    assert (recipe.stays_home, recipe.amplitude_band, recipe.perturbation) == ("batchnorm", 3, 0.5)
+    changes = {"stays_home": "batchnorm", "amplitude": {"band": 3}, "perturbation": {"alpha": 0.5}}
+    recipe = find_recipe("harmofl", "paper", changes)
+    assert (recipe.stays_home, recipe.input.band, recipe.step.alpha) == ("batchnorm", 3, 0.5)
+
+
+def test_a_study_may_do_without_an_answer():
+    recipe = find_recipe("harmofl", "paper", {"input": "none", "step": "plain"})
+    assert recipe == find_recipe("fedavg", "paper", {})
+    assert find_recipe("fedsm", "paper", {"mixing": "shared", "parts": []}) == recipe
+
+
+def test_an_answer_is_borrowed_by_its_algorithms_name():
+    borrowed = {"mixing": "softpull", "parts": ["fedsm"], "input": "harmofl", "step": "fedprox"}
+    recipe = find_recipe("fedavg", "recommended", borrowed)
+    assert recipe == Recipe(
+        input=Amplitude(band=0), step=Proximal(), mixing=SoftPull(), parts=(Selector(), SuperModel())
+    )
+    assert recipe.roles == ("global", "personal") and not recipe.measures_drift
+
+
+def test_a_recipe_answers_five_questions_with_its_constants():
+    questions = find_recipe("fedsm", "recommended", {"softpull": {"self_weight": 0.6}}).as_dict()["questions"]
+    assert len(questions) == 5 and "lambda = 0.6" in questions["Who listens to whom?"]
+    assert "The global model beside it" in questions["Who listens to whom?"]
+    assert find_recipe("local", "paper", {}).questions()["Who listens to whom?"] == "Nobody: no weights travel."
 
 
 @pytest.mark.parametrize(
@@ -41,7 +68,13 @@ def test_a_study_may_change_any_answer():
     [
         (("harmfl", "paper", {}), "did you mean 'harmofl'"),
         (("harmofl", "papr", {}), "did you mean 'paper'"),
-        (("harmofl", "paper", {"amplitude_bnd": 0}), "did you mean 'amplitude_band'"),
+        (("harmofl", "paper", {"amplitde": {}}), "did you mean 'amplitude'"),
+        (("harmofl", "paper", {"amplitude": {"bnd": 0}}), "algorithm.amplitude.bnd .*did you mean 'band'"),
+        (("harmofl", "paper", {"step": "fedprx"}), "did you mean 'fedprox'"),
+        (("harmofl", "paper", {"step": "fedavg"}), "must name an algorithm with a step of its own"),
+        (("harmofl", "paper", {"parts": "fedsm"}), "must be a list"),
+        (("harmofl", "paper", {"amplitude": 3}), "must hold constants, band, momentum, not 3"),
+        (("harmofl", "paper", {"perturbation": {"alpha": 0}}), "algorithm.perturbation.alpha must be greater than 0"),
     ],
 )
 def test_unknown_names_are_refused_with_the_nearest(arguments, message):
@@ -50,39 +83,109 @@ def test_unknown_names_are_refused_with_the_nearest(arguments, message):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "change"),
-    [("fedavg", {"perturbation": 0.2}), ("harmofl", {"proximal": 0.1}), ("fedbn", {"amplitude_momentum": 0.5})],
+    ("algorithm", "section"), [("fedavg", "perturbation"), ("harmofl", "proximal"), ("fedbn", "amplitude")]
 )
-def test_a_constant_that_would_do_nothing_is_refused(algorithm, change):
-    with pytest.raises(ConfigError, match="without it, it does nothing"):
-        find_recipe(algorithm, "recommended", change)
+def test_constants_of_an_answer_that_is_not_given_are_refused(algorithm, section):
+    with pytest.raises(ConfigError, match=f"a key of algorithm must be one of .*, not '{section}'"):
+        find_recipe(algorithm, "recommended", {section: {}})
 
 
 def test_fedsms_presets_differ_in_how_the_selector_learns():
     recipes = [find_recipe("fedsm", preset, {}) for preset in PRESET_NAMES]
-    assert [recipe.selector for recipe in recipes] == ["local_steps", "moments", "gradients"]
-    assert [recipe.selector_network for recipe in recipes] == ["vgg11", "vgg11", "light"]
-    assert all(recipe.mixing == "softpull" and recipe.self_weight == 0.7 for recipe in recipes)
+    selectors = [recipe.answer("selector") for recipe in recipes]
+    assert [selector.learning for selector in selectors] == ["local_steps", "moments", "gradients"]
+    assert [selector.network for selector in selectors] == ["vgg11", "vgg11", "light"]
+    assert all(recipe.mixing == SoftPull(self_weight=0.7) for recipe in recipes)
 
 
 @pytest.mark.parametrize(
     ("algorithm", "changes", "message"),
     [
-        ("fedavg", {"self_weight": 0.5}, "must go with mixing: softpull or adafed"),
-        ("fedbn", {"statistics": "running"}, "must go with mixing: adafed"),
-        ("adafed", {"statistics_layers": "last"}, "must go with mixing: adafed and statistics: pretrained"),
+        ("adafed", {"statistics": {"layers": "last"}}, "layers must go with statistics.source: pretrained"),
+        ("adafed", {"statistics": {"source": "pretrained", "rounds": 2}}, "must go with statistics.source: running"),
         ("adafed", {"stays_home": "nothing"}, "stays_home must be batchnorm with running statistics"),
-        ("harmofl", {"start_from_pretrained": True}, "amplitude_band must be none with a pretrained model"),
+        ("harmofl", {"start_from_pretrained": True}, "input must be none with a pretrained model"),
         ("local", {"start_from_pretrained": True}, "must be false where every site trains alone"),
         ("fedsm", {"start_from_pretrained": True}, "must be false where a global and a personalised model"),
-        ("softpull", {"selector_steps": 2}, "must go with selector: gradients"),
-        ("fedavg", {"selector": "gradients"}, "selector must go with mixing: softpull"),
+        ("fedsm", {"selector": {"learning": "moments", "steps": 2}}, "must go with selector.learning: gradients"),
+        ("fedavg", {"parts": ["fedsm"]}, "parts must go with mixing: softpull"),
         ("fedsm", {"stays_home": "batchnorm"}, "stays_home must be nothing where a selector"),
-        ("fedsm", {"selector_labels": "best_model"}, "extra_rounds must be at least 1"),
-        ("fedsm", {"selector_labels": "best_model", "extra_rounds": 2, "threshold": 0.5}, "learns the site"),
+        ("fedsm", {"selector": {"labels": "best_model"}}, "extra_rounds must be at least 1"),
+        (
+            "fedsm",
+            {"selector": {"labels": "best_model"}, "extra_rounds": 2, "super_model": {"threshold": 0.5}},
+            "learns the site",
+        ),
         ("fedsm", {"extra_rounds": 2}, "extra_rounds must go with"),
     ],
 )
 def test_answers_that_do_not_go_together_are_refused(algorithm, changes, message):
     with pytest.raises(ConfigError, match=message):
         find_recipe(algorithm, "recommended", changes)
+
+
+def told(algorithm="fedavg", **changes):
+    """Return the answers to the five questions."""
+    return list(find_recipe(algorithm, "recommended", changes).questions().values())
+
+
+def test_the_plain_recipe_says_that_nothing_special_is_done():
+    amplitude, step, home, mixing, beside = told()
+    assert amplitude.startswith("Not:") and step.startswith("Plain:") and home.startswith("Nothing:")
+    assert mixing == "Every site gets the same weighted mean; a site's weight is its number of training examples."
+    assert beside == "Nothing."
+
+
+@pytest.mark.parametrize(
+    ("band", "words"), [("full", "of all frequencies"), (0, "of the mean intensity alone"), (3, "up to radius 3")]
+)
+def test_the_band_of_amplitude_normalisation_is_told(band, words):
+    assert words in told("harmofl", amplitude={"band": band})[0]
+
+
+def test_a_step_is_told_with_its_constant():
+    assert "alpha = 0.2" in told(step="harmofl", perturbation={"alpha": 0.2})[1]
+    assert "mu = 0.3" in told("fedprox", proximal={"mu": 0.3})[1]
+
+
+def test_a_server_learning_rate_is_told_when_it_changes_something():
+    assert "learning rate 0.5" in told(server_lr=0.5)[3]
+
+
+def test_local_training_listens_to_nobody():
+    assert told("local")[2:4] == [
+        "Everything: each site trains alone and sends only its scores.",
+        "Nobody: no weights travel.",
+    ]
+
+
+def test_softpull_tells_lambda_and_the_global_model_beside_it():
+    alone, both = told("softpull"), told("fedsm")
+    assert "keeps lambda = 0.7 of itself" in alone[3] and "global model" not in alone[3]
+    assert "The global model beside it is the weighted mean" in both[3]
+
+
+@pytest.mark.parametrize(
+    ("learning", "words"),
+    [("gradients", "takes 1 step(s)"), ("local_steps", "local steps"), ("moments", "Adam's moments")],
+)
+def test_how_the_selector_learns_is_told(learning, words):
+    assert words in told("fedsm", selector={"learning": learning})[4]
+
+
+def test_a_head_at_home_is_told():
+    assert told(stays_home="head")[2].startswith("The head, the last layer, which decides (FedPer)")
+
+
+@pytest.mark.parametrize(
+    ("constants", "words"),
+    [
+        ({}, "the BatchNorm layers' own, taken after half of the rounds of FedBN (f-AdaFed)"),
+        ({"rounds": 3, "refresh_every": 5}, "taken after 3 round(s) of FedBN, and anew every 5 round(s)"),
+        ({"source": "pretrained"}, "mean and variance of the inputs of every BatchNorm layer in a pretrained model"),
+        ({"source": "pretrained", "layers": "last"}, "inputs of the last layer (d-AdaFed)"),
+    ],
+)
+def test_adafed_tells_lambda_and_the_statistics_that_sites_are_compared_by(constants, words):
+    mixing = told("adafed", statistics=constants)[3]
+    assert "keeps lambda = 0.5 of itself" in mixing and words in mixing

@@ -9,11 +9,13 @@ import yaml
 
 from .conftest import silofl
 
+F_ADAFED = {"name": "adafed", "preset": "recommended"}
+
 
 @pytest.fixture
 def simulated(windows, write_windows_job, tmp_path):
-    def run(name, *arguments, **changes):
-        out, job = tmp_path / "run", write_windows_job(name, **changes)
+    def run(*arguments, job=None, **changes):
+        out, job = tmp_path / "run", job or write_windows_job("adafed_activity", **changes)
         silofl("simulate", job, "--data", windows, "--out", out, *arguments)
         return out
 
@@ -30,9 +32,9 @@ def batchnorm_of(run, site):
 
 
 def test_a_study_from_a_pretrained_model_to_the_heat_map(windows, write_windows_job, simulated, tmp_path):
-    f = tmp_path / "f.pt"
-    silofl("pretrain", write_windows_job("d-adafed_activity"), "--data", windows, "--out", f, "--epochs", 5)
-    run = simulated("adafed_activity", "--pretrained", f)
+    f, job = tmp_path / "f.pt", write_windows_job("adafed_activity")
+    silofl("pretrain", job, "--data", windows, "--out", f, "--epochs", 5)
+    run = simulated("--pretrained", f, job=job)
     (record,) = json.loads((run / "weights.json").read_text())
     # eva has 8 training windows, fewer than the 20 below which a site shares no statistics
     assert record["without"] == {"eva": "fewer than 20 training examples"}
@@ -49,8 +51,9 @@ def test_a_study_from_a_pretrained_model_to_the_heat_map(windows, write_windows_
     assert all(not torch.equal(left[name], right[name]) for name in left)
 
 
+@pytest.mark.slow
 def test_no_batchnorm_leaves_a_site_even_where_the_job_asks_for_it(windows, write_windows_job, tmp_path):
-    job = write_windows_job("f-adafed_activity")
+    job = write_windows_job("adafed_activity", F_ADAFED)
     path = job / "app" / "config" / "study.yaml"
     study = yaml.safe_load(path.read_text())
     path.write_text(yaml.safe_dump(study | {"algorithm": {"name": "fedavg"}}))
@@ -59,9 +62,10 @@ def test_no_batchnorm_leaves_a_site_even_where_the_job_asks_for_it(windows, writ
     assert "the site's filter lets no BatchNorm leave" in done.stdout
 
 
+@pytest.mark.slow
 def test_adafeds_mixing_goes_with_harmofls_step(simulated):
-    run = simulated("adafed_perturbed_activity")
-    assert json.loads((run / "results.json").read_text())["recipe"]["step"] == "perturbed"
+    run = simulated(algorithm=F_ADAFED | {"step": "harmofl"})
+    assert json.loads((run / "results.json").read_text())["recipe"]["step"] == "perturbation"
     weights = [record["weights"]["ann"] for record in ledger_of(run)]
     # half of the four rounds are shared, by 26, 25 and 8 training windows
     assert weights[0] == weights[1] == {"ann": 26 / 59, "bob": 25 / 59, "eva": 8 / 59}

@@ -54,7 +54,7 @@ def test_a_site_that_is_left_out_is_tested_whole_once_the_run_is_finished(tmp_pa
 
 @pytest.mark.slow
 def test_models_that_stayed_at_their_sites_answer_together_for_the_site_that_is_left_out(tmp_path, phantoms):
-    job = write_small_job(tmp_path / "job", "fedbn_phantoms", rounds=1, federation=ONE_SITE)
+    job = write_small_job(tmp_path / "job", rounds=1, federation=ONE_SITE, algorithm={"name": "fedbn"})
     run = tmp_path / "run"
     printed = silofl("simulate", job, "--data", phantoms, "--out", run, "--leave-out", "south").stdout
     assert (

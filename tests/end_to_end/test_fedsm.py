@@ -49,7 +49,7 @@ def test_a_killed_run_resumes_to_the_very_same_super_model_with_any_number_of_th
 
 @pytest.mark.slow
 def test_the_extra_rounds_train_the_selector_alone(tmp_path, phantoms):
-    extra = {"name": "fedsm", "selector_labels": "best_model", "extra_rounds": 2, "selector_steps": 2}
+    extra = {"name": "fedsm", "selector": {"labels": "best_model", "steps": 2}, "extra_rounds": 2}
     job, run = write_small_job(tmp_path / "job", "fedsm_phantoms", rounds=2, algorithm=extra), tmp_path / "run"
     results = json.loads(silofl("simulate", job, "--data", phantoms, "--out", run, "--json").stdout)
     assert results["selector"]["outputs"] == ["global", "north", "south"] and results["threshold"] is None

@@ -63,6 +63,7 @@ def test_all_sites_in_one_process_give_the_same_weights(finished, tmp_path, phan
     assert values[0] == values[1]
 
 
+@pytest.mark.slow
 def test_fewer_threads_than_sites_give_the_same_weights(finished, tmp_path, phantoms, small_job):
     silofl("simulate", small_job, "--data", phantoms, "--out", tmp_path / "one", "--threads", 1)
     assert same(weights(finished[0]), weights(tmp_path / "one"))
@@ -102,6 +103,7 @@ def test_ctrl_c_ends_every_process_and_leaves_a_run_to_resume(tmp_path, phantoms
     assert not (run / "results.json").exists() and 1 <= finished_rounds(run) < 50
 
 
+@pytest.mark.slow
 def test_nothing_is_left_running_when_only_the_command_is_killed(tmp_path, phantoms, federation):
     run = tmp_path / "orphaned"
     running = federation("simulate", write_small_job(tmp_path / "job", rounds=50), "--data", phantoms, "--out", run)
@@ -113,6 +115,7 @@ def test_nothing_is_left_running_when_only_the_command_is_killed(tmp_path, phant
     assert running.alive() == []
 
 
+@pytest.mark.slow
 def test_plain_nvflare_simulator_runs_the_same_job(finished, tmp_path, phantoms, small_job):
     workspace = tmp_path / "workspace"
     silofl("simulate", "--prepare", workspace)
@@ -140,6 +143,7 @@ def lose_south(tmp_path, phantoms, federation):
     return lose
 
 
+@pytest.mark.slow
 def test_a_site_that_dies_makes_the_run_incomplete_and_holds_nobody_up(lose_south):
     code, results, ledger = lose_south(rounds=6, min_sites=1)
     assert code == 3
@@ -150,6 +154,7 @@ def test_a_site_that_dies_makes_the_run_incomplete_and_holds_nobody_up(lose_sout
     assert sum(record["seconds"] > 59 for record in ledger[1:]) == 1
 
 
+@pytest.mark.slow
 def test_too_few_answers_end_the_run_as_failed(lose_south):
     code, results, _ = lose_south(rounds=50, min_sites=2)
     assert code == 1

@@ -1,12 +1,12 @@
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from silofl.cli import main
 from silofl.federation.alone import run_alone
 from silofl.federation.run_folder import RunFolder
-from silofl.files import load_tensors
 from silofl.site import Site
 
 
@@ -25,15 +25,16 @@ def alone(tmp_path, site_data, make_study):
 
 
 @pytest.mark.parametrize("name", ["fedavg", "adafed"])
-def test_a_run_alone_is_what_its_rounds_come_to(alone, play, name):
+def test_a_run_alone_is_what_its_course_comes_to(alone, play, make_study, name):
     path = alone(name=name, rounds=2)
-    game = play(name=name, rounds=2, min_examples=20).all_rounds()
+    game = play(name=name, rounds=2, min_examples=20)
+    game.finish()
     ledger = json.loads((path / "ledger.json").read_text())
     assert [record["weights"] for record in ledger] == [record.weights for record in game.server.ledger]
-    models = load_tensors(path / "checkpoint.pt")["models"]
-    for site, arrays in game.server.models.items():
-        for key, array in arrays.items():
-            np.testing.assert_array_equal(models[site][key].numpy(), array)
+    part = RunFolder(path, make_study(name=name, rounds=2)).load().parts["model"]
+    for site in game.sites:
+        for key, array in game.server.parts["model"].of(site).items():
+            np.testing.assert_array_equal(part.of(site)[key], array)
     assert json.loads((path / "results.json").read_text())["status"] == "COMPLETE"
 
 
@@ -54,8 +55,9 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(alone, make_study):
         alone("cut", name="fedbn", rounds=3, on_round=interrupt)
     runs = [alone("cut", name="fedbn", rounds=3), alone("whole", name="fedbn", rounds=3)]
     cut, whole = (RunFolder(path, make_study(name="fedbn", rounds=3)).load() for path in runs)
-    for key, array in whole.models["east"].items():
-        np.testing.assert_array_equal(cut.models["east"][key], array)
+    assert cut.finished_rounds == whole.finished_rounds == 3
+    for key, array in whole.parts["model"].common.items():
+        np.testing.assert_array_equal(cut.parts["model"].common[key], array)
 
 
 def test_a_run_with_too_few_answers_fails_with_the_reasons(alone):
@@ -65,7 +67,32 @@ def test_a_run_with_too_few_answers_fails_with_the_reasons(alone):
     assert "not 1: nowhere: the site's data have a fault" in results["reasons"][0]
 
 
-def test_threads_have_no_place_where_sites_take_turns(capsys):
-    with pytest.raises(SystemExit):
-        main(["simulate", "job", "--out", "run", "--alone", "--threads", "2"])
-    assert "--threads must not go with --alone" in capsys.readouterr().err
+ALONE = """
+import sys
+from pathlib import Path
+from silofl.site import Site
+from silofl.study import load_study
+from silofl.federation.course import Course, settled_answers
+from silofl.federation.server import ServerRounds
+from silofl.federation.site import SiteRounds
+
+job, data, state = map(Path, sys.argv[1:])
+study = load_study(job / "app" / "config" / "study.yaml")
+settings = Site(data=f"{data}/{{site}}", state_dir=f"{state}/{{site}}", has_progress=False)
+sites = {name: SiteRounds(name, study, settings) for name in ("ann", "bob")}
+server = ServerRounds.start(study, "run", list(sites))
+
+def ask(task, messages):
+    return settled_answers({site: sites[site].answer(task, message) for site, message in messages.items()}, [])
+
+tests = Course(server, ask).run()
+print([tests.scores[site].num_cases for site in sites])
+print(sorted({"monai", "SimpleITK", "nibabel"} & {name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+def test_a_whole_run_on_windows_loads_none_of_the_libraries_it_has_no_need_of(windows, write_windows_job, tmp_path):
+    job = write_windows_job("adafed_activity", {"name": "adafed"})
+    command = [sys.executable, "-c", ALONE, job, windows, tmp_path / "state"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    assert done.stdout.split("\n")[:2] == ["[26, 25]", "[]"], done.stdout + done.stderr

@@ -3,14 +3,14 @@ import hashlib
 import numpy as np
 import pytest
 
-from silofl.federation.egress import NUMBERS, PURPOSES, UNKNOWN, Gate
-from silofl.federation.message import Message
-from silofl.models.members import Members
-from silofl.models.parts import AMPLITUDE
+from silofl.federation.egress import NUMBERS, OTHERS, UNKNOWN, Gate
+from silofl.federation.server import ServerRounds
+from silofl.methods.part import TRAIN, Exchange, Message
 from silofl.settings import parse
-from silofl.site import Kind, Site
+from silofl.site import Site
 from silofl.study import Study
 
+KINDS = ("weights", "batchnorm", "amplitude", "statistics", "selector")
 UPDATE = np.array([[1, -2], [0.5, 4]], np.float32)
 STUDY = {"name": "small", "task": "segmentation", "labels": {1: "organ"}, "rounds": 2}
 
@@ -27,78 +27,103 @@ def make_study():
 
 @pytest.fixture
 def gate(make_study):
-    def of(name="fedavg", **settings):
-        return Gate.of(make_study(name=name), Site(data="/data", state_dir="/state", **settings))
+    def make(**settings):
+        algorithm = {"name": "fedavg"} | settings.pop("algorithm", {})
+        return Gate.of(make_study(**algorithm), Site(data="/data", state_dir="/state", **settings))
 
-    return of
-
-
-@pytest.fixture
-def name_of(gate):
-    """Return an array's name by its kind."""
-    names = {"amplitude": AMPLITUDE, "statistics": "statistics/0/mean", "selector": "selector/network.head.bias"}
-    return names | {"weights": min(gate().weights), "batchnorm": min(gate().batchnorm), UNKNOWN: "image"}
+    return make
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedbn", "harmofl", "fedsm", "fedper"])
+# Algorithms that send, beside the weights, arrays of a kind; BatchNorm stays home in some of them.
+SENDERS = {
+    "weights": {},
+    "batchnorm": {},
+    "amplitude": {"input": "harmofl"},
+    "statistics": {"name": "adafed", "preset": "reference"},
+    "selector": {"name": "fedsm"},
+}
+NAMES = {
+    "weights": "model/network.final_conv.weight",
+    "batchnorm": "model/network.conv_0.conv_0.adn.N.running_mean",
+    "amplitude": "amplitude/mean",
+    "statistics": "statistics/0/mean",
+    "selector": "selector/network.head.bias",
+}
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedbn", "harmofl", "fedsm", "fedper", "adafed"])
 def test_every_array_that_an_algorithm_sends_is_of_a_kind_that_may_leave(make_study, gate, name):
-    study = make_study(name=name)
-    members = Members.build(study, None)
-    sent = members.read(members.traveling_names(study.recipe))
-    assert sent and gate(name).refusal(Message(sent, {"num_examples": 20})) is None
-    kinds = {gate(name).kind(key) for key in sent}
-    has_batchnorm = name in ("fedavg", "fedper")
-    assert kinds == ({"weights", "batchnorm"} if has_batchnorm else {"weights"})
+    server = ServerRounds.start(make_study(name=name), "run", ["a", "b"])
+    server.image_shape = (1, 32, 32)
+    expected = server.expected("a", Exchange(TRAIN, 1))
+    sent = {key: np.zeros(one.shape, np.float32) for key, one in expected.items()}
+    here = gate(algorithm={"name": name})
+    assert sent and here.refusal(Message(sent, {"num_examples": 20})) is None
+    more = {"fedavg": {"batchnorm"}, "fedper": {"batchnorm"}, "harmofl": {"amplitude"}, "fedsm": {"selector"}}
+    assert {here.kind(key) for key in sent} == {"weights"} | more.get(name, set())
 
 
-@pytest.mark.parametrize("kind", sorted(PURPOSES.keys() - {NUMBERS}))
-def test_an_array_is_known_by_its_name(gate, name_of, kind):
-    assert gate().kind(name_of[kind]) == kind
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_array_is_known_by_its_name(gate, kind):
+    assert gate(algorithm=SENDERS[kind]).kind(NAMES[kind]) == kind
 
 
-@pytest.mark.parametrize("prefix", ["selector", "selector_mean", "selector_square"])
+@pytest.mark.parametrize("name", ["image", "network.final_conv.weight", "model/image", "personal/network.x", "other/a"])
+def test_an_array_that_no_part_of_the_study_knows_is_unknown(gate, name):
+    assert gate().kind(name) == UNKNOWN and gate().purpose(UNKNOWN) == OTHERS[UNKNOWN]
+
+
+@pytest.mark.parametrize("kind", ["amplitude", "statistics", "selector"])
+def test_what_another_algorithm_would_send_is_unknown(gate, kind):
+    assert gate().kind(NAMES[kind]) == UNKNOWN
+
+
+@pytest.mark.parametrize("prefix", ["selector", "selector/average", "selector/square"])
 def test_all_that_the_selector_sends_is_its_own_kind(gate, prefix):
-    assert gate().kind(f"{prefix}/network.head.weight") == "selector"
+    assert gate(algorithm=SENDERS["selector"]).kind(f"{prefix}/network.head.weight") == "selector"
 
 
-@pytest.mark.parametrize("kind", Site.model_fields["may_leave"].default)
-def test_a_kind_that_the_site_does_not_name_is_refused_with_the_first_array(gate, name_of, kind):
-    allowed = [other for other in ("weights", "batchnorm", "amplitude", "statistics", "selector") if other != kind]
-    message = Message({name_of[other]: UPDATE for other in name_of if other != UNKNOWN}, {"num_examples": 20})
-    reason = gate(may_leave=allowed).refusal(message)
-    assert f"not {kind}; the answer held 1 such arrays, the first {name_of[kind]!r}" in reason
-    assert gate().refusal(message) is None
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_that_the_site_does_not_name_is_refused_with_the_first_array(gate, kind):
+    allowed = [other for other in KINDS if other != kind]
+    message = Message({NAMES[kind]: UPDATE}, {"num_examples": 20})
+    reason = gate(algorithm=SENDERS[kind], may_leave=allowed).refusal(message)
+    assert f"not {kind}; the answer held 1 such arrays, the first {NAMES[kind]!r}" in reason
+    assert gate(algorithm=SENDERS[kind]).refusal(message) is None
 
 
-def test_an_array_that_is_no_part_of_the_study_never_leaves(gate, name_of):
-    reason = gate().refusal(Message({name_of["weights"]: UPDATE, "image": UPDATE}))
+def test_an_array_that_is_no_part_of_the_study_never_leaves(gate):
+    reason = gate().refusal(Message({NAMES["weights"]: UPDATE, "image": UPDATE}))
     assert "not unknown; the answer held 1 such arrays, the first 'image'" in reason
+    assert "not unknown" in gate(may_leave=["weights", "unknown"]).refusal(Message({"image": UPDATE}))
 
 
-def test_numbers_alone_leave_even_where_no_array_may(gate, name_of):
+def test_numbers_alone_leave_even_where_no_array_may(gate):
     assert gate(may_leave=[]).refusal(Message(meta={"num_examples": 3})) is None
-    assert "only no arrays leave, not weights" in gate(may_leave=[]).refusal(Message({name_of["weights"]: UPDATE}))
+    assert "only no arrays leave, not weights" in gate(may_leave=[]).refusal(Message({NAMES["weights"]: UPDATE}))
 
 
 @pytest.mark.parametrize("name", ["fedbn", "harmofl"])
-def test_batchnorm_stays_where_the_study_says_so_whatever_the_site_allows(gate, name_of, name):
-    reason = gate(name).refusal(Message({name_of["batchnorm"]: UPDATE}))
+def test_batchnorm_stays_where_the_study_says_so_whatever_the_site_allows(gate, name):
+    here = gate(algorithm={"name": name}, may_leave=["weights", "batchnorm"])
+    reason = here.refusal(Message({NAMES["batchnorm"]: UPDATE}))
     assert "not batchnorm" in reason
 
 
 @pytest.mark.parametrize("kind", ["amplitude", "statistics"])
-def test_what_is_a_mean_over_images_leaves_only_from_enough_of_them(gate, name_of, kind):
-    few, enough = (Message({name_of[kind]: UPDATE}, {"num_examples": count}) for count in (11, 12))
-    assert f"lets {kind} leave only from 12 training examples or more" in gate(min_examples=12).refusal(few)
-    assert gate(min_examples=12).refusal(enough) is None
+def test_what_is_a_mean_over_images_leaves_only_from_enough_of_them(gate, kind):
+    few, enough = (Message({NAMES[kind]: UPDATE}, {"num_examples": count}) for count in (11, 12))
+    here = gate(algorithm=SENDERS[kind], min_examples=12)
+    assert f"lets {kind} leave only from 12 training examples or more" in here.refusal(few)
+    assert here.refusal(enough) is None
 
 
-def test_weights_of_few_examples_may_leave(gate, name_of):
-    assert gate().refusal(Message({name_of["weights"]: UPDATE}, {"num_examples": 1})) is None
+def test_weights_of_few_examples_may_leave(gate):
+    assert gate().refusal(Message({NAMES["weights"]: UPDATE}, {"num_examples": 1})) is None
 
 
-def test_a_record_says_what_the_array_is_and_how_to_know_it_again(gate, name_of):
-    name = name_of["weights"]
+def test_a_record_says_what_the_array_is_and_how_to_know_it_again(gate):
+    name = NAMES["weights"]
     array, _ = gate().records("train", Message({name: UPDATE}, {"round": 3}))
     # 4 numbers of 4 bytes; the digest of the bytes as they lie in memory
     assert array == {
@@ -111,7 +136,7 @@ def test_a_record_says_what_the_array_is_and_how_to_know_it_again(gate, name_of)
         "dtype": "float32",
         "bytes": 16,
         "sha256": hashlib.sha256(b"\0\0\x80?\0\0\0\xc0\0\0\0?\0\0\x80@").hexdigest(),
-        "purpose": PURPOSES["weights"],
+        "purpose": gate().purpose("weights"),
     }
 
 
@@ -123,7 +148,7 @@ def test_an_arrays_digest_does_not_depend_on_how_it_lies_in_memory(gate):
 def test_the_numbers_of_an_answer_are_one_more_record(gate):
     meta = {"round": 2, "num_examples": 31, "metrics": {"loss": 0.5, "validation": {"value": None, "num_cases": 2}}}
     (record,) = gate().records("train", Message(meta=meta))
-    assert (record["name"], record["values"], record["purpose"]) == (NUMBERS, meta, PURPOSES[NUMBERS])
+    assert (record["name"], record["values"], record["purpose"]) == (NUMBERS, meta, OTHERS[NUMBERS])
 
 
 def test_a_number_that_is_none_is_recorded_as_a_word(gate):
@@ -139,5 +164,7 @@ def test_what_is_refused_is_recorded_with_the_reason(gate):
     ]
 
 
-def test_every_kind_has_a_purpose():
-    assert {*Kind.__args__, NUMBERS, UNKNOWN} == PURPOSES.keys()
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_a_purpose_of_its_own(gate, kind):
+    purpose = gate(algorithm=SENDERS[kind]).purpose(kind)
+    assert len(purpose.split()) > 5 and purpose not in OTHERS.values()

@@ -3,13 +3,13 @@ import json
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.federation.egress import PURPOSES
 from silofl.federation.egress_log import EgressLog
 from silofl.files import held
 
 
 def record(number, kind="weights", size=16, refused=False, task="train"):
     facts = {"round": number, "task": task, "refused": refused, "name": "a", "kind": kind}
+    facts["purpose"] = f"what {kind} are for"
     return facts | ({} if kind == "numbers" else {"bytes": size})
 
 
@@ -35,9 +35,9 @@ def test_the_summary_adds_up_rounds_arrays_and_bytes(tmp_path):
     log.write([record(3, size=16), record(3, "batchnorm", 8, refused=True)])
     text = (tmp_path / "egress.md").read_text()
     # 16 + 4 + 16 bytes in three arrays
-    assert f"| left | train | weights | {PURPOSES['weights']} | 1-3 | 3 | 36 |\n" in text
-    assert f"| left | train | numbers | {PURPOSES['numbers']} | 1 | 1 | 0 |\n" in text
-    assert f"| refused | train | batchnorm | {PURPOSES['batchnorm']} | 3 | 1 | 8 |\n" in text
+    assert "| left | train | weights | what weights are for | 1-3 | 3 | 36 |\n" in text
+    assert "| left | train | numbers | what numbers are for | 1 | 1 | 0 |\n" in text
+    assert "| refused | train | batchnorm | what batchnorm are for | 3 | 1 | 8 |\n" in text
 
 
 def test_a_run_that_goes_on_adds_to_its_records(tmp_path):

@@ -2,6 +2,7 @@ import pytest
 
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
+from silofl.methods.part import AFTER, TRAIN, Exchange
 from silofl.settings import parse
 from silofl.study import Study
 
@@ -13,15 +14,17 @@ def make_study(**algorithm):
 
 def test_a_model_weighs_what_travels_of_it():
     study = make_study(name="fedavg")
-    assert needs.models_bytes(study) == ServerRounds.start(study, "run", ["a", "b"]).train_task("a").num_bytes
-    assert needs.selector_bytes(study, 3) == 0
+    task = ServerRounds.start(study, "run", ["a", "b"]).task("a", Exchange(TRAIN, 1))
+    assert needs.models_bytes(study) == task.num_bytes
+    assert needs.beside_bytes(study, 3) == 0
 
 
-def test_fedsm_trains_two_models_and_a_selector():
-    study = make_study(name="fedsm")
+def test_two_models_side_by_side_weigh_twice_and_what_learns_beside_them_what_a_step_of_it_sends():
+    study = make_study(name="fedsm", selector={"steps": 2})
     server = ServerRounds.start(study, "run", ["a", "b", "c"])
+    (step,) = server.asks(AFTER, 1)
     assert needs.models_bytes(study) == 2 * needs.models_bytes(make_study(name="fedavg"))
-    assert needs.selector_bytes(study, 3) == server.selector_task("a", 1).num_bytes
+    assert needs.beside_bytes(study, 3) == server.task("a", step).num_bytes > 0
 
 
 def test_a_site_keeps_four_rounds_with_two_numbers_of_adam_and_the_super_model():

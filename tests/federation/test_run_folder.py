@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from silofl.errors import ConfigError
-from silofl.federation.ledger import Round, metrics_csv
-from silofl.federation.run_folder import RunFolder, results
+from silofl.federation.course import Course
+from silofl.federation.run_folder import RunFolder
+from silofl.files import write_json
 
 
 @pytest.fixture
 def finished(play, tmp_path):
-    game = play(rounds=2, name="harmofl").all_rounds()
-    tests = {n: a.meta["metrics"]["test"] for n, a in game.evaluate("test", game.server.reported_round()).items()}
-    return game, tests, RunFolder(tmp_path / "run", game.study)
+    game = play(rounds=2, name="harmofl")
+    return game, game.finish(), RunFolder(tmp_path / "run", game.study)
 
 
 def test_a_finished_run_is_complete_and_says_which_round_its_numbers_come_from(finished):
@@ -22,7 +22,7 @@ def test_a_finished_run_is_complete_and_says_which_round_its_numbers_come_from(f
     values = json.loads((folder.path / "results.json").read_text())
     assert values["status"] == "COMPLETE" and values["reasons"] == []
     assert values["best_round"] == game.server.best_round and f"round {values['best_round']}" in values["model"]
-    by_site = {site: score["value"] for site, score in tests.items()}
+    by_site = {site: score.value for site, score in tests.scores.items()}
     assert values["sites"] == by_site
     assert values["mean"] == pytest.approx(sum(by_site.values()) / 3)
     # two test cases at every site
@@ -33,9 +33,9 @@ def test_a_finished_run_is_complete_and_says_which_round_its_numbers_come_from(f
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedbn", "harmofl"])
 def test_the_models_readme_can_be_followed_to_the_letter(play, tmp_path, monkeypatch, algorithm):
-    game = play(rounds=1, name=algorithm).all_rounds()
+    game = play(rounds=1, name=algorithm)
     folder = RunFolder(tmp_path / "run", game.study)
-    folder.finish(game.server, {})
+    folder.finish(game.server, game.finish())
     text = (folder.path / "model" / "README.md").read_text()
     monkeypatch.chdir(folder.path / "model")
     names = {}
@@ -46,39 +46,19 @@ def test_the_models_readme_can_be_followed_to_the_letter(play, tmp_path, monkeyp
 
 
 def test_the_readme_of_local_training_says_where_the_models_are(play, tmp_path):
-    game = play(rounds=1, name="local").all_rounds()
+    game = play(rounds=1, name="local")
     folder = RunFolder(tmp_path / "run", game.study)
-    folder.finish(game.server, {})
+    folder.finish(game.server, game.finish())
     assert "Every site trained alone" in (folder.path / "model" / "README.md").read_text()
     assert not list((folder.path / "model").glob("*.pt"))
 
 
-def test_a_choice_among_rounds_that_fewer_sites_validated_is_said(play):
+def test_a_run_that_was_ended_from_outside_has_no_result(play, tmp_path):
     game = play(rounds=2)
-    for count in (3, 2):
-        game.round()
-        sites = list(game.sites)[:count]
-        game.server.note_validation({s: {"value": 0.5, "num_cases": 1, "num_excluded": 0} for s in sites})
-    assert results(game.server, {}, {})["model"] == "best validation, round 1, among the rounds that 3 sites validated"
-
-
-def test_a_site_that_missed_a_round_makes_the_run_incomplete(play, tmp_path):
-    game = play(rounds=2)
-    game.round(absent=("north",))
-    game.server.ledger[0].failed["north"] = "no GPU"
-    game.round()
-    tests = {n: a.meta["metrics"]["test"] for n, a in game.evaluate("test", 2).items()}
-    values = results(game.server, tests, {})
-    assert values["status"] == "INCOMPLETE"
-    assert values["reasons"] == ["site north missed rounds [1] (no GPU); the study allows 0"]
-
-
-def test_a_site_without_a_test_makes_the_run_incomplete_and_its_value_empty(finished):
-    game, tests, _ = finished
-    del tests["west"]
-    values = results(game.server, tests, {"west": "an unexpected MemoryError"})
-    assert values["status"] == "INCOMPLETE" and values["sites"]["west"] is None
-    assert "site west did not test the model (an unexpected MemoryError)" in values["reasons"]
+    folder = RunFolder(tmp_path / "run", game.study)
+    tests = Course(game.server, game.ask, lambda: folder.save(game.server), is_aborted=lambda: True).run()
+    folder.finish(game.server, tests)
+    assert tests is None and not (folder.path / "results.json").exists()
 
 
 def test_a_failed_run_says_why(finished):
@@ -101,19 +81,6 @@ def test_a_run_goes_on_from_its_checkpoint(finished):
     assert folder.load().finished_rounds == 2
 
 
-def test_metrics_are_one_row_a_round_site_and_part():
-    record = Round(1, asked=["a"], answered=["a"], metrics={"a": {"loss": 0.5, "drift": 2.0}})
-    record.validation = {"a": {"value": 0.25, "num_cases": 2, "num_excluded": 0}}
-    lines = metrics_csv([record], "dice", 1, {"a": {"value": 0.75}}).splitlines()
-    assert lines[0] == "round,site,part,metric,value"
-    assert lines[1:] == [
-        "1,a,training,loss,0.5",
-        "1,a,training,drift,2.0",
-        "1,a,validation,dice,0.25",
-        "1,a,test,dice,0.75",
-    ]
-
-
 def test_results_are_copied_without_the_checkpoint_for_who_downloads_the_job(finished, tmp_path):
     game, tests, folder = finished
     folder.save(game.server)
@@ -123,3 +90,34 @@ def test_results_are_copied_without_the_checkpoint_for_who_downloads_the_job(fin
     assert copied == {"results.json", "ledger.json", "metrics.csv", "model"}
     folder.copy_results(folder.path)
     assert (folder.path / "checkpoint.pt").is_file()
+
+
+def test_the_files_of_a_part_and_the_super_model_are_copied_too(play, tmp_path):
+    game = play(name="softpull", rounds=1)
+    folder = RunFolder(tmp_path / "run", game.study)
+    folder.finish(game.server, game.finish())
+    write_json(folder.path / "weights.json", [])
+    folder.copy_results(tmp_path / "copy")
+    assert {path.name for path in (tmp_path / "copy").iterdir()} == {
+        "results.json",
+        "metrics.csv",
+        "model",
+        "supermodel",
+        "weights.json",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("fedavg", {"best.pt", "last.pt"}),
+        ("softpull", {f"{which}-{site}.pt" for which in ("best", "last") for site in ("east", "north", "west")}),
+        ("fedsm", set()),
+    ],
+)
+def test_there_is_a_file_for_each_model_and_one_for_a_shared_one(play, tmp_path, name, files):
+    game = play(name=name, rounds=1, model={"normalization": "instance"})
+    folder = RunFolder(tmp_path / "run", game.study)
+    folder.finish(game.server, game.finish())
+    assert {path.name for path in folder.path.glob("model/*.pt")} == files
+    assert (folder.path / "supermodel").is_dir()

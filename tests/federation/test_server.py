@@ -1,251 +1,147 @@
 import numpy as np
 import pytest
-import torch
 
-from silofl.errors import AggregationError
-from silofl.federation.message import Message
+from silofl.errors import ConfigError
 from silofl.federation.server import ServerRounds
-from silofl.files import load_tensors, save_tensors
-from silofl.models.parts import AMPLITUDE
+from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange
+
+SCORE = {"value": 0.5, "num_cases": 2, "num_excluded": 0}
 
 
-def models_equal(left, right):
-    return left.keys() == right.keys() and all(np.array_equal(left[name], right[name]) for name in left)
+def assert_alike(left, right):
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
+
+def validating(*values):
+    """Return a change by which the rounds validate with these values, one after the other; None is no validation."""
+
+    def change(task, site, answer):
+        number = answer.meta["round"] - (task == "train")
+        if task not in ("train", "validate") or number < 1:
+            return answer
+        value = values[number - 1]
+        answer.meta["metrics"]["validation"] = None if value is None else SCORE | {"value": value}
+        return answer
+
+    return change
 
 
 def test_all_sites_start_from_the_same_model_drawn_from_the_seed(make_study):
     first, again, other = (ServerRounds.start(make_study(seed=seed), "run", ["a", "b"]) for seed in (1, 1, 2))
-    assert first.models["a"] is first.models["b"]
-    assert models_equal(first.models["a"], again.models["a"])
-    assert not models_equal(first.models["a"], other.models["a"])
+    tasks = [[server.task(site, Exchange(TRAIN, 1)).arrays for site in "ab"] for server in (first, again, other)]
+    assert_alike(tasks[0][0], tasks[0][1])
+    assert_alike(tasks[0][0], tasks[1][0])
+    name = "model/network.final_conv.weight"
+    assert not np.array_equal(tasks[0][0][name], tasks[2][0][name])
 
 
-def test_fedavg_is_the_mean_of_what_the_sites_trained_by_examples(play):
-    game = play(sites=("east", "west"))
-    start = game.server.models["east"]
-    game.round()
-    name = next(iter(start))
-    diffs = {site: answer.arrays[name] for site, answer in game.answers.items()}
-    # 5 and 3 training images
-    expected = start[name] + (5 * diffs["east"] + 3 * diffs["west"]) / 8
-    np.testing.assert_allclose(game.server.models["east"][name], expected, rtol=1e-5, atol=1e-7)
-    assert game.server.ledger[0].weights["west"] == {"east": 0.625, "west": 0.375}
+def test_sites_are_in_the_order_of_their_names_whatever_order_they_came_in(make_study):
+    assert ServerRounds.start(make_study(), "run", ["b", "c", "a"]).sites == ["a", "b", "c"]
 
 
-def test_one_site_alone_goes_on_with_its_own_model(play):
-    game = play(sites=("east",))
-    start = game.server.models["east"]
-    game.round()
-    for name, value in game.server.models["east"].items():
-        np.testing.assert_allclose(value, start[name] + game.answers["east"].arrays[name], rtol=1e-6, atol=1e-7)
-
-
-def test_the_order_of_answers_does_not_matter(play):
-    games = [play(folder=folder) for folder in ("one", "two")]
-    games[1].sites = dict(reversed(games[1].sites.items()))
-    for game in games:
-        game.round()
-    assert models_equal(games[0].server.models["east"], games[1].server.models["east"])
-
-
-def test_a_round_without_a_site_renormalises_over_the_others_and_the_site_comes_back_to_the_shared_model(play):
+def test_a_task_says_which_run_and_round_it_belongs_to_and_which_round_is_the_best(play):
     game = play()
-    record = game.round(absent=("north",))
-    assert record.missed == ["north"]
-    assert record.weights["east"] == {"east": 5 / 8, "west": 3 / 8}
-    assert game.server.models["north"] is game.server.models["east"]
+    assert game.upcoming("train")["east"].meta == {"run": "run", "round": 1, "step": 1, "best_round": None}
+    game.rounds(2)
+    assert game.upcoming("train")["east"].meta == {"run": "run", "round": 3, "step": 1, "best_round": 1}
+
+
+@pytest.mark.parametrize("name", ["model", "amplitude"])
+def test_a_site_that_is_called_as_something_that_travels_is_refused(make_study, name):
+    with pytest.raises(ConfigError, match=f"a site must not be called '{name}'.*give it another name"):
+        ServerRounds.start(make_study(name="harmofl"), "run", ["a", name])
+
+
+@pytest.mark.parametrize("site", ["global", "personal", "selector", "super_model"])
+def test_a_site_that_joins_under_such_a_name_is_refused_too(play, site):
+    game = play(name="fedsm", model={"normalization": "instance"})
+    with pytest.raises(ConfigError, match=f"a site must not be called '{site}'"):
+        game.server.join(site)
+
+
+def test_a_site_that_joins_late_is_asked_from_then_on_and_has_the_shared_model(play):
+    game, late = play(sites=("east", "west")), play(sites=("north",), folder="late")
+    game.rounds(1)
+    game.server.join("north")
+    game.sites["north"] = late.sites["north"]
+    assert game.server.sites == ["east", "north", "west"]
+    tasks = game.upcoming("train")
+    assert_alike(tasks["north"].arrays, tasks["east"].arrays)
     assert game.round().answered == ["east", "north", "west"]
 
 
-def test_a_name_that_a_site_withholds_is_mixed_over_the_others_and_said(play):
-    game = play(sites=("east", "west"))
-    start = game.server.models["east"]
-    name, other = list(start)[:2]
-
-    def withhold(site, answer):
-        arrays = {key: value for key, value in answer.arrays.items() if site != "west" or key != name}
-        return Message(arrays, answer.meta)
-
-    record = game.round(change=withhold)
-    assert record.withheld == {"west": [name]}
-    np.testing.assert_array_equal(game.server.models["west"][name], start[name] + game.answers["east"].arrays[name])
-    mixed = start[other] + (5 * game.answers["east"].arrays[other] + 3 * game.answers["west"].arrays[other]) / 8
-    np.testing.assert_allclose(game.server.models["west"][other], mixed, rtol=1e-5, atol=1e-7)
+def test_examples_weigh_by_default_and_a_study_may_have_all_sites_weigh_the_same(play):
+    by_examples, uniform = play(), play(folder="uniform", weights="uniform")
+    # 5, 4 and 3 training images
+    assert by_examples.round().weights["west"] == pytest.approx({"east": 5 / 12, "north": 4 / 12, "west": 3 / 12})
+    assert uniform.round().weights["west"] == pytest.approx(dict.fromkeys(("east", "north", "west"), 1 / 3))
 
 
-def test_a_name_that_nobody_sends_stays_as_it_was(play):
-    game = play(sites=("east", "west"))
-    start = game.server.models["east"]
-    name = next(iter(start))
-    game.round(change=lambda site, a: Message({k: v for k, v in a.arrays.items() if k != name}, a.meta))
-    np.testing.assert_array_equal(game.server.models["east"][name], start[name])
-
-
-def test_half_a_server_step_goes_half_the_way_on_parameters_only(play):
-    whole, half = play(folder="one"), play(folder="two", server_lr=0.5)
-    start = whole.server.models["east"]
-    whole.round()
-    half.round()
-    for name, full in whole.server.models["east"].items():
-        expected = full if "running" in name else start[name] + 0.5 * (full - start[name])
-        np.testing.assert_allclose(half.server.models["east"][name], expected, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda a: a | {"extra": np.zeros(1)}, "site 'east' must send only arrays that it was sent; 'extra'"),
-        (lambda a: {k: np.zeros(7) for k in a}, r"site 'east' must send .* with shape .* not \(7,\)"),
-        (lambda a: {k: np.full_like(v, np.nan) for k, v in a.items()}, "site 'east' must send finite numbers"),
-    ],
-)
-def test_an_update_that_does_not_fit_is_refused_with_site_and_key(play, spoil, message):
-    game = play(sites=("east",))
-    sent = game.server.train_task("east")
-    answer = game.sites["east"].answer("train", sent)
-    with pytest.raises(AggregationError, match=message):
-        game.server.accept("east", sent, Message(spoil(answer.arrays), answer.meta))
-
-
-@pytest.mark.parametrize("count", [0, -3, None, "many"])
-def test_a_site_without_a_number_of_examples_is_refused(play, count):
-    game = play(sites=("east",))
-    sent = game.server.train_task("east")
-    answer = game.sites["east"].answer("train", sent)
-    with pytest.raises(AggregationError, match="at least 1 training example"):
-        game.server.accept("east", sent, Message(answer.arrays, answer.meta | {"num_examples": count}))
-
-
-@pytest.mark.parametrize(("name", "value"), [("loss", float("nan")), ("loss", None), ("drift", float("inf"))])
-def test_a_metric_that_cannot_be_written_down_is_refused(play, name, value):
-    game = play(sites=("east",))
-    sent = game.server.train_task("east")
-    answer = game.sites["east"].answer("train", sent)
-    metrics = answer.meta["metrics"] | {name: value}
-    with pytest.raises(AggregationError, match=f"site 'east' must send its {name} as a finite number"):
-        game.server.accept("east", sent, Message(answer.arrays, answer.meta | {"metrics": metrics}))
-
-
-def test_sites_with_images_of_different_sizes_cannot_share_an_amplitude(play):
-    game = play(sites=("east", "west"), name="harmofl", preset="paper")
-    sent = {site: game.server.train_task(site) for site in game.sites}
-    answers = {site: game.sites[site].answer("train", sent[site]) for site in game.sites}
-    game.server.accept("east", sent["east"], answers["east"])
-    arrays = answers["west"].arrays | {AMPLITUDE: np.ones((1, 16, 9), np.float32)}
-    with pytest.raises(AggregationError, match=r"site 'west' must have images of the other sites' size.*\(1, 16, 9\)"):
-        game.server.accept("west", sent["west"], Message(arrays, answers["west"].meta))
-
-
-def test_fedbn_sends_no_batchnorm_and_local_training_nothing(play):
-    game = play(name="fedbn")
+def test_the_first_site_tells_the_server_the_size_of_the_images(play):
+    game = play()
+    assert game.server.image_shape is None
     game.round()
-    assert game.answers["east"].arrays and not [n for n in game.answers["east"].arrays if ".adn.N." in n]
-    local = play(folder="local", name="local")
-    local.round()
-    assert local.answers["east"].arrays == {}
-    assert local.server.ledger[0].metrics["east"]["loss"] > 0
+    assert game.server.image_shape == (1, 32, 32)
 
 
-def test_the_amplitude_is_the_plain_mean_sent_once_and_then_fixed(play):
-    game = play(name="harmofl", preset="paper")
-    game.round()
-    amplitudes = [answer.arrays[AMPLITUDE] for answer in game.answers.values()]
-    np.testing.assert_allclose(game.server.amplitude, np.mean(amplitudes, axis=0), rtol=1e-6)
-    assert all(AMPLITUDE in game.server.train_task(site).arrays for site in game.sites)
-    game.round()
-    assert not any(AMPLITUDE in answer.arrays for answer in game.answers.values())
-    assert not any(AMPLITUDE in game.server.train_task(site).arrays for site in game.sites)
-
-
-def test_a_site_that_missed_the_amplitude_gets_it_when_it_comes_back(play):
-    game = play(name="harmofl", preset="paper")
-    game.round()
-    game.round(absent=("north",))
-    assert AMPLITUDE in game.server.train_task("north").arrays
-    assert AMPLITUDE not in game.server.train_task("east").arrays
-    game.round()
-    assert AMPLITUDE not in game.server.train_task("north").arrays
-
-
-def test_the_first_rounds_model_is_tested_with_the_amplitude_that_came_after_it(play):
-    game = play(name="harmofl", preset="paper", rounds=2)
-    game.round()
-    game.round()
-    game.server.best_round, game.server.best_models = 1, game.server.models
-    assert AMPLITUDE in game.server.evaluation_task("east", 1).arrays
-    assert AMPLITUDE not in game.server.evaluation_task("east", 2).arrays
-
-
-def test_a_first_round_without_its_amplitude_is_refused(play):
-    game = play(sites=("east",), name="harmofl", preset="paper")
-    sent = game.server.train_task("east")
-    answer = game.sites["east"].answer("train", sent)
-    arrays = {name: value for name, value in answer.arrays.items() if name != AMPLITUDE}
-    with pytest.raises(AggregationError, match="site 'east' must send an amplitude"):
-        game.server.accept("east", sent, Message(arrays, answer.meta))
+# --- the best round
 
 
 def test_the_best_round_is_the_one_that_validates_best_and_its_model_is_kept(play):
-    server = play(rounds=3).all_rounds().server
-    ranks = [record.rank for record in server.ledger]
-    assert server.best_round == 1 + ranks.index(max(ranks))
-    assert server.reported_round() == server.best_round
+    game = play(rounds=3)
+    game.rounds(2)
+    second = game.models("east")
+    game.finish(change=validating(0.1, 0.9, 0.5))
+    assert game.server.best_round == game.server.reported_round == 2
+    assert [record.rank for record in game.server.ledger[1:]] == [(3, 0.9), (3, 0.5)]
+    reported = game.server.reported_parts()["model"].common
+    assert_alike({f"model/{name}": array for name, array in reported.items()}, second)
+    assert_alike(game.sent["test"]["east"].of("model"), reported)
+
+
+def test_among_equals_the_first_round_is_the_best(play):
+    game = play(rounds=3)
+    game.finish(change=validating(0.5, 0.5, 0.5))
+    assert game.server.best_round == 1
+
+
+def test_the_best_round_of_real_scores_has_the_highest_rank(play):
+    game = play(rounds=3)
+    game.finish()
+    ranks = [record.rank for record in game.server.ledger]
+    assert game.server.best_round == 1 + ranks.index(max(ranks))
 
 
 def test_a_round_that_more_sites_validated_wins_over_a_higher_mean_of_fewer(play):
-    game = play()
-    game.round()
-    game.server.note_validation({site: {"value": 0.3, "num_cases": 2, "num_excluded": 0} for site in game.sites})
-    game.round()
-    game.server.note_validation({"east": {"value": 0.9, "num_cases": 2, "num_excluded": 0}})
+    game = play(rounds=2)
+    game.rounds(2, change=validating(0.3))
+    game.finish(absent=("north", "west"), change=validating(0.3, 0.9))
+    assert [record.rank for record in game.server.ledger] == [(3, 0.3), (1, 0.9)]
     assert game.server.best_round == 1
 
 
 def test_without_validation_the_last_round_is_reported(play):
-    game = play()
-    game.round()
-    game.round(change=lambda site, a: Message(a.arrays, a.meta | {"metrics": a.meta["metrics"] | {"validation": None}}))
-    assert game.server.best_round is None and game.server.reported_round() == 2
-    assert game.server.reported_models() is game.server.models
+    game = play(rounds=2)
+    game.finish(change=validating(None, None))
+    assert game.server.best_round is None and game.server.reported_round == 2
+    assert game.server.best_parts == {} and game.server.reported_parts() == game.server.parts
 
 
-def test_a_checkpoint_brings_back_the_whole_run(play, tmp_path):
-    game = play(name="harmofl")
-    game.round()
-    game.round()
-    save_tensors(tmp_path / "checkpoint.pt", game.server.state())
-    back = ServerRounds.restore(game.study, load_tensors(tmp_path / "checkpoint.pt"))
-    assert models_equal(back.models["west"], game.server.models["west"])
-    assert back.models["east"].keys() == back.best_models["east"].keys()
-    assert (back.best_round, back.informed, back.run) == (1, {"east": 2, "north": 2, "west": 2}, "run")
-    assert [record.as_dict() for record in back.ledger] == [record.as_dict() for record in game.server.ledger]
-    np.testing.assert_array_equal(back.amplitude, game.server.amplitude)
+def test_what_does_not_follow_the_best_round_is_reported_as_it_is_last(play):
+    game = play(name="harmofl", preset="paper", rounds=2)
+    game.finish(change=validating(0.9, 0.1))
+    assert game.server.best_parts.keys() == {"model"}
+    assert game.server.reported_parts()["amplitude"] is game.server.parts["amplitude"]
 
 
-def test_a_checkpoint_stores_a_shared_model_once(play, tmp_path):
-    game = play()
-    game.round()
-    save_tensors(tmp_path / "three.pt", game.server.state())
-    one_model = sum(array.nbytes for array in game.server.models["east"].values())
-    overhead = 2000 * len(game.server.models["east"])
-    assert (tmp_path / "three.pt").stat().st_size < one_model + overhead
-
-
-def test_the_same_study_and_seed_give_the_same_weights_and_another_seed_others(play):
-    games = [play(folder=str(i), seed=seed, name="harmofl") for i, seed in enumerate((0, 0, 1))]
-    for game in games:
-        game.round()
-        game.round()
-    first, again, other = (game.server.models["east"] for game in games)
-    assert models_equal(first, again)
-    assert not models_equal(first, other)
-
-
-def test_training_lowers_the_loss_of_every_algorithm(play):
-    for name in ("fedavg", "fedbn", "harmofl", "fedprox", "local"):
-        game = play(folder=name, name=name, rounds=6)
-        for _ in range(6):
-            game.round()
-        losses = [np.mean([m["loss"] for m in record.metrics.values()]) for record in game.server.ledger]
-        assert losses[-1] < losses[0], name
-    assert torch.get_num_threads() == 1
+@pytest.mark.parametrize("task", [VALIDATE, TEST])
+def test_only_the_evaluation_of_the_best_round_takes_its_models(play, task):
+    game = play(rounds=2)
+    game.finish(change=validating(0.9, 0.1))
+    server, name = game.server, "network.final_conv.weight"
+    best, last = (server.task("east", Exchange(task, number, models_round=number)).of("model") for number in (1, 2))
+    np.testing.assert_array_equal(best[name], server.best_parts["model"].common[name])
+    np.testing.assert_array_equal(last[name], server.parts["model"].common[name])
+    assert not np.array_equal(best[name], last[name])

@@ -1,18 +1,20 @@
 import pytest
 import torch
 
+from silofl.data.site_data import SiteData
 from silofl.federation import step_cost
 from silofl.federation.server import ServerRounds
+from silofl.methods.part import TRAIN, Exchange
+from silofl.methods.work import Work
 from silofl.settings import parse
 from silofl.studies.random_examples import random_part
 from silofl.study import Study
 
-SITES = ["a", "b"]
-
 
 def timed(study, count):
-    task = ServerRounds.start(study, "run", SITES).train_task("a")
-    return step_cost.time_steps(study, random_part(study, (1, 32, 32), count), torch.device("cpu"), "a", task)
+    task = ServerRounds.start(study, "run", ["a", "b"]).task("a", Exchange(TRAIN, 1))
+    part = random_part(study, (1, 32, 32), count)
+    return step_cost.time_steps(Work("a", study, SiteData(part, part, part), task, torch.device("cpu")))
 
 
 def make_study(name):

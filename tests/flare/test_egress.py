@@ -12,13 +12,14 @@ from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from silofl.errors import ConfigError
-from silofl.federation.ledger import Round
-from silofl.federation.message import Message
+from silofl.federation.course import Answers, Course
 from silofl.federation.server import ServerRounds
 from silofl.flare import egress
 from silofl.flare.egress import Egress, RunNote
 from silofl.flare.exchange import from_model, to_model
-from silofl.models.parts import AMPLITUDE
+from silofl.methods.amplitude import MEAN as AMPLITUDE
+from silofl.methods.part import Message
+from silofl.models.roles import with_role
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.study import Study
@@ -86,8 +87,9 @@ def site(tmp_path, study, monkeypatch):
 @pytest.fixture
 def update(server):
     """An update of all that travels: 0.001, 0.002 and so on within every array."""
-    ramps = {name: np.arange(1, array.size + 1, dtype=array.dtype) for name, array in server.models["north"].items()}
-    return {name: (ramp / 1000).reshape(server.models["north"][name].shape) for name, ramp in ramps.items()}
+    start = model_of(server)
+    ramps = {name: np.arange(1, array.size + 1, dtype=array.dtype) for name, array in start.items()}
+    return {name: (ramp / 1000).reshape(start[name].shape) for name, ramp in ramps.items()}
 
 
 def test_what_is_allowed_leaves_as_it_is_and_every_array_is_recorded(site, update):
@@ -159,12 +161,12 @@ def test_a_name_that_exclude_vars_takes_out_is_neither_sent_nor_recorded_and_the
 
 def test_what_exclude_vars_takes_out_is_mixed_over_the_other_sites(site, server, update):
     name, other = list(update)[:2]
-    start = server.models["north"]
+    start = model_of(server)
     left = site(ExcludeVars(exclude_vars=[name])).send(Message(update, META))
     finish_round(server, {"north": left, "south": Message({key: 3 * value for key, value in update.items()}, META)})
     # the one site that sent it; the mean of 1 and 3 of both, which have 40 examples each
-    np.testing.assert_allclose(server.models["north"][name], start[name] + 3 * update[name], rtol=1e-5)
-    np.testing.assert_allclose(server.models["north"][other], start[other] + 2 * update[other], rtol=1e-5)
+    np.testing.assert_allclose(model_of(server)[name], start[name] + 3 * update[name], rtol=1e-5)
+    np.testing.assert_allclose(model_of(server)[other], start[other] + 2 * update[other], rtol=1e-5)
 
 
 def test_a_pattern_keeps_the_last_layer_of_a_model_at_home(site, update):
@@ -185,18 +187,25 @@ def test_percentile_privacy_clips_an_update_to_gamma_and_drops_small_changes(sit
 
 def test_the_server_takes_a_clipped_update_and_withholds_nothing(site, server, update):
     left = site(PercentilePrivacy(percentile=10, gamma=0.01)).send(Message(update, META))
-    start = server.models["north"]
+    start = model_of(server)
     record = finish_round(server, {"north": left, "south": Message(update, META)})
     name = next(iter(update))
     assert record.withheld == {}
     mean = (left.arrays[name] + update[name]) / 2
-    np.testing.assert_allclose(server.models["north"][name], start[name] + mean, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(model_of(server)[name], start[name] + mean, rtol=1e-5, atol=1e-7)
 
 
-def test_percentile_privacy_does_not_know_that_an_amplitude_is_no_difference(site):
-    amplitude = {AMPLITUDE: np.full((1, 4, 3), 7, np.float32)}
-    left = site(PercentilePrivacy(percentile=0, gamma=0.01)).send(Message(amplitude, META))
+def test_percentile_privacy_does_not_know_that_an_amplitude_is_no_difference(site, monkeypatch):
+    filtered = site(PercentilePrivacy(percentile=0, gamma=0.01))
+    harmofl = parse(Study, SMALL | {"algorithm": {"name": "harmofl"}}, "study.yaml")
+    monkeypatch.setattr(egress, "job_study", lambda fl_ctx: harmofl)
+    left = filtered.send(Message({AMPLITUDE: np.full((1, 4, 3), 7, np.float32)}, META))
     np.testing.assert_allclose(left.arrays[AMPLITUDE], 0.01, rtol=1e-6)
+
+
+def test_an_amplitude_is_unknown_to_a_study_without_one_and_stays(site):
+    left = site().send(Message({AMPLITUDE: np.full((1, 4, 3), 7, np.float32)}, META))
+    assert left.arrays == {} and "not unknown" in left.meta["error"]
 
 
 def test_an_answer_of_numbers_alone_passes_all_filters(site):
@@ -206,9 +215,9 @@ def test_an_answer_of_numbers_alone_passes_all_filters(site):
 
 
 def finish_round(server, answers):
-    record = Round(1, asked=sorted(answers))
-    sent = {name: server.train_task(name) for name in answers}
-    for name, answer in answers.items():
-        server.accept(name, sent[name], answer)
-    server.finish_round(record, answers)
-    return record
+    Course(server, lambda task, sent: Answers(answers, {}, [])).run_round()
+    return server.ledger[-1]
+
+
+def model_of(server):
+    return with_role("model", server.parts["model"].common)

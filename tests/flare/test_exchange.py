@@ -7,10 +7,10 @@ from nvflare.app_common.decomposers import common_decomposers
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.fuel.utils import fobs
 
-from silofl.federation.message import Message
 from silofl.federation.server import ServerRounds
 from silofl.flare.exchange import from_model, to_model
-from silofl.models.members import role_of
+from silofl.methods.part import AFTER, TRAIN, Exchange, Message
+from silofl.models.roles import role_of
 from silofl.settings import parse
 from silofl.study import Study
 
@@ -21,7 +21,7 @@ FEDSM = {
     "labels": {1: "organ"},
     "rounds": 1,
     "model": {"normalization": "instance"},
-    "algorithm": {"name": "fedsm", "selector_steps": 3},
+    "algorithm": {"name": "fedsm", "selector": {"steps": 3}},
 }
 
 META = {"round": 3, "run": "r-1", "wants_amplitude": True, "best_round": None, "metrics": {"loss": 0.5, "test": {}}}
@@ -105,7 +105,7 @@ def test_a_model_that_is_none_of_ours_is_an_empty_message():
 def test_a_fedsm_round_weighs_two_models_and_a_selector_a_step_and_little_more():
     study = parse(Study, FEDSM, "study.yaml")
     server = ServerRounds.start(study, "run", ["east", "north", "west"])
-    task, step = server.train_task("east"), server.selector_task("east", 2)
+    task, step = server.task("east", Exchange(TRAIN, 1)), server.task("east", server.asks(AFTER, 1)[0])
     weights = {role: sum(a.nbytes for n, a in task.arrays.items() if role_of(n) == role) for role in ROLES}
     assert weights["global"] == weights["personal"] > 0
     sent = size_on_the_wire(task) + 2 * size_on_the_wire(step)

@@ -10,11 +10,13 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import make_reply
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from silofl.federation.message import Message
 from silofl.flare import filters
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.filters import BatchNormStaysHome
-from silofl.models.members import Members
+from silofl.methods.part import Message
+from silofl.models.names import batchnorm_names, read_arrays, traveling_names
+from silofl.models.networks import build_models
+from silofl.models.roles import with_role
 from silofl.settings import parse
 from silofl.studies.simulation import GUARD, guard_batchnorm
 from silofl.study import Study, load_study
@@ -43,20 +45,23 @@ def passed(study, monkeypatch):
     return send
 
 
+def update_of(study):
+    model = build_models(study, None)["model"]
+    return with_role("model", read_arrays(model.state_dict(), traveling_names(model, study.recipe)))
+
+
 def test_an_update_with_batchnorm_is_replaced_by_the_reason(study, passed):
-    members = Members.build(study, None)
-    update = members.read(members.traveling_names(study.recipe))
-    left = passed(Message(update, {"round": 4}))
+    left = passed(Message(update_of(study), {"round": 4}))
     assert left.arrays == {} and left.meta["round"] == 4
     # two layers with weight, bias, running mean and running variance
     assert "lets no BatchNorm leave; the answer held 8 such arrays" in left.meta["error"]
 
 
 def test_an_update_without_it_leaves_as_it_is(study, passed):
-    members = Members.build(study, None)
-    names = set(members.traveling_names(study.recipe)) - members.batchnorm_names()
-    left = passed(Message(members.read(names), {"round": 1}))
-    assert left.arrays.keys() == names and "error" not in left.meta
+    own = with_role("model", dict.fromkeys(batchnorm_names(build_models(study, None)["model"])))
+    update = {name: array for name, array in update_of(study).items() if name not in own}
+    left = passed(Message(update, {"round": 1}))
+    assert left.arrays.keys() == update.keys() and "error" not in left.meta
 
 
 def test_names_that_only_look_like_batchnorm_and_statistics_may_leave(study, passed):
@@ -71,7 +76,7 @@ def test_an_answer_that_failed_already_is_handed_on():
 
 def test_a_job_whose_algorithm_is_replaced_has_the_filter_where_batchnorm_stays_home(tmp_path):
     path = tmp_path / "job" / "app" / "config" / "config_fed_client.json"
-    shutil.copytree(JOBS / "fedbn_phantoms", tmp_path / "job")
+    shutil.copytree(JOBS / "harmofl_phantoms", tmp_path / "job")
     before = json.loads(path.read_text())
     guard_batchnorm(tmp_path / "job", is_guarded=False)
     assert json.loads(path.read_text()) == before | {"task_result_filters": []}

@@ -9,11 +9,12 @@ from silofl.errors import ConfigError
 from silofl.hospital import check_site as module
 from silofl.hospital.check_site import CHECKS, LOG, check_site
 
+JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 NETWORK = "server,tls,clock,preflight"
 
 
 @pytest.fixture
-def silofl(kit, study_file, pictures, capsys):
+def checked(kit, study_file, pictures, capsys):
     def run(*arguments):
         code = main(["check-site", "--kit", str(kit), "--study", str(study_file()), *arguments])
         return code, capsys.readouterr().out
@@ -21,24 +22,24 @@ def silofl(kit, study_file, pictures, capsys):
     return run
 
 
-def test_a_site_with_nothing_wrong_may_join(silofl, candidate, serve, federation):
+def test_a_site_with_nothing_wrong_may_join(checked, candidate, serve, federation):
     with serve(federation, candidate().kit.address.port):
-        code, out = silofl("--json")
+        code, out = checked("--json")
     found = json.loads(out)
     assert code == 0 and found["may_join"] and found["log"] is None
     assert [check["check"] for check in found["checks"]] == list(CHECKS)
     assert {check["status"] for check in found["checks"]} == {"ok"}
 
 
-def test_a_table_names_every_check_and_the_verdict(silofl):
-    code, out = silofl("--skip", f"{NETWORK},training,leaving")
+def test_a_table_names_every_check_and_the_verdict(checked):
+    code, out = checked("--skip", f"{NETWORK},training,leaving")
     assert code == 0 and "Site north may join small" in out
     assert "versions" in out and "preflight" not in out
 
 
-def test_a_fault_in_the_data_keeps_the_site_from_joining_and_no_case_is_named(silofl, kit, pictures):
+def test_a_fault_in_the_data_keeps_the_site_from_joining_and_no_case_is_named(checked, kit, pictures):
     (pictures / "secret-training0.png").write_bytes(b"no picture")
-    code, out = silofl("--json", "--skip", NETWORK)
+    code, out = checked("--json", "--skip", NETWORK)
     assert code == 1 and "secret" not in out
     statuses = {check["check"]: check["sentence"] for check in json.loads(out)["checks"] if check["status"] == "failed"}
     assert statuses["data"] == "the site's data have a fault; its own log names it"
@@ -48,7 +49,7 @@ def test_a_fault_in_the_data_keeps_the_site_from_joining_and_no_case_is_named(si
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
 
 
-def test_data_that_may_not_be_read_are_told_apart_from_broken_ones(silofl, monkeypatch):
+def test_data_that_may_not_be_read_are_told_apart_from_broken_ones(checked, monkeypatch):
     opened = Path.open
 
     def guarded(path, *arguments, **options):
@@ -57,7 +58,7 @@ def test_data_that_may_not_be_read_are_told_apart_from_broken_ones(silofl, monke
         return opened(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", guarded)
-    code, out = silofl("--json", "--skip", NETWORK)
+    code, out = checked("--json", "--skip", NETWORK)
     found = next(check for check in json.loads(out)["checks"] if check["check"] == "data")
     assert code == 1 and "permission was denied, nothing need be broken" in found["sentence"]
     assert "secret" not in out
@@ -83,3 +84,15 @@ def test_the_log_of_an_earlier_check_goes_when_nothing_is_wrong(candidate, kit):
 def test_a_check_to_skip_that_does_not_exist_is_refused(candidate):
     with pytest.raises(ConfigError, match=r"--skip must be among .*, not 'tsl' \(did you mean 'tls'\?\)"):
         check_site(candidate(), ["tsl"])
+
+
+def test_check_site_asks_for_kit_and_study(refused):
+    assert "--kit" in refused("check-site", "--study", "study.yaml")
+    assert "--study" in refused("check-site", "--kit", "kit")
+
+
+def test_check_site_names_a_folder_that_is_no_kit(refused, tmp_path):
+    (tmp_path / "site.yaml").write_text("data: /data\nstate_dir: /state\n")
+    study = JOB / "app" / "config" / "study.yaml"
+    error = refused("check-site", "--kit", tmp_path, "--study", study, "--site-config", tmp_path / "site.yaml")
+    assert "fed_client.json must exist" in error

@@ -1,7 +1,9 @@
 import pytest
+import yaml
 
 from silofl.errors import ConfigError
 from silofl.federation.egress_log import EgressLog
+from silofl.files import held
 from silofl.hospital.forget import forget, kept_of
 from silofl.site import Site
 
@@ -117,3 +119,54 @@ def test_nothing_is_deleted_while_a_run_uses_it(tmp_path, site):
     with pytest.raises(ConfigError, match="must not be in use; another run still writes it"):
         forget(kept_of(site(), "organs", None))
     assert first.exists() and log.path.parent.is_dir()
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """Return a file that a site keeps of the study `organs`, beside its data; site.yaml lies where it is looked for."""
+    for path in ("data/organs/dataset.json", "state/organs/run/scores.csv", "local/site.yaml"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text("12345")
+    settings = {"data": f"{tmp_path}/data/{{study}}", "state_dir": f"{tmp_path}/state/{{study}}"}
+    (tmp_path / "local" / "site.yaml").write_text(yaml.safe_dump(settings))
+    return tmp_path / "state" / "organs" / "run" / "scores.csv"
+
+
+def test_forget_deletes_what_the_site_keeps_and_says_what(silofl, tmp_path, kept):
+    code, out, error = silofl("forget", "organs", "--yes")
+    assert (code, error) == (0, "") and not kept.exists()
+    assert f"{tmp_path / 'state' / 'organs'}: 1 files, 5 bytes\ndeleted: all of the above" in out
+    assert (tmp_path / "data" / "organs" / "dataset.json").exists()
+    assert silofl("forget", "organs") == (0, "this site keeps nothing of study organs\n", "")
+
+
+@pytest.mark.parametrize(("answer", "is_deleted"), [("y", True), ("yes", True), ("", False), ("n", False)])
+def test_forget_asks_first(silofl, monkeypatch, kept, answer, is_deleted):
+    monkeypatch.setattr("builtins.input", lambda question: answer)
+    code, out, _ = silofl("forget", "organs")
+    assert code == 0 and kept.exists() != is_deleted
+    assert ("nothing was deleted" in out) != is_deleted
+
+
+def test_forget_is_refused_where_nobody_can_answer(silofl, monkeypatch, kept):
+    def nobody(question):
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", nobody)
+    code, _, error = silofl("forget", "organs")
+    assert code == 2 and "--yes must be given where nobody can answer" in error and kept.exists()
+
+
+def test_forget_is_refused_without_a_sites_settings_and_while_a_run_uses_them(silofl, refused, tmp_path, kept):
+    assert "nowhere.yaml must exist" in refused("forget", "organs", "--site-config", tmp_path / "nowhere.yaml")
+    with held(kept.with_name("lock")):
+        code, _, error = silofl("forget", "organs", "--yes")
+    assert code == 2 and "must not be in use" in error and kept.exists()
+
+
+def test_forget_asks_for_the_sites_name_where_its_folders_hold_it(silofl, refused, tmp_path, kept):
+    settings = {"data": f"{tmp_path}/data/{{study}}", "state_dir": f"{tmp_path}/state/{{study}}/{{site}}"}
+    (tmp_path / "local" / "site.yaml").write_text(yaml.safe_dump(settings))
+    assert "--site must name the site" in refused("forget", "organs", "--yes")
+    code, _, _ = silofl("forget", "organs", "--yes", "--site", "run")
+    assert code == 0 and not kept.exists()

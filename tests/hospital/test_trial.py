@@ -3,8 +3,8 @@ import tempfile
 import numpy as np
 import pytest
 
+from silofl.federation.egress import Gate
 from silofl.hospital.trial import kinds_of, leaving, training
-from silofl.models.members import Members
 
 
 def test_a_rounds_steps_are_counted_and_timed(candidate):
@@ -23,12 +23,12 @@ def test_a_site_that_would_always_be_late_must_not_join(candidate):
 @pytest.mark.parametrize(
     ("algorithm", "kinds"),
     [
-        ({"name": "fedavg"}, {"parameters", "BatchNorm statistics", "numbers"}),
-        ({"name": "fedbn"}, {"parameters", "numbers"}),
+        ({"name": "fedavg"}, {"weights", "batchnorm", "numbers"}),
+        ({"name": "fedbn"}, {"weights", "numbers"}),
         ({"name": "local"}, {"numbers"}),
-        ({"name": "harmofl", "stays_home": "batchnorm"}, {"parameters", "amplitude", "numbers"}),
-        ({"name": "fedsm"}, {"parameters", "BatchNorm statistics", "selector", "numbers"}),
-        ({"name": "adafed", "self_weight": 0.3}, {"parameters", "statistics", "numbers"}),
+        ({"name": "harmofl", "stays_home": "batchnorm"}, {"weights", "amplitude", "numbers"}),
+        ({"name": "fedsm"}, {"weights", "batchnorm", "selector", "numbers"}),
+        ({"name": "adafed", "statistics": {"self_weight": 0.3}}, {"weights", "statistics", "numbers"}),
     ],
     ids=lambda value: value["name"] if isinstance(value, dict) else "",
 )
@@ -40,10 +40,9 @@ def test_all_that_would_leave_is_named_by_kind(candidate, algorithm, kinds):
 
 def test_as_much_leaves_as_the_models_hold(candidate):
     site = candidate()
-    members = Members.build(site.study, None)
-    wanted = sum(a.nbytes for a in members.read(members.traveling_names(site.study.recipe)).values())
+    wanted = sum(array.nbytes for array in site.server.parts["model"].common.values())
     kinds = leaving(site).facts["kinds"]
-    assert kinds["parameters"]["bytes"] + kinds["BatchNorm statistics"]["bytes"] == wanted
+    assert kinds["weights"]["bytes"] + kinds["batchnorm"]["bytes"] == wanted
 
 
 def test_too_few_examples_share_no_statistics_and_it_is_said(candidate, kit):
@@ -51,7 +50,7 @@ def test_too_few_examples_share_no_statistics_and_it_is_said(candidate, kit):
     path.write_text(path.read_text().replace("min_examples: 3", "min_examples: 6"))
     answer = leaving(candidate(algorithm={"name": "adafed"}))
     assert "statistics" not in answer.facts["kinds"]
-    assert "no statistics: fewer than 6 training examples" in answer.sentence
+    assert "withheld: fewer than 6 training examples" in answer.sentence
 
 
 def test_nothing_of_a_trial_stays_behind(candidate, tmp_path, monkeypatch):
@@ -62,13 +61,10 @@ def test_nothing_of_a_trial_stays_behind(candidate, tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["cache"]
 
 
-def test_kinds_are_told_apart_by_name():
-    names = ("w", "mean", "input_norm.running_amplitude", "selector/w", "statistics/0/mean")
-    kinds = kinds_of([{name: np.zeros(2, np.float32) for name in names}], {"mean"})
-    assert {kind: entry["names"] for kind, entry in kinds.items()} == dict(
-        zip(
-            ("parameters", "BatchNorm statistics", "amplitude", "selector", "statistics"),
-            ([n] for n in names),
-            strict=True,
-        )
-    )
+def test_kinds_are_those_of_the_sites_own_gate(candidate):
+    site = candidate(algorithm={"name": "fedavg"})
+    gate = Gate.of(site.study, site.settings)
+    name = next(f"model/{name}" for name in site.server.parts["model"].common)
+    kinds = kinds_of([{name: np.zeros(2, np.float32), "image": np.zeros(3, np.float32)}], gate)
+    assert {kind: entry["bytes"] for kind, entry in kinds.items()} == {"weights": 8, "unknown": 12}
+    assert kinds["unknown"]["purpose"] == "not a part of the study's model"

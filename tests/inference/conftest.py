@@ -40,7 +40,7 @@ def make_study():
 def balanced(study, seed, shape=SHAPE):
     """Return the state of an untrained network whose outputs are even, so that every label occurs."""
     model = build_model(study, shape, seed).eval()
-    if study.recipe.has_amplitude:
+    if study.recipe.input is not None:
         model.input_norm.fix(np.ones((shape[0], shape[1], shape[2] // 2 + 1), np.float32))
     last = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d | torch.nn.Linear)][-1]
     with torch.no_grad():

@@ -151,5 +151,8 @@ def test_the_command_ends_with_the_codes_of_all_commands(super_model, picture, b
     assert main([*common, str(tmp_path / "b"), str(picture), str(bad)]) == 3
     assert main([*common, str(tmp_path / "c"), str(bad)]) == 1
     assert main([*common, str(tmp_path / "d"), str(picture), "--site", "noth"]) == 2
+    assert main([*common, str(tmp_path / "d"), str(picture), "--threshold", "2"]) == 2
+    assert main([*common, str(tmp_path / "f"), str(picture), "--picture", "--batch-size", "1"]) == 0
+    assert (tmp_path / "f" / "pic_picture.png").is_file()
     assert main(["predict", str(tmp_path), str(picture), "-o", str(tmp_path / "e")]) == 2
     assert not (tmp_path / "d").exists() and not (tmp_path / "e").exists()

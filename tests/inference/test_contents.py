@@ -20,7 +20,7 @@ def test_where_all_answer_together_their_shares_are_the_scores_or_alike(make_con
 
 
 def test_a_selector_chooses_one_model_unless_all_answer_together(make_contents, make_study):
-    ensemble = make_contents(study=make_study(answer="ensemble"))
+    ensemble = make_contents(study=make_study(super_model={"answer": "ensemble"}))
     assert make_contents().is_choice and not make_contents().is_ensemble
     assert ensemble.is_ensemble and not ensemble.is_choice
     assert not make_contents("mean").is_choice and not make_contents("only").is_choice

@@ -41,8 +41,9 @@ def test_what_was_written_is_read_back(tmp_path, make_contents, rule):
 
 def test_model_json_says_what_the_super_model_is(folder):
     facts = json.loads((folder / "model.json").read_text())
-    assert facts["format"] == 1 and facts["sites"] == ["north", "south"] and facts["algorithm"] == "fedsm"
-    assert facts["self_weight"] == 0.7 and facts["threshold"] == 0.6 and facts["outputs"] == ["north", "south"]
+    assert facts["format"] == 2 and facts["sites"] == ["north", "south"] and facts["algorithm"] == "fedsm"
+    assert facts["recipe"]["constants"]["softpull"] == {"self_weight": 0.7}
+    assert facts["threshold"] == 0.6 and facts["outputs"] == ["north", "south"]
     assert set(facts["versions"]) == {"silofl", "torch", "monai", "numpy"}
     assert set(facts["weights"]) == {"global", "north", "south", "selector"}
     assert "SuperModel.load" in (folder / "README.md").read_text()
@@ -127,10 +128,10 @@ def test_a_change_of_how_images_are_prepared_is_refused(folder):
         read(folder)
 
 
-@pytest.mark.parametrize("number", [0, 2, "1", None])
+@pytest.mark.parametrize("number", [0, 1, "2", None])
 def test_an_unknown_format_is_refused(folder, number):
     edit(folder, format=number)
-    with pytest.raises(ConfigError, match="model.json must have format 1"):
+    with pytest.raises(ConfigError, match="model.json must have format 2"):
         read(folder)
 
 

@@ -103,7 +103,7 @@ def test_without_a_selector_all_sites_answer_with_equal_weight(make):
 
 
 def test_an_ensemble_weighs_every_model_by_its_score(make, make_study):
-    model = make(scores=(0.25, 0.75), study=make_study(answer="ensemble"))
+    model = make(scores=(0.25, 0.75), study=make_study(super_model={"answer": "ensemble"}))
     answer = model.answer(images(3), 8)
     north, south = (model.probabilities(name, images(3), 8) for name in ("north", "south"))
     np.testing.assert_allclose(answer.probabilities, 0.25 * north + 0.75 * south, atol=1e-6)
@@ -143,7 +143,7 @@ def test_the_answer_does_not_depend_on_the_batch_size(make, make_study, normaliz
 
 
 def test_amplitude_normalisation_acts_on_the_models_and_not_on_the_selector(make, make_study):
-    model, case = make(scores=None, study=make_study(amplitude_band=0)), images(2)
+    model, case = make(scores=None, study=make_study(input="harmofl", amplitude={"band": 0})), images(2)
     brighter = case + np.float32(0.5)
     assert not np.allclose(model.scores(case), model.scores(brighter), rtol=1e-4, atol=0)
     # Only the mean intensity is replaced: a brighter image is the same to the models.

@@ -54,10 +54,10 @@ def test_the_script_says_what_the_super_model_says(make_contents, options):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"answer": "ensemble"},
+        {"super_model": {"answer": "ensemble"}},
         {"labels": {1: "organ"}},
-        {"amplitude_band": 0},
-        {"amplitude_band": "full"},
+        {"input": "harmofl", "amplitude": {"band": 0}},
+        {"input": "harmofl", "amplitude": {"band": "full"}},
         {"model": {"normalization": "batch_stateless"}},
         {"model": {"normalization": "group"}},
     ],

@@ -5,6 +5,8 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from silofl.algorithms.harmofl import AmplitudeNorm
 from silofl.models import build_model, build_plain_model
+from silofl.models.names import traveling_names
+from silofl.models.networks import build_models
 
 NETWORKS = ("unet", "densenet121", "lenet5", "activity_cnn")
 # Two convolutions a block, nine blocks; four dense blocks of 6, 12, 24 and 16 layers of two, one a transition and two.
@@ -147,8 +149,8 @@ def test_a_unet_has_the_studys_features(make_study):
     [
         ({"name": "harmofl", "preset": "paper"}, "full", 0.1),
         ({"name": "harmofl", "preset": "reference"}, 0, 0.0),
-        ({"name": "harmofl", "amplitude_band": 3, "amplitude_momentum": 0.5}, 3, 0.5),
-        ({"name": "fedavg", "amplitude_band": "full"}, "full", 0.1),
+        ({"name": "harmofl", "amplitude": {"band": 3, "momentum": 0.5}}, 3, 0.5),
+        ({"name": "fedavg", "input": "harmofl", "amplitude": {"band": "full"}}, "full", 0.1),
     ],
 )
 def test_amplitude_normalisation_stands_in_front_as_the_recipe_asks(make_study, algorithm, band, momentum):
@@ -157,7 +159,7 @@ def test_amplitude_normalisation_stands_in_front_as_the_recipe_asks(make_study, 
     assert (norm.shape, norm.band, norm.momentum) == ((1, 20, 24), band, momentum)
 
 
-@pytest.mark.parametrize("algorithm", [{"name": "fedavg"}, {"name": "harmofl", "amplitude_band": "none"}])
+@pytest.mark.parametrize("algorithm", [{"name": "fedavg"}, {"name": "harmofl", "input": "none"}])
 def test_images_enter_as_they_are_where_the_recipe_does_not_ask(make_study, algorithm):
     model = build_model(make_study(algorithm=algorithm), SHAPE, 0)
     assert type(model.input_norm) is nn.Identity
@@ -209,3 +211,17 @@ def test_a_gpu_gives_the_cpus_logits_within_bfloat16(make_study, network):
         there = model.cuda()(pictures.cuda())
     assert there.dtype == torch.float32
     torch.testing.assert_close(there.cpu(), here, rtol=0.05, atol=0.05 * float(here.abs().max()))
+
+
+def test_models_that_train_side_by_side_begin_alike_and_share_no_memory(make_study):
+    models = build_models(make_study(normalization="instance", algorithm={"name": "fedsm"}), (1, 32, 32))
+    assert list(models) == ["global", "personal"]
+    first, own = (model.state_dict() for model in models.values())
+    for name, value in first.items():
+        assert torch.equal(value, own[name]) and value.data_ptr() != own[name].data_ptr()
+
+
+def test_the_server_knows_no_image_and_has_the_same_names_to_send(make_study):
+    study = make_study(algorithm={"name": "harmofl"})
+    at_server, at_site = build_models(study, None)["model"], build_models(study, (1, 32, 32))["model"]
+    assert traveling_names(at_server, study.recipe) == traveling_names(at_site, study.recipe)

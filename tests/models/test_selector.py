@@ -11,7 +11,7 @@ def count(model):
 
 @pytest.fixture
 def study_with(make_study):
-    return lambda network: make_study(algorithm={"name": "fedsm", "selector_network": network})
+    return lambda network: make_study(algorithm={"name": "fedsm", "selector": {"network": network}})
 
 
 def test_the_light_selector_has_under_a_million_parameters_and_one_output_a_site(study_with):

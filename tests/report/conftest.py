@@ -1,34 +1,42 @@
+import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import yaml
+from rich.console import Console
 
+from silofl.algorithms.recipe import find_recipe
 from silofl.federation.ledger import Round
-from silofl.report.folder import Pictures, SelectorFeatures
-from silofl.report.method_rows import Method
+from silofl.federation.results import Results
+from silofl.report.comparison import Method
+from silofl.report.run_records import Pictures, SelectorFeatures, UnseenTest
+from silofl.schema import plain
+from silofl.training.site_score import SiteScore
 
 RUN_ID = "small-1"
-RECIPE = {
-    "amplitude_band": 0,
-    "amplitude_momentum": 0.1,
-    "step": "perturbed",
-    "perturbation": 0.05,
-    "proximal": 0.01,
-    "stays_home": "batchnorm",
-    "mixing": "shared",
-    "weights": "examples",
-    "server_lr": 1.0,
-}
+RECIPE = find_recipe("harmofl", "recommended", {}).as_dict()
 
-SELECTOR_RECIPE = {
-    "stays_home": "nothing",
-    "mixing": "softpull",
-    "self_weight": 0.7,
-    "selector": "gradients",
-    "selector_steps": 1,
-    "threshold": "tuned",
-}
+SELECTOR_RECIPE = find_recipe("fedsm", "recommended", {}).as_dict()
+
+# What stands together in a result, or not at all.
+TESTED = {"run": RUN_ID, "cases": {}, "excluded_cases": {}, "by_label": {}, "validation": {}}
+CLASSES = {"also": {}, "label_cases": {}}
+SUPER = {"models": {}, "choices": {}, "selector": {"outputs": [], "cases": {}, "slices": {}}, "threshold": None}
+SUPER |= {"threshold_without": {}, "by_threshold": []}
+NO_NUMBERS = {"sites": {}, "best_round": None, "model": None, "mean": None, "spread": None, "pooled": None}
+
+
+def whole(values):
+    """Return the values of a result with all that stands together with some of them."""
+    if values["status"] == "FAILED":
+        return {key: value for key, value in (values | NO_NUMBERS).items() if key not in TESTED}
+    for together in (TESTED, CLASSES, SUPER):
+        values = (together | values) if together.keys() & values.keys() else values
+    validation = {site: {"num_cases": 1, "num_excluded": 0} | score for site, score in values["validation"].items()}
+    everyone = {"everyone": {"by_site": {}} | values["everyone"]} if "everyone" in values else {}
+    return values | {"validation": validation} | everyone
 
 
 @pytest.fixture
@@ -44,6 +52,7 @@ def results():
             "seed": 0,
             "rounds": 2,
             "metric": "dice",
+            "labels": {"1": "organ"},
             "normalization": "batch",
             "split_unit": "patient",
             "version": "0.1.0",
@@ -60,9 +69,21 @@ def results():
             "excluded_cases": {"east": 0, "west": 2},
             "validation": {"east": {"value": 0.4}, "west": {"value": 0.6}},
         }
-        return values | changes
+        return Results.from_dict(whole(values | changes))
 
     return build
+
+
+@pytest.fixture
+def printed():
+    """Return what a function prints of a value."""
+
+    def show(function, value, width=80):
+        stream = io.StringIO()
+        function(value, Console(file=stream, width=width))
+        return stream.getvalue()
+
+    return show
 
 
 @pytest.fixture
@@ -72,7 +93,7 @@ def super_results(results):
     def build(**changes):
         values = {
             "algorithm": "fedsm",
-            "recipe": RECIPE | SELECTOR_RECIPE,
+            "recipe": SELECTOR_RECIPE,
             "models": {
                 "west": {"global": 0.7, "east": 0.1, "west": 0.75, "ensemble": 0.65, "super": 0.75},
                 "east": {"global": 0.4, "east": 0.6, "west": 0.2, "ensemble": 0.55, "super": 0.5},
@@ -119,7 +140,7 @@ def record():
             "weights": {site: {"east": 0.25, "west": 0.75} for site in scores},
             "examples": {"east": 10, "west": 30},
             "metrics": {site: {"loss": 1 / number, "drift": 0.1} for site in scores},
-            "validation": {s: {"value": v, "num_cases": 1, "num_excluded": 0} for s, v in scores.items()},
+            "validation": {s: SiteScore(value=v, num_cases=1, num_excluded=0) for s, v in scores.items()},
             "drift": 0.1,
             "bytes_to": dict.fromkeys(scores, 1_000_000),
             "bytes_from": dict.fromkeys(scores, 500_000),
@@ -154,11 +175,11 @@ class RunFiles:
         path.mkdir(parents=True)
 
     def json(self, name, value):
-        (self.path / name).write_text(json.dumps(value), encoding="utf-8")
+        (self.path / name).write_text(json.dumps(plain(value)), encoding="utf-8")
         return self
 
     def ledger(self, *records):
-        return self.json("ledger.json", [record.as_dict() for record in records])
+        return self.json("ledger.json", records)
 
     def study(self, **changes):
         values = {"name": "small", "task": "segmentation", "labels": {1: "organ"}, "rounds": 2}
@@ -207,10 +228,8 @@ def super_record(record):
 
     def build(number=1, accuracy=0.5, **changes):
         made = record(number, **changes)
-        for score in made.validation.values():
-            score["models"] = {"global": 0.3, "personal": 0.5}
-            if accuracy is not None:
-                score["selector_accuracy"] = accuracy
+        more = {"models": {"global": 0.3, "personal": 0.5}, "selector_accuracy": accuracy}
+        made.validation = {site: replace(score, **more) for site, score in made.validation.items()}
         return made
 
     return build
@@ -254,3 +273,39 @@ def fedsm(method):
         "west": {"global": 0.25, "east": 0.0, "west": 0.5, "ensemble": 0.375, "super": 0.5},
     }
     return method("fedsm", (0.75, 0.5), models=models, threshold=0.9)
+
+
+@pytest.fixture
+def classes(results):
+    """Build a classification's result; the site east has no AUROC."""
+
+    def build(**changes):
+        also = {
+            "east": {"accuracy": 0.5, "balanced_accuracy": 0.25},
+            "west": {"accuracy": 0.75, "balanced_accuracy": 0.75, "auroc": 0.875},
+        }
+        return results(**{"metric": "accuracy", "also": also, **changes})
+
+    return build
+
+
+def at_threshold(gamma, value, own, other):
+    return {"threshold": gamma, "value": value, "num_counted": 4, "choices": {"global": other, "north": own}}
+
+
+@pytest.fixture
+def unseen():
+    """Build the test of a super model with a selector at a site of four cases that was left out."""
+    tests = [at_threshold(0.0, 0.5, 4, 0), at_threshold(0.9, 0.6, 1, 3), at_threshold(1.0, 0.625, 0, 4)]
+    values = {"site": "coast", "fingerprint": "f", "metric": "dice", "rule": "selector", "num_cases": 4}
+    values |= {"answer": "choice", "threshold_from": "tuned on validation data"} | tests[1]
+    values |= {"models": {"global": 0.55, "north": 0.5, "ensemble": 0.575}}
+    values |= {"by_threshold": tests, "best_in_hindsight": tests[2]}
+    return lambda **changes: UnseenTest.from_dict(values | changes)
+
+
+@pytest.fixture
+def unseen_plain():
+    """Build the test of a super model without selector at a site of four cases that was left out."""
+    values = {"site": "coast", "fingerprint": "f", "metric": "dice", "num_cases": 4, "value": 0.6, "num_counted": 4}
+    return lambda **changes: UnseenTest.from_dict(values | {"rule": "only", "models": {"global": 0.6}} | changes)

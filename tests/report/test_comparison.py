@@ -1,6 +1,18 @@
 import pytest
 
-from silofl.report.comparison import are_comparable, best_runs, compared_sites, comparison_notes
+from silofl.report.comparison import (
+    Method,
+    are_comparable,
+    averages_also,
+    averages_beside,
+    best_runs,
+    compared_sites,
+    comparison_notes,
+    comparison_table,
+    print_comparison,
+    rows_of_methods,
+    site_comparison_table,
+)
 
 
 def test_the_sites_of_all_runs_are_compared(results):
@@ -45,7 +57,8 @@ def test_runs_can_be_compared_where_they_measure_the_same(results):
 
 def test_excluded_cases_are_test_cases_too(results):
     # 4 + 2 cases at west in both
-    assert best_runs([results(mean=0.5), results(cases={"east": 1, "west": 6}, excluded_cases={}, mean=0.6)]) == {1}
+    counts = {"cases": {"east": 1, "west": 6}, "excluded_cases": {"east": 0, "west": 0}}
+    assert best_runs([results(mean=0.5), results(**counts, mean=0.6)]) == {1}
 
 
 def test_a_single_run_is_not_called_the_best(results):
@@ -53,8 +66,8 @@ def test_a_single_run_is_not_called_the_best(results):
     assert "fewer than two runs" in comparison_notes([results()])[0]
 
 
-def test_runs_without_any_site_have_no_best():
-    failed = {"status": "FAILED", "sites": {}}
+def test_runs_without_any_site_have_no_best(results):
+    failed = results(status="FAILED")
     assert best_runs([failed, failed]) == frozenset()
     assert "it has no value at any site" in comparison_notes([failed, failed])[0]
 
@@ -84,3 +97,92 @@ def test_shared_batchnorm_is_said_beside_runs_that_keep_it_at_home(results):
 def test_a_head_at_home_leaves_batchnorm_shared(results):
     head, local = (results(normalization="batch", recipe={"stays_home": home}) for home in ("head", "batchnorm"))
     assert any(note.startswith("Run 1: BatchNorm is shared") for note in comparison_notes([head, local]))
+
+
+def cells(row):
+    return dict(zip(("east", "west", "client average", "pooled"), row.cells, strict=True))
+
+
+def test_a_row_has_the_values_of_all_seeds_by_site_then_both_means(method):
+    (row,) = rows_of_methods([method("fedavg", (0.5, 0.75), (0.25, 1.0))])
+    assert cells(row) == {
+        "east": (0.5, 0.25),
+        "west": (0.75, 1.0),
+        "client average": (0.625, 0.625),
+        # (0.5 + 4 * 0.75) / 5 and (0.25 + 4 * 1) / 5
+        "pooled": pytest.approx((0.7, 0.85)),
+    }
+
+
+def test_a_run_with_a_selector_gives_four_rows_and_personal_is_each_sites_own_model(fedsm):
+    rows = {row.name: cells(row) for row in rows_of_methods([fedsm])}
+    assert list(rows) == ["fedsm super", "fedsm ensemble", "fedsm global", "fedsm personal"]
+    assert (rows["fedsm ensemble"]["east"], rows["fedsm global"]["west"]) == ((0.625,), (0.25,))
+    assert (rows["fedsm personal"]["east"], rows["fedsm personal"]["west"]) == ((0.75,), (0.5,))
+    # (0.5 + 0.25) / 2, and (1 * 0.5 + 4 * 0.25) / 5
+    assert rows["fedsm global"]["client average"] == (0.375,)
+    assert rows["fedsm global"]["pooled"] == pytest.approx((0.3,))
+
+
+def test_a_run_without_a_value_at_a_site_has_no_means(method):
+    (row,) = rows_of_methods([method("fedavg", (0.5, None), (0.25, 1.0))])
+    assert cells(row)["west"] == (1.0,) and cells(row)["client average"] == (0.625,)
+
+
+def test_averages_beside_the_metric_stand_after_the_pooled_mean(method):
+    also = {"east": {"balanced_accuracy": 0.5, "auroc": 0.75}, "west": {"balanced_accuracy": 0.25}}
+    everyone = {"accuracy": 0.5, "balanced_accuracy": 0.125, "num_cases": 5}
+    methods = [method("fedavg", (0.5, 0.75), metric="accuracy", also=also, everyone=everyone), method("local", (1, 1))]
+    assert averages_beside(methods) == ["balanced_accuracy", "auroc", "everyone_balanced_accuracy"]
+    fedavg, local = rows_of_methods(methods)
+    # (0.5 + 0.25) / 2; the one AUROC there is; the value as it came
+    assert fedavg.averages[2:] == ((0.375,), (0.75,), (0.125,))
+    assert local.averages[2:] == ((), (), ())
+
+
+def test_a_method_was_to_run_with_its_finished_and_its_unfinished_seeds(method):
+    finished = method("fedavg", (0.5, 0.75))
+    assert Method("fedavg", finished.results, unfinished={1: "no disk"}).num_seeds == 2
+
+
+def test_averages_are_over_all_sites_and_that_of_the_auroc_over_those_that_have_one(classes):
+    # (0.25 + 0.75) / 2
+    assert averages_also(classes(), ["east", "west"]) == {"balanced_accuracy": 0.5, "auroc": 0.875}
+    assert averages_also(classes(), ["east", "west", "north"]) == {"auroc": 0.875}
+
+
+def test_numbers_are_never_cropped_in_a_narrow_terminal(results, printed):
+    sites = {f"a_long_name_of_hospital_{i}": 0.1 * i for i in range(1, 9)}
+    text = printed(print_comparison, [results(sites=sites), results(sites=sites)], width=40)
+    assert all(f"{value:.3f}" in text for value in sites.values()) and "…" not in text
+
+
+def test_a_comparison_has_one_row_a_run_and_one_column_a_site(results):
+    table = comparison_table([results(), results(algorithm="fedavg", sites={"east": 0.25}, mean=0.25, spread=0.0)])
+    assert table.columns[-5:] == ("mean", "spread", "pooled", "east", "west")
+    assert table.rows[0][:7] == ("1", "small", "harmofl", "recommended", "batch", "0", "COMPLETE")
+    assert table.rows[1][-5:] == ("0.250", "0.000", "0.700", "0.250", "-")
+
+
+def test_the_best_mean_is_marked_in_print(results, printed):
+    text = printed(print_comparison, [results(mean=0.5), results(mean=0.625)], width=200)
+    assert "0.625 *" in text and "0.500 *" not in text and "* best mean" in text
+
+
+def test_without_a_best_mean_nothing_is_marked_in_print(results, printed):
+    assert "*" not in printed(print_comparison, [results(), results(metric="accuracy")], width=200)
+
+
+def test_many_sites_of_several_runs_stand_in_rows_of_a_second_table(results, printed):
+    sites = {f"s{i}": 0.125 * i for i in range(9)}
+    runs = [results(sites=sites), results(sites={"s1": 0.5}, algorithm="fedavg")]
+    assert comparison_table(runs).columns[-1] == "pooled"
+    table = site_comparison_table(runs)
+    assert table.columns == ("site", "1: harmofl", "2: fedavg") and len(table.rows) == 9
+    assert table.rows[1] == ("s1", "0.125", "0.500") and table.rows[2] == ("s2", "0.250", "-")
+    assert "s8" in printed(print_comparison, runs)
+    assert site_comparison_table([results()]) is None
+
+
+def test_a_segmentation_has_no_averages_beside_its_metric(results):
+    assert averages_also(results(), ["east", "west"]) == {}

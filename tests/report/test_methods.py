@@ -2,9 +2,17 @@ import json
 
 import pytest
 
-from silofl.report.method_rows import Method
-from silofl.report.methods import markdown, mean_and_deviation, methods_table, methods_values
-from silofl.report.tables import TextTable
+from silofl.algorithms.recipe import find_recipe
+from silofl.report.comparison import Method, rows_of_methods
+from silofl.report.methods import (
+    is_comparable,
+    mean_and_deviation,
+    methods_notes,
+    methods_table,
+    methods_values,
+    ranked,
+    sites_won,
+)
 
 
 def test_deviation_is_that_of_a_sample_and_stands_only_beside_several_seeds():
@@ -78,21 +86,6 @@ def test_averages_beside_the_metric_turn_the_table_because_their_names_are_long(
     assert table.rows[-2] == ("balanced accuracy (site average)", "0.500", "0.500", "0.500", "3 equal")
 
 
-def test_markdown_has_the_best_in_bold_the_second_best_underlined_and_the_notes_below():
-    rows = (("a", "0.500"), ("b|c", "0.250"), ("d", "0.125"))
-    table = TextTable(("method", "east"), rows, best_cells=frozenset({(0, 1)}), second_cells=frozenset({(1, 1)}))
-    assert markdown(table, ["One.", "Two."]).splitlines() == [
-        "| method | east |",
-        "| --- | --- |",
-        "| a | **0.500** |",
-        "| b/c | <ins>0.250</ins> |",
-        "| d | 0.125 |",
-        "",
-        "- One.",
-        "- Two.",
-    ]
-
-
 def test_the_rows_are_plain_values_for_programs(method, fedsm):
     values = methods_values([method("fedavg", (0.5, 0.75), (0.75, 0.75)), fedsm])
     assert json.loads(json.dumps(values, allow_nan=False)) == values
@@ -112,3 +105,140 @@ def test_the_rows_for_programs_name_the_sites_won_and_the_averages_beside(method
     assert a["also"] == {"balanced_accuracy": {"mean": 0.375, "std": None, "values": [0.375]}}
     assert b["also"]["balanced_accuracy"]["values"] == []
     assert [row["sites_won"] for row in methods_values([*methods, method("c", (1, 1), metric="dice")])] == [[], [], []]
+
+
+def test_a_row_is_compared_where_it_has_every_seed(method):
+    rows = rows_of_methods(
+        [method("a", (0.9, 0.9), (0.9, None)), method("b", *[(0.5, 0.5)] * 2), method("c", *[(0.6, 0.4)] * 2)]
+    )
+    east, west, average, _ = ranked(rows, 2)
+    assert (east, west) == (([0], [2]), ([1], []))
+    # the average of a counts only where each site has a value
+    assert average == ([1, 2], [])
+
+
+def test_there_are_no_places_without_rows():
+    assert ranked([], 1) == []
+
+
+def test_a_shared_site_is_won_by_both():
+    places = [([0], [1]), ([0, 1], []), ([1], [0])]
+    assert sites_won(places, 0, ["east", "west"]) == ["east", "west"]
+    assert sites_won(places, 1, ["east", "west"]) == ["west"]
+
+
+FEDERATED = {"stays_home": "nothing", "extra_rounds": 0}
+
+
+@pytest.fixture
+def described(results):
+    def build(name="fedavg", seeds=(0,), **changes):
+        return Method(name, {seed: results(**{"recipe": FEDERATED, "seed": seed, **changes}) for seed in seeds})
+
+    return build
+
+
+def notes(*methods, seeds=(0,)):
+    return "\n".join(methods_notes(methods, seeds))
+
+
+def test_notes_say_split_normalisation_rounds_and_how_the_round_was_chosen(described):
+    text = notes(described(), described("fedprox"))
+    for line in ("Split: by patient.", "Normalization: batch.", "Rounds: 2.", "Metric: dice;"):
+        assert line in text
+    assert "Reported round of fedavg, fedprox: best validation, round 2." in text
+
+
+def test_a_split_by_slices_is_called_what_it_is(described):
+    assert "Split: by slices, same person in training and test." in notes(described(split_unit="slices"))
+
+
+def test_what_differs_is_said_of_each_method(described):
+    extra = described("fedsm-extra", recipe=FEDERATED | {"extra_rounds": 50}, normalization="instance")
+    text = notes(described(), extra)
+    assert "Rounds: 2 (fedavg); 2 and 50 extra (fedsm-extra)." in text
+    assert "Normalization: batch (fedavg); instance (fedsm-extra)." in text
+
+
+def test_the_tuned_threshold_of_each_seed_is_said(described):
+    text = notes(described("fedsm", (0, 1), threshold=0.9), seeds=(0, 1))
+    assert "Threshold gamma of fedsm super: 0.9 (seed 0); 0.9 (seed 1)." in text
+
+
+def test_rows_that_need_pooled_data_are_named(described):
+    centralised = Method("centralised", described().results, needs_pool=True)
+    assert "centralised: these rows need the data of all sites pooled" in notes(described(), centralised)
+    assert "None of these rows needs data to be pooled." in notes(described())
+
+
+def test_one_seed_is_called_one_seed(described):
+    assert "One seed, 3: a small difference can be chance" in notes(described(seeds=(3,)), seeds=(3,))
+    assert "Seeds 0, 1: mean ± standard deviation" in notes(described(seeds=(0, 1)), seeds=(0, 1))
+
+
+def test_a_run_without_numbers_and_an_incomplete_one_are_told_with_their_reasons(described):
+    failed = Method("fedprox", {}, unfinished={1: "no site joined"})
+    text = notes(described(status="INCOMPLETE", reasons=["site west missed rounds [2]"]), failed)
+    assert "fedavg, seed 0: INCOMPLETE: site west missed rounds [2]" in text
+    assert "fedprox, seed 1: no numbers: no site joined" in text
+
+
+def test_local_training_that_wins_on_average_is_said_plainly(described):
+    local = described("local", recipe={"stays_home": "everything"}, sites={"east": 0.9, "west": 0.9})
+    # (0.5 + 0.75) / 2
+    sentence = "Local training wins on average: local has 0.900, the best federated row, fedavg, 0.625."
+    assert sentence in notes(described(), local)
+    worse = described("local", recipe={"stays_home": "everything"}, sites={"east": 0.1, "west": 0.1})
+    assert "wins on average" not in notes(described(), worse)
+
+
+def test_rows_that_use_a_pretrained_model_are_named(described):
+    recipe = find_recipe("adafed", "paper", {}).as_dict()
+    ours = described("adafed", recipe=recipe)
+    text = notes(described(), ours)
+    assert "adafed: these rows use a pretrained model" in text and "None of these rows needs data" not in text
+
+
+def test_methods_that_report_the_same_round_share_a_sentence(described):
+    same = [described(name, model="last round, 9: no validation data") for name in ("one", "two")]
+    assert "Reported round of one, two: last round, 9: no validation data." in notes(*same)
+
+
+def test_pooled_data_that_lead_are_named(described):
+    pooled = Method("centralised", described(sites={"east": 0.9, "west": 0.9}).results, needs_pool=True)
+    assert "No federated row reaches centralised (data pooled: simulation only) in the client average." in notes(
+        described(), pooled
+    )
+
+
+def test_the_averages_beside_the_metric_are_explained(described):
+    also = {site: {"balanced_accuracy": 0.5, "auroc": 0.5} for site in ("east", "west")}
+    text = notes(
+        described(metric="accuracy", also=also, everyone={"accuracy": 0.5, "balanced_accuracy": 0.5, "num_cases": 4})
+    )
+    assert "balanced accuracy (site average): Share of a class's examples" in text
+    assert "AUROC (site average, where defined): Area under the ROC curve" in text
+    assert "balanced accuracy on all sites' test data: Each site's model is tested" in text
+    assert "AUROC" not in notes(described())
+
+
+def test_runs_with_other_metrics_are_not_compared_and_that_is_said(described):
+    methods = [described(), described("other", metric="accuracy")]
+    assert not is_comparable(methods)
+    assert "No value is marked as the best" in notes(*methods)
+
+
+def test_a_site_that_is_missing_in_one_run_does_not_keep_the_others_from_being_compared(described):
+    broken = described("broken", sites={"east": 0.5, "west": None}, cases={"east": 1}, excluded_cases={"east": 0})
+    assert is_comparable([described(), described("fedprox"), broken])
+
+
+def test_shared_batchnorm_is_said_beside_methods_that_keep_it_at_home(described):
+    fedbn = described("fedbn", recipe={"stays_home": "batchnorm"})
+    assert "\nfedavg: BatchNorm is shared" in notes(described(), fedbn)
+    assert "BatchNorm is shared" not in notes(described(), described("fedprox"))
+
+
+def test_cases_that_do_not_count_are_said_where_models_are_pooled_by_them(described):
+    text = notes(described("fedsm", models={"east": {"global": 0.5}, "west": {"global": 0.5}}))
+    assert "fedsm: pooled means of its other models count the super model's cases." in text

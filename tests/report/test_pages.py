@@ -97,8 +97,8 @@ def test_an_incomplete_run_says_why(tested):
     assert 'class="banner warning"' in page.source and "site west missed rounds [2]" in page.text
 
 
-def test_a_failed_run_has_a_report_with_its_reason(run):
-    values = {"status": "FAILED", "study": "small", "reasons": ["no site joined"], "sites": {}, "metric": "dice"}
+def test_a_failed_run_has_a_report_with_its_reason(run, results):
+    values = results(status="FAILED", reasons=["no site joined"])
     page = report(run().json("results.json", values).json("run.json", {}).path)
     assert 'class="banner bad"' in page.source and "no site joined" in page.text
     assert "go on with it: python -m silofl resume" in page.text and "No round has finished." in page.text
@@ -138,7 +138,7 @@ def test_colour_images_of_several_labels_have_a_report(run, results, record, pic
 
 
 def test_local_training_has_no_aggregation_weights(tested, results):
-    recipe = results()["recipe"] | {"stays_home": "everything"}
+    recipe = dict(results().recipe) | {"stays_home": "everything"}
     assert "No weights travel: each site trains alone." in report(tested(recipe=recipe)).text
 
 
@@ -172,12 +172,12 @@ def test_the_folder_of_a_super_model_is_named(finished_super):
     assert 'SuperModel.load("supermodel")' in report(folder).text
 
 
-def test_a_site_that_was_left_out_is_shown_where_it_was_tested(finished_super):
+def test_a_site_that_was_left_out_is_shown_where_it_was_tested(finished_super, unseen_plain):
     folder = finished_super()
     assert "left out" not in report(folder).text
-    (folder / "unseen.json").write_text('{"site": "south", "value": 0.5, "models": {"global": 0.25}}')
+    (folder / "unseen.json").write_text(json.dumps(unseen_plain(models={"global": 0.25}).as_dict()))
     text = report(folder).text
-    assert "A site that was left out Site south took no part" in text and "0.250" in text
+    assert "A site that was left out Site coast took no part" in text and "0.250" in text
 
 
 def test_a_run_without_selector_says_nothing_of_one(finished):
@@ -213,9 +213,9 @@ def test_a_comparison_shows_table_curves_and_the_same_case(finished, tmp_path):
     assert all(str(run) in page.text for run in runs)
 
 
-def test_a_comparison_takes_unfinished_and_failed_runs(finished, run, record, tmp_path):
+def test_a_comparison_takes_unfinished_and_failed_runs(finished, run, results, record, tmp_path):
     unfinished = run("u").study().ledger(record(1)).path
-    failed = run("f").json("results.json", {"status": "FAILED", "reasons": ["no"], "sites": {}}).path
+    failed = run("f").json("results.json", results(status="FAILED", reasons=["no"])).path
     page = Page(write_comparison([finished("a"), unfinished, failed], tmp_path / "c.html"))
     assert "UNFINISHED" in page.text and "FAILED" in page.text
     assert "No two runs hold a picture of the same test case" in page.text
@@ -260,3 +260,10 @@ def test_a_classification_shows_its_other_scores_all_sites_and_its_classes(teste
 def test_many_sites_of_several_runs_have_a_table_of_their_own(finished, tmp_path):
     runs = [finished(name, sites={f"s{i}": 0.5 for i in range(9)}) for name in ("a", "b")]
     assert "s8 0.500 0.500" in Page(write_comparison(runs, tmp_path / "c.html")).text
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_report_of_a_folder_that_is_no_run_is_refused(refused, tmp_path, number):
+    assert "must be the folder of a run" in refused("report", *[tmp_path] * number, "--out", tmp_path / "out.html")
+    assert "must be the folder of a run" in refused("report", *[tmp_path / "nowhere"] * number)
+    assert list(tmp_path.iterdir()) == []

@@ -8,13 +8,18 @@ from silofl.report.pictures import (
     LABEL_COLOURS,
     before_and_after,
     case_grid,
+    case_images,
     case_ranks,
+    comparison_images,
     grey_window,
     label_colours,
+    normalization_images,
     same_case,
+    shared_case,
     shared_window,
     short_metric,
 )
+from silofl.report.run_records import read_run
 
 LABELS = {1: "organ", 2: "lesion"}
 
@@ -104,3 +109,36 @@ def test_colours_follow_the_labels_numbers():
 
 def test_titles_name_the_metric_in_one_word():
     assert [short_metric(name) for name in ("dice", "dice_with_background")] == ["dice", "dice"]
+
+
+def test_each_site_has_a_picture_with_its_values_in_words(finished):
+    east, west = case_images(read_run(finished()))
+    assert (east.caption, west.caption) == ("east", "west")
+    assert "dice of the cases: worst 0.200, best 0.800" in east.alt
+
+
+def test_normalisation_is_shown_only_where_it_changed_an_image(finished, pictures):
+    assert normalization_images(read_run(finished("none"))) == []
+    (image,) = normalization_images(read_run(finished("some", pictures(shift=0.1))))
+    assert "Before and after amplitude normalisation" in image.caption
+
+
+def test_the_case_that_most_runs_hold_is_shown(pictures):
+    shown = {"1": pictures(("a", "b")), "2": pictures(("b", "c")), "3": pictures(("b", "c"))}
+    assert shared_case(shown) == ("b", ["1", "2", "3"])
+
+
+@pytest.mark.parametrize("other", [{"cases": ("x", "y")}, {"labels": (2,)}, {"size": 32}])
+def test_a_case_of_another_name_truth_or_size_is_another_case(pictures, other):
+    assert shared_case({"1": pictures(("a", "b")), "2": pictures(**{"cases": ("a", "b")} | other)}) is None
+
+
+def test_no_pictures_hold_no_case():
+    assert shared_case({}) is None
+
+
+def test_a_comparison_names_the_runs_without_the_case(finished, pictures):
+    runs = [read_run(finished("a")), read_run(finished("b")), read_run(finished("c", pictures(("x",))))]
+    image = comparison_images(runs)[0]
+    assert image.caption == "east: a (no picture of it: 3: harmofl)"
+    assert "runs 1: harmofl, 2: harmofl" in image.alt

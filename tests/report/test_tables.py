@@ -1,25 +1,22 @@
-import io
-
 import pytest
-from rich.console import Console
 
+from silofl.report.comparison import averages_also
 from silofl.report.tables import (
     TextTable,
-    comparison_table,
+    best_and_second,
+    byte_size,
+    duration,
+    everyone_sentence,
     label_table,
+    last_weights,
+    markdown,
+    mean_of_known,
+    metric_columns,
     number,
-    print_comparison,
     print_results,
     print_table,
-    site_comparison_table,
     site_table,
 )
-
-
-def printed(function, value, width=80):
-    stream = io.StringIO()
-    function(value, Console(file=stream, width=width))
-    return stream.getvalue()
 
 
 def test_each_site_has_a_row_and_three_rows_sum_up(results):
@@ -51,69 +48,40 @@ def test_values_have_three_decimals(value, text):
     assert number(value) == text
 
 
-def test_a_printed_result_says_status_model_metric_normalisation_and_numbers(results):
+def test_a_printed_result_says_status_model_metric_normalisation_and_numbers(results, printed):
     text = printed(print_results, results())
     assert "COMPLETE  small: harmofl, preset recommended, seed 0, 2 rounds" in text
     assert "model: best validation, round 2" in text and "metric: dice" in text and "normalization: batch\n" in text
     assert "0.625" in text and "same person" not in text
 
 
-def test_an_incomplete_result_is_printed_with_its_reasons(results):
+def test_an_incomplete_result_is_printed_with_its_reasons(results, printed):
     text = printed(print_results, results(status="INCOMPLETE", reasons=["site west missed rounds [2]"]))
     assert text.startswith("INCOMPLETE") and "  - site west missed rounds [2]" in text
 
 
-def test_a_failed_result_has_reasons_and_no_table():
-    failed = {"status": "FAILED", "study": "small", "reasons": ["no site joined"], "sites": {}}
-    text = printed(print_results, failed)
+def test_a_failed_result_has_reasons_and_no_table(results, printed):
+    text = printed(print_results, results(status="FAILED", reasons=["no site joined"]))
     assert "FAILED" in text and "no site joined" in text and "mean" not in text
 
 
-def test_a_split_by_slices_and_a_stateless_network_are_said(results):
+def test_a_split_by_slices_and_a_stateless_network_are_said(results, printed):
     text = printed(print_results, results(split_unit="slices", normalization="batch_stateless"))
     assert "same person in training and test" in text
     assert "batch_stateless (a prediction depends on the batch it stands in)" in text
 
 
-def test_names_are_printed_as_they_are_and_not_as_markup(results):
+def test_names_are_printed_as_they_are_and_not_as_markup(results, printed):
     named = results(reasons=["[bold]site[/bold]"], sites={"[red]east": 0.5})
     text = printed(print_results, named)
     assert "[bold]site[/bold]" in text and "[red]east" in text
 
 
-def test_numbers_are_never_cropped_in_a_narrow_terminal(results):
-    sites = {f"a_long_name_of_hospital_{i}": 0.1 * i for i in range(1, 9)}
-    text = printed(print_comparison, [results(sites=sites), results(sites=sites)], width=40)
-    assert all(f"{value:.3f}" in text for value in sites.values()) and "…" not in text
-
-
-def test_a_comparison_has_one_row_a_run_and_one_column_a_site(results):
-    table = comparison_table([results(), results(algorithm="fedavg", sites={"east": 0.25}, mean=0.25, spread=0.0)])
-    assert table.columns[-5:] == ("mean", "spread", "pooled", "east", "west")
-    assert table.rows[0][:7] == ("1", "small", "harmofl", "recommended", "batch", "0", "COMPLETE")
-    assert table.rows[1][-5:] == ("0.250", "0.000", "0.700", "0.250", "-")
-
-
-def test_the_best_mean_is_marked_in_print(results):
-    text = printed(print_comparison, [results(mean=0.5), results(mean=0.625)], width=200)
-    assert "0.625 *" in text and "0.500 *" not in text and "* best mean" in text
-
-
-def test_without_a_best_mean_nothing_is_marked_in_print(results):
-    assert "*" not in printed(print_comparison, [results(), results(metric="accuracy")], width=200)
-
-
-def test_several_labels_have_a_column_each_with_the_mean_over_sites():
-    results = {
-        "metric": "dice",
-        "sites": {"east": 0.5, "west": 0.75},
-        "mean": 0.625,
-        "by_label": {"east": {"organ": 0.75, "lesion": 0.25}, "west": {"organ": 0.75}},
-    }
-    table = site_table(results)
+def test_several_labels_have_a_column_each_with_the_mean_over_sites(results):
+    table = site_table(results(by_label={"east": {"organ": 0.75, "lesion": 0.25}, "west": {"organ": 0.75}}))
     assert table.columns[-2:] == ("dice of organ", "dice of lesion")
     assert [row[-2:] for row in table.rows[:3]] == [("0.750", "0.250"), ("0.750", "-"), ("0.750", "0.250")]
-    assert site_table(results | {"by_label": {"east": {"organ": 0.5}}}).columns[-1] == "validation"
+    assert site_table(results(by_label={"east": {"organ": 0.5}})).columns[-1] == "validation"
 
 
 def test_a_classification_has_its_other_scores_beside_its_value(results):
@@ -124,7 +92,7 @@ def test_a_classification_has_its_other_scores_beside_its_value(results):
     assert [row[-2:] for row in table.rows[:3]] == [("0.250", "-"), ("0.750", "0.875"), ("0.500", "0.875")]
 
 
-def test_the_test_data_of_all_sites_are_printed_below(results):
+def test_the_test_data_of_all_sites_are_printed_below(results, printed):
     everyone = {"accuracy": 0.5, "balanced_accuracy": 0.25, "num_cases": 40}
     assert "on all sites' test data (40 cases)" in printed(print_results, results(everyone=everyone))
     assert "all sites' test data" not in printed(print_results, results())
@@ -142,24 +110,96 @@ def test_many_labels_have_a_table_of_their_own(results):
     assert label_table(results(by_label={"east": {"organ": 0.5, "lesion": 0.5}})) is None
 
 
-def test_many_sites_of_several_runs_stand_in_rows_of_a_second_table(results):
-    sites = {f"s{i}": 0.125 * i for i in range(9)}
-    runs = [results(sites=sites), results(sites={"s1": 0.5}, algorithm="fedavg")]
-    assert comparison_table(runs).columns[-1] == "pooled"
-    table = site_comparison_table(runs)
-    assert table.columns == ("site", "1: harmofl", "2: fedavg") and len(table.rows) == 9
-    assert table.rows[1] == ("s1", "0.125", "0.500") and table.rows[2] == ("s2", "0.250", "-")
-    assert "s8" in printed(print_comparison, runs)
-    assert site_comparison_table([results()]) is None
-
-
-def test_places_are_marked_with_signs_where_letters_cannot_be_bold():
+def test_places_are_marked_with_signs_where_letters_cannot_be_bold(printed):
     rows = (("a", "0.3"), ("b", "0.2"), ("c", "0.1"))
     table = TextTable(("method", "x"), rows, best_cells=frozenset({(0, 1)}), second_cells=frozenset({(1, 1)}))
     lines = printed(print_table, table).splitlines()
     assert [line.split() for line in lines[-3:]] == [["a", "0.3", "*"], ["b", "0.2", "+"], ["c", "0.1"]]
 
 
-def test_a_split_by_recordings_is_said(results):
+def test_a_split_by_recordings_is_said(results, printed):
     text = printed(print_results, results(split_unit="recordings"))
     assert "split by recordings, same person in training and test; recordings are apart" in text
+
+
+def test_the_scores_beside_the_metric_are_those_of_each_site(classes):
+    assert metric_columns(classes()) == {"balanced_accuracy": [0.25, 0.75], "auroc": [None, 0.875]}
+    assert list(metric_columns(classes(metric="balanced_accuracy"))) == ["accuracy", "auroc"]
+
+
+def test_the_test_data_of_all_sites_are_an_average_and_a_sentence(classes):
+    run = classes(everyone={"accuracy": 0.5, "balanced_accuracy": 0.125, "num_cases": 40})
+    assert averages_also(run, ["east", "west"])["everyone_balanced_accuracy"] == 0.125
+    assert everyone_sentence(run) == (
+        "on all sites' test data (40 cases): accuracy 0.500, balanced accuracy 0.125, mean over the sites' models"
+    )
+    assert everyone_sentence(classes()) == ""
+
+
+def test_markdown_has_the_best_in_bold_the_second_best_underlined_and_the_notes_below():
+    rows = (("a", "0.500"), ("b|c", "0.250"), ("d", "0.125"))
+    table = TextTable(("method", "east"), rows, best_cells=frozenset({(0, 1)}), second_cells=frozenset({(1, 1)}))
+    assert markdown(table, ["One.", "Two."]).splitlines() == [
+        "| method | east |",
+        "| --- | --- |",
+        "| a | **0.500** |",
+        "| b/c | <ins>0.250</ins> |",
+        "| d | 0.125 |",
+        "",
+        "- One.",
+        "- Two.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "best", "second"),
+    [
+        ([0.1, 0.3, 0.2], [1], [2]),
+        # equal as shown: 0.300
+        ([0.3001, 0.2, 0.2999, 0.1], [0, 2], [1]),
+        ([0.1, 0.3, 0.1], [1], [0, 2]),
+        ([None, 0.1, 0.3, 0.2], [2], [3]),
+        # the second of two is the last
+        ([0.1, 0.3], [1], []),
+        ([0.5, 0.5, 0.5], [0, 1, 2], []),
+        ([0.5, None], [], []),
+        ([], [], []),
+    ],
+)
+def test_places_go_by_the_decimals_shown(values, best, second):
+    assert best_and_second(values) == (best, second)
+
+
+def test_equal_weights_are_one_row_for_every_site(record):
+    weights = last_weights([record(1), record(2)])
+    assert (weights.round, weights.columns, weights.rows) == (
+        2,
+        ["east", "west"],
+        {"every site": {"east": 0.25, "west": 0.75}},
+    )
+
+
+def test_different_weights_keep_a_row_for_each_listener(record):
+    rows = {"east": {"east": 0.7, "west": 0.3}, "west": {"east": 0.3, "west": 0.7}}
+    assert last_weights([record(1, weights=rows)]).rows == rows
+
+
+def test_there_are_no_weights_before_the_first_round():
+    assert last_weights([]) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2e6, "2.0 MB"), (3e9, "3.0 GB"), (4e12, "4.0 TB")]
+)
+def test_bytes_are_told_in_decimal_units(size, text):
+    assert byte_size(size) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(2.04, "2.0 s"), (120, "2.0 min"), (7200, "2.0 h")])
+def test_times_are_told_in_the_unit_that_suits_them(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_a_mean_is_over_the_values_that_there_are():
+    assert mean_of_known([0.5, None, 0.25]) == 0.375
+    assert mean_of_known([None]) is None

@@ -1,13 +1,16 @@
 """Comparisons whose runs are made up: nothing trains, every run writes the result that a test gives it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from silofl.data.phantoms import make_phantoms
-from silofl.federation.pictures import write_scores
+from silofl.federation.results import Results
 from silofl.studies import simulate
+from silofl.training.pictures import write_scores
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 
@@ -15,6 +18,17 @@ JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 @pytest.fixture(scope="session")
 def phantoms(tmp_path_factory):
     return make_phantoms(tmp_path_factory.mktemp("phantoms") / "data", seed=7, patients={"north": 6, "south": 6})
+
+
+def write_result(run, study, **changes):
+    """Write a made-up result in which every site has 3 test cases, and return it."""
+    sites = changes["sites"]
+    values = study.description() | {"version": "0.1.0", "status": "COMPLETE", "reasons": [], "best_round": 1}
+    values |= {"model": "last round, 1", "mean": 0.5, "spread": 0.0, "pooled": 0.5, "run": "run-1", "by_label": {}}
+    values |= {"cases": dict.fromkeys(sites, 3), "excluded_cases": dict.fromkeys(sites, 0), "validation": {}}
+    results = Results.from_dict(values | changes)
+    (run / "results.json").write_text(json.dumps(results.as_dict()))
+    return results
 
 
 @pytest.fixture
@@ -33,15 +47,8 @@ def training(monkeypatch):
             if status in ("INTERRUPTED", "KILLED"):
                 return simulate.ExitCode.INTERRUPTED if status == "INTERRUPTED" else simulate.ExitCode.FAILED
             values = {site: 0.5 + 0.125 * study.seed for site in simulation.sites}
-            results = study.description() | {"status": status, "run": "run-1", "best_round": 1, "validation": {}}
-            results |= {
-                "reasons": [] if status == "COMPLETE" else ["because"],
-                "model": "last round, 1",
-                "sites": values,
-            }
-            results |= {"mean": 0.5, "spread": 0.0, "pooled": 0.5}
-            results |= {"cases": dict.fromkeys(values, 3), "excluded_cases": dict.fromkeys(values, 0)}
-            (run / "results.json").write_text(json.dumps(results))
+            reasons = [] if status == "COMPLETE" else ["because"]
+            write_result(run, study, status=status, reasons=reasons, sites=values)
             cases = {f"{site}/case": 0.75 for site in ("north", "south")}
             write_scores(run / "sites" / "pooled" / "run-1" / "scores.csv", cases)
             return simulate.ExitCode[status]
@@ -49,3 +56,31 @@ def training(monkeypatch):
     fake = Training()
     monkeypatch.setattr(simulate, "_run", fake.run)
     return fake
+
+
+@pytest.fixture(scope="session")
+def north_phantoms(tmp_path_factory):
+    return make_phantoms(tmp_path_factory.mktemp("phantoms") / "data", patients={"north": 6})
+
+
+@pytest.fixture
+def two_sites(tmp_path):
+    """Return a data folder whose sites exist by their dataset.json alone, which is all a refusal looks at."""
+    for site in ("north", "south"):
+        (tmp_path / "data" / site).mkdir(parents=True)
+        (tmp_path / "data" / site / "dataset.json").write_text("{}")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Return a function that writes a copy of a job with changes to its study."""
+
+    def write(**changes):
+        folder = tmp_path / "job"
+        shutil.copytree(JOB, folder, dirs_exist_ok=True)
+        path = folder / "app" / "config" / "study.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))
+        return folder
+
+    return write

@@ -1,9 +1,13 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from silofl.cli import main
 from silofl.errors import AggregationError
+from silofl.studies.compared_runs import Comparison
+from silofl.studies.simulation import GUARD, study_file
+from silofl.study import load_study
 
 from .conftest import JOB
 
@@ -98,3 +102,91 @@ def test_pooled_data_are_announced_and_their_row_has_the_sites_values(compare, t
     run = tmp_path / "out" / "runs" / "centralised-seed0"
     assert json.loads((run / "run.json").read_text())["sites"] == ["pooled"]
     assert (tmp_path / "out" / "pooled" / "pooled" / "north").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--seeds", "0,x"], "--seeds: must be a whole number of at least 0, not 'x'"),
+        (["--seeds", ""], "not ''"),
+        (["--seeds", "0,1,0"], "--seeds must name each seed once, not 0,1,0"),
+        (["--seeds", "4294967296"], "seed must be less than 4294967296"),
+        (["--methods", "fedavgg"], "not 'fedavgg' (did you mean 'fedavg'?)"),
+        (["--methods", "local,local"], "must have names of their own, not 'local' twice"),
+        (["--methods", "harmofl:papr"], "silofl: harmofl:papr: the command line with study.yaml: algorithm.preset"),
+        (["--methods", "local", "--set", "rounds=2", "--as", "local"], "names of their own, not 'local' twice"),
+        (["--set", "training.lr=0.1", "--as", "slow"], "did you mean 'training.learning_rate'"),
+        (["--set", "training.lr=0.1"], "did you mean 'training.learning_rate'"),
+        (["--as", "slow"], "--as must follow at least one --set, with a name of its own"),
+        (["--set", "rounds=2", "--as", "a/b"], "letters, digits, '.', '_' and '-', not 'a/b'"),
+        (["--set", "seed=3"], "seed must be given as --seeds"),
+        (["--set", "rounds=2", "--rounds", "3"], "rounds must be given once, not 2 and 3"),
+        (["--set", "rounds=2", "--set", "rounds=3", "--as", "a"], "rounds must be given once, not 2 and 3"),
+        (["--set", "algorithm.name=fedbn", "--methods", "local"], "must not be set for every row beside --methods"),
+        (["--methods", ","], "must give at least one name"),
+        (["--rounds", "0"], "--rounds"),
+        (["--threads", "3"], "the number of sites, 2, not 3"),
+        ([], "dataset.json must have the key 'task'"),
+        (["--pooled"], "dataset.json must have the key 'task'"),
+    ],
+)
+def test_a_comparison_that_cannot_be_is_refused_before_anything_starts(refused, tmp_path, two_sites, options, reason):
+    assert reason in refused("compare", JOB, "--data", two_sites, "--out", tmp_path / "out", "--seeds", "0", *options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_comparison_of_a_job_twice_or_of_none_is_refused(refused, tmp_path, two_sites):
+    out = ["--data", two_sites, "--out", tmp_path / "out"]
+    assert "not 'fedavg_phantoms' twice" in refused("compare", JOB, JOB, *out)
+    assert "JOB" in refused("compare", *out)
+    assert "must be a job folder" in refused("compare", tmp_path / "nowhere", *out)
+
+
+def test_compare_hands_on_what_it_was_given_and_prints_the_table_for_programs(silofl, monkeypatch, tmp_path):
+    seen = []
+
+    def compare(asked, out, console):
+        seen.append(asked)
+        out.mkdir()
+        (out / "table.json").write_text(json.dumps({"rows": []}))
+        return 3
+
+    monkeypatch.setattr("silofl.studies.compare.compare", compare)
+    options = ["--seeds", "4,2", "--methods", "local,fedsm", "--pooled", "--rounds", 2, "--threads", 1, "--json"]
+    code, out, _ = silofl("compare", "one", "two", "--data", "data", "--out", tmp_path / "out", *options)
+    assert (code, json.loads(out)) == (3, {"rows": []})
+    asked = Comparison(
+        (Path("one"), Path("two")),
+        ("local", "fedsm"),
+        seeds=(4, 2),
+        changes={"rounds": 2},
+        data="data",
+        threads=1,
+        is_pooled=True,
+    )
+    silofl("compare", "one", "--out", tmp_path / "new", "--pretrained", "f.pt", "--alone")
+    assert seen == [asked, Comparison((Path("one"),), pretrained="f.pt", is_alone=True)]
+
+
+def test_rows_are_named_for_what_is_set_in_them_and_the_rest_is_set_for_all(compare, training, tmp_path):
+    rows = ["--set", "training.learning_rate=0.01", "--set", "algorithm.server_lr=0.5", "--as", "fast"]
+    rows += ["--set", "algorithm={name: fedbn}", "--as", "own", "--set", "training.batch_size=4"]
+    code, out, table = compare(*rows, "--methods", "local:paper", seeds="0")
+    assert code == 0 and training.carried_out == [
+        f"{n}-seed0" for n in ("fedavg_phantoms", "fast", "own", "local-paper")
+    ]
+    assert [row["name"] for row in table["rows"]] == ["fedavg_phantoms", "fast", "own", "local:paper"]
+    assert table["runs"][1]["changes"] == {
+        "training.learning_rate": 0.01,
+        "algorithm.server_lr": 0.5,
+        "training.batch_size": 4,
+        "seed": 0,
+    }
+    assert "Set for every row: training.batch_size: 4." in table["notes"]
+    assert "Set for fast: training.learning_rate: 0.01, algorithm.server_lr: 0.5." in out
+    studies = [load_study(study_file(tmp_path / "out" / "runs" / name / "job")) for name in training.carried_out]
+    assert [study.training.learning_rate for study in studies] == [0.003, 0.01, 0.003, 0.003]
+    assert {study.training.batch_size for study in studies} == {4}
+    # BatchNorm stays at home in FedBN, so the run's copy of the job has the filter that makes sure of it
+    config = tmp_path / "out" / "runs" / "own-seed0" / "job" / "app" / "config" / "config_fed_client.json"
+    assert GUARD in config.read_text() and studies[2].recipe.stays_home == "batchnorm"

@@ -1,40 +1,24 @@
 import json
 
 import pytest
-import yaml
 
 from silofl.cli import main
 from silofl.errors import ConfigError
-from silofl.settings import parse
-from silofl.studies.compared_runs import METHODS, Comparison, planned
-from silofl.studies.simulate import study_file
-from silofl.study import Study
+from silofl.studies.compared_runs import Comparison, planned
 
 from .conftest import JOB
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_is_an_algorithm_that_takes_the_place_of_a_jobs(name):
-    values = yaml.safe_load(study_file(JOB).read_text())
-    study = parse(Study, values | {"model": {"normalization": "instance"}, "algorithm": METHODS[name]}, "study.yaml")
-    assert study.algorithm.name == METHODS[name]["name"]
-
-
-def test_the_help_names_every_method(capsys):
-    with pytest.raises(SystemExit):
-        main(["compare", "--help"])
-    assert " ".join(["methods:", *METHODS]) in " ".join(capsys.readouterr().out.split())
-
-
 def test_runs_are_planned_in_the_order_of_the_rows_with_all_seeds_of_one_behind_one_another(tmp_path, phantoms):
-    asked = Comparison((JOB,), ("local", "fedprox"), (3, 1), rounds=2, data=str(phantoms))
+    asked = Comparison((JOB,), ("local", "harmofl:paper"), seeds=(3, 1), changes={"rounds": 2}, data=str(phantoms))
     runs = planned(asked, tmp_path)
-    names = ["fedavg_phantoms", "local", "fedprox"]
+    names = ["fedavg_phantoms", "local", "harmofl-paper"]
     assert [run.path.relative_to(tmp_path / "runs").name for run in runs] == [
         f"{n}-seed{k}" for n in names for k in (3, 1)
     ]
     assert runs[0].changes == {"seed": 3, "rounds": 2}
-    assert runs[-1].changes == {"algorithm": {"name": "fedprox"}, "seed": 1, "rounds": 2}
+    assert runs[-1].name == "harmofl:paper"
+    assert runs[-1].changes == {"algorithm": {"name": "harmofl", "preset": "paper"}, "seed": 1, "rounds": 2}
     assert not list(tmp_path.iterdir())
 
 

@@ -59,7 +59,7 @@ def test_the_timeout_of_a_fast_round_leaves_ten_minutes_for_reading_data(study):
 
 def test_a_selectors_further_steps_are_further_passes():
     study = load_study(JOB.parent / "fedsm_phantoms" / "app" / "config" / "study.yaml")
-    assert study.recipe.selector_steps == 3
+    assert study.recipe.answer("selector").steps == 3
     assert estimate(study, Setting(4, 1e9, seconds_per_step=1.0)).training_seconds == 3 * 63
 
 
@@ -99,7 +99,7 @@ def test_fewer_sites_than_the_study_waits_for_are_refused(study):
 
 def test_a_job_is_copied_with_the_timeout_and_nothing_else_changed(study, tmp_path):
     found = estimate(study, Setting(4, 1e6, seconds_per_step=10.0))
-    job = write_job(JOB, tmp_path / "new", found)
+    job = write_job(JOB, tmp_path / "new", found, {})
     path = Path("app") / "config" / "study.yaml"
     old, new = (yaml.safe_load((folder / path).read_text()) for folder in (JOB, job))
     old["federation"]["task_timeout_s"] = found.task_timeout_s
@@ -110,4 +110,47 @@ def test_a_job_is_copied_with_the_timeout_and_nothing_else_changed(study, tmp_pa
 
 def test_an_existing_folder_is_not_written_over(study, tmp_path):
     with pytest.raises(ConfigError, match="--write must name a new folder"):
-        write_job(JOB, tmp_path, estimate(study, Setting(2, 1e9, seconds_per_step=1.0)))
+        write_job(JOB, tmp_path, estimate(study, Setting(2, 1e9, seconds_per_step=1.0)), {})
+
+
+def test_estimate_prints_json_alone_and_writes_the_job(silofl, tmp_path):
+    target = tmp_path / "new"
+    arguments = ("--sites", 4, "--bandwidth", "1Mbit", "--seconds-per-step", 10, "--json", "--write", target)
+    code, out, error = silofl("estimate", JOB, *arguments)
+    found = json.loads(out)
+    assert code == 0 and "has lost its comments" in error
+    study = load_study(target / "app" / "config" / "study.yaml")
+    assert study.federation.task_timeout_s == found["federation"]["task_timeout_s"] > 600
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sites", 0, "--bandwidth", "1Mbit"], "at least 1, not '0'"),
+        (["--sites", 4, "--bandwidth", "1Mbit", "--examples", 0], "argument --examples: must be a whole number of at"),
+        (["--sites", 4, "--bandwidth", "50MB"], "--bandwidth must be a number above 0"),
+        (["--sites", 4, "--bandwidth", "1Mbit", "--seconds-per-step", "nan"], "--seconds-per-step must be a number"),
+        (["--sites", 4, "--bandwidth", "1Mbit", "--image-size", "96"], "--image-size must be height and width"),
+        (["--sites", 1, "--bandwidth", "1Mbit"], "--sites must be at least federation.min_sites"),
+        (["--sites", 4, "--bandwidth", "1Mbit", "--seconds-per-step", 1, "--write", "."], "must name a new folder"),
+    ],
+)
+def test_estimate_refuses_nonsense(refused, arguments, message):
+    assert message in refused("estimate", JOB, *arguments)
+
+
+def test_estimate_refuses_a_folder_that_is_no_job(refused, tmp_path):
+    assert "must be a job folder" in refused("estimate", tmp_path, "--sites", 2, "--bandwidth", "1Mbit")
+
+
+def test_estimate_and_the_job_that_it_writes_have_what_is_set(silofl, tmp_path):
+    arguments = ["--sites", 2, "--bandwidth", "1Gbit", "--seconds-per-step", 1, "--json", "--examples", 80]
+    _, one, _ = silofl("estimate", JOB, *arguments, "--set", "training.batch_size=8")
+    settings = ["--set", "training.batch_size=4", "--set", "algorithm.name=fedbn", "--write", tmp_path / "new"]
+    code, two, _ = silofl("estimate", JOB, *arguments, *settings)
+    # 80 examples are 10 steps of 8 or 20 of 4
+    assert code == 0 and [json.loads(text)["training_seconds"] for text in (one, two)] == [10, 20]
+    config = tmp_path / "new" / "app" / "config"
+    study = load_study(config / "study.yaml")
+    assert (study.training.batch_size, study.algorithm.name) == (4, "fedbn")
+    assert "BatchNormStaysHome" in (config / "config_fed_client.json").read_text()

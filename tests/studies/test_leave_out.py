@@ -18,6 +18,8 @@ from silofl.settings import parse
 from silofl.studies.leave_out import assembled, evaluate, unseen_result
 from silofl.study import Study
 
+from .conftest import write_result
+
 SHAPE = (1, 32, 32)
 CPU = torch.device("cpu")
 
@@ -55,7 +57,7 @@ def make_contents(rule="selector", gamma=0.5, facts=None, **algorithm):
         names = {"only": ["global"], "mean": ["north", "south"]}[rule]
         return Contents(study, SHAPE, {name: models[name] for name in names}, rule)
     outputs, scores = ("north", "south"), (0.75, 0.25)
-    if study.recipe.learns_best_model:
+    if not study.recipe.answer("selector").learns_site:
         outputs, scores, gamma = ("global", *outputs), (0.125, 0.75, 0.125), None
     return Contents(study, SHAPE, models, rule, steered(study, scores), outputs, gamma, facts or {})
 
@@ -108,12 +110,12 @@ def test_every_model_is_tested_alone_and_the_ensemble_by_the_scores():
 
 
 def test_a_super_model_that_answers_as_an_ensemble_is_tested_as_one():
-    result = found(make_contents(gamma=0.8, answer="ensemble"))
+    result = found(make_contents(gamma=0.8, super_model={"answer": "ensemble"}))
     assert (result["answer"], result["value"]) == ("ensemble", 1.0)
 
 
 def test_a_selector_of_the_best_model_has_no_gamma():
-    result = found(make_contents(selector_labels="best_model", extra_rounds=1))
+    result = found(make_contents(selector={"labels": "best_model"}, extra_rounds=1))
     assert result["by_threshold"] == [] and result["best_in_hindsight"] is None and result["threshold"] is None
     assert (result["value"], result["choices"]) == (1.0, {"global": 0, "north": 3, "south": 0})
 
@@ -123,7 +125,7 @@ def test_a_selector_of_the_best_model_has_no_gamma():
     [
         ({"validation": {"north": {"value": 0.5}}}, {}, "tuned on validation data"),
         ({"validation": {"north": {"value": None}}}, {}, "no validation data to tune it on"),
-        ({}, {"threshold": 0.5}, "set by the study"),
+        ({}, {"super_model": {"threshold": 0.5}}, "set by the study"),
     ],
 )
 def test_it_is_said_where_gamma_comes_from(facts, algorithm, origin):
@@ -159,7 +161,7 @@ def test_images_of_another_form_than_the_training_images_are_refused():
 
 
 def load():
-    return SiteData(None, make_part("a"), make_part(), make_part("b"))
+    return SiteData(make_part("a"), make_part(), make_part("b"))
 
 
 def refuse():
@@ -179,15 +181,14 @@ def own_models(tmp_path):
     for site in ("north", "south"):
         contents = Contents(study, SHAPE, {site: answering(study, is_sure=site == "north")}, "only")
         write(tmp_path / "sites" / site / "run-1" / "supermodel", contents)
-    results = {"run": "run-1", "best_round": 1, "sites": {"north": 1.0, "south": 0.0, "lost": None}}
-    (tmp_path / "results.json").write_text(json.dumps(results))
+    write_result(tmp_path, study, sites={"north": 1.0, "south": 0.0, "lost": None})
     return tmp_path
 
 
 def test_the_test_is_written_and_made_once(run):
     result = unseen_result(run, "coast", load, Console(quiet=True))
-    assert json.loads((run / "unseen.json").read_text()) == result
-    assert (result["site"], result["num_cases"]) == ("coast", 2)
+    assert json.loads((run / "unseen.json").read_text()) == json.loads(json.dumps(result.as_dict()))
+    assert (result.site, result.num_cases) == ("coast", 2)
     assert unseen_result(run, "coast", refuse, Console(quiet=True)) == result
 
 
@@ -200,18 +201,18 @@ def test_an_earlier_test_of_something_else_is_made_anew(run, change):
         (run / "unseen.json").write_text("{")
     site = "shore" if change == "site" else "coast"
     result = unseen_result(run, site, load, Console(quiet=True))
-    assert result["site"] == site and result["threshold"] == (0.8 if change == "super model" else 0.5)
+    assert result.site == site and result.selector.threshold == (0.8 if change == "super model" else 0.5)
 
 
 def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_is_said(own_models, capsys):
     result = unseen_result(own_models, "coast", load, Console(soft_wrap=True))
     assert "because BatchNorm stayed at the sites" in capsys.readouterr().out
-    assert (result["rule"], result["assembled_from"]) == ("mean", "the sites' own models")
-    assert result["models"] == {"north": 1.0, "south": 0.0}
+    assert (result.rule, result.assembled_from) == ("mean", "the sites' own models")
+    assert result.models == {"north": 1.0, "south": 0.0}
     assert read(own_models / "supermodel").sites == ("north", "south")
 
 
 def test_a_run_in_which_no_site_kept_a_model_is_refused(tmp_path):
-    (tmp_path / "results.json").write_text(json.dumps({"run": "run-1", "best_round": 1, "sites": {"north": None}}))
+    write_result(tmp_path, make_study(), sites={"north": None})
     with pytest.raises(ConfigError, match="must hold a super model or the sites' own models, not neither"):
         assembled(tmp_path)

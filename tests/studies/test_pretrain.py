@@ -59,7 +59,7 @@ def test_a_study_without_its_pretrained_model_is_refused_before_any_round(window
 
 
 def test_a_pretrained_model_that_would_do_nothing_is_refused(windows, write_windows_job, tmp_path):
-    job = write_windows_job("fedbn_activity")
+    job = write_windows_job("adafed_activity", {"name": "fedbn"})
     study, simulation = settled(job, Simulation(str(windows), pretrained="f.pt"), {})
     with pytest.raises(ConfigError, match="--pretrained must go with a study that needs a pretrained model"):
         check_pretrained(job, study, simulation)

@@ -27,10 +27,10 @@ def test_a_study_that_leaves_the_size_open_has_an_assumed_one():
     study = without_transforms("fedavg_phantoms")
     assert not has_own_size(study)
     assert image_shape(study) == (1, *IMAGE) and image_shape(study, (40, 50)) == (1, 40, 50)
-    assert image_shape(study_of("fedavg_activity"))[1:] == WINDOW
+    assert image_shape(study_of("adafed_activity"))[1:] == WINDOW
 
 
-@pytest.mark.parametrize(("job", "shape"), [("fedavg_phantoms", (1, 96, 96)), ("fedavg_activity", (3, 1, 128))])
+@pytest.mark.parametrize(("job", "shape"), [("fedavg_phantoms", (1, 96, 96)), ("adafed_activity", (3, 1, 128))])
 def test_random_examples_have_the_form_of_a_studys(job, shape):
     study = study_of(job)
     part, again = (random_part(study, shape, 20) for _ in range(2))

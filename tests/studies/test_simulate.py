@@ -1,6 +1,7 @@
 import io
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -9,8 +10,10 @@ from silofl.data.phantoms import UNSEEN_SITE, make_phantoms
 from silofl.errors import ConfigError
 from silofl.studies import simulate
 from silofl.studies.simulate import Simulation, settled
+from silofl.studies.simulation import study_file
+from silofl.study import load_study
 
-from .conftest import JOB
+from .conftest import JOB, write_result
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +30,7 @@ def finished(tmp_path, with_coast):
         shutil.copytree(JOB, tmp_path / "job")
         settings = {"data": str(with_coast), "sites": ["north", "south"], "threads": 2, "left_out": UNSEEN_SITE}
         (tmp_path / "run.json").write_text(json.dumps(settings))
-        results = {"status": status, "study": "small", "run": "run-1", "best_round": 1, "sites": {"north": 0.5}}
-        (tmp_path / "results.json").write_text(json.dumps(results))
+        write_result(tmp_path, load_study(study_file(JOB)), status=status, sites={"north": 0.5})
         return tmp_path
 
     return make
@@ -85,3 +87,59 @@ def test_a_test_that_cannot_be_made_is_told_and_makes_the_answer_incomplete(fini
     code, out = shown(finished(status))
     assert code == simulate.ExitCode.INCOMPLETE
     assert f"no test on the left-out site {UNSEEN_SITE}: " in out and "must hold a super model" in out
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ([], "JOB, --out"),
+        ([JOB, "--data", "here"], "--out"),
+        (["--data", "here", "--out", "there"], "JOB"),
+    ],
+)
+def test_simulate_names_what_must_be_given(refused, given, missing):
+    assert f"missing: {missing};" in refused("simulate", *given)
+
+
+def test_prepare_writes_what_plain_nvflare_needs_and_says_how_to_go_on(silofl, tmp_path):
+    code, out, error = silofl("simulate", "--prepare", tmp_path / "workspace")
+    assert (code, error) == (0, "")
+    assert "SILOFL_DATA" in out and "nvflare simulator" in out
+    written = {path.name for path in (tmp_path / "workspace" / "local").iterdir()}
+    assert written == {"resources.json", "site.yaml", "server.yaml"}
+
+
+def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
+    seen = []
+    monkeypatch.setattr("silofl.studies.simulate.start", lambda *arguments: seen.append(arguments[:-1]) or 0)
+    run = ["simulate", JOB, "--data", "data", "--out", "run"]
+    assert silofl(*run)[0] == 0
+    options = ["--rounds", 2, "--seed", 0, "--sites", "a,b", "--threads", 1, "--leave-out", "c"]
+    assert silofl(*run, *options)[0] == 0
+    assert seen == [
+        (JOB, Path("run"), Simulation("data"), {}),
+        (JOB, Path("run"), Simulation("data", ("a", "b"), 1, "c"), {"rounds": 2, "seed": 0}),
+    ]
+
+
+@pytest.mark.parametrize("text", ["rounds", "=3", "rounds=", "training={a", "training={a: 1, a: 2}"])
+def test_a_setting_that_is_no_key_with_a_value_is_refused(refused, text):
+    error = refused("simulate", JOB, "--out", "run", "--set", text)
+    assert f"argument --set: must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}" in error
+
+
+def test_what_is_set_is_recorded_in_the_run(silofl, training, phantoms, tmp_path):
+    settings = ["--set", "training.learning_rate=0.01", "--set", "algorithm={name: fedbn}", "--rounds", 2]
+    code, out, _ = silofl("simulate", JOB, "--data", phantoms, "--out", tmp_path / "run", *settings)
+    assert code == 0 and out.startswith("set for this run: training.learning_rate: 0.01, algorithm: {")
+    wanted = {"training.learning_rate": 0.01, "algorithm": {"name": "fedbn"}, "rounds": 2}
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["changes"] == wanted
+    study = load_study(tmp_path / "run" / "job" / "app" / "config" / "study.yaml")
+    assert (study.training.learning_rate, study.algorithm.name, study.rounds) == (0.01, "fedbn", 2)
+    assert silofl("report", tmp_path / "run")[0] == 0
+    assert "training.learning_rate: 0.01, algorithm: {" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_threads_have_no_place_where_sites_take_turns(refused):
+    command = ["simulate", JOB, "--out", "run", "--alone", "--threads", "2"]
+    assert "--threads must not go with --alone" in refused(*command)

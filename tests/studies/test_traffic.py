@@ -6,8 +6,9 @@ from PIL import Image
 
 from silofl.federation.alone import run_alone
 from silofl.federation.server import ServerRounds
+from silofl.methods.part import BEFORE, INSTEAD, TRAIN, Exchange
 from silofl.models import build_plain_model
-from silofl.models.parts import read_arrays
+from silofl.models.names import read_arrays
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.studies.traffic import count_traffic
@@ -65,13 +66,13 @@ RECIPES = {
     "BatchNorm at home": {"name": "fedbn"},
     "everything at home": {"name": "local"},
     "amplitude": {"name": "harmofl"},
-    "amplitude of a few frequencies": {"name": "fedavg", "amplitude_band": 3},
-    "every site its own": {"name": "softpull", "self_weight": 0.5},
-    "nobody listens": {"name": "softpull", "self_weight": 1.0},
+    "amplitude of a few frequencies": {"name": "fedavg", "input": "harmofl", "amplitude": {"band": 3}},
+    "every site its own": {"name": "softpull", "softpull": {"self_weight": 0.5}},
+    "nobody listens": {"name": "softpull", "softpull": {"self_weight": 1.0}},
     "fine-tuning": {"name": "finetuning", "extra_rounds": 2},
-    "two models and a selector": {"name": "fedsm", "selector": "gradients", "selector_steps": 3},
-    "selector with moments": {"name": "fedsm", "selector": "moments"},
-    "running statistics, anew": {"name": "adafed", "statistics_rounds": 1, "refresh_every": 1},
+    "two models and a selector": {"name": "fedsm", "selector": {"steps": 3}},
+    "selector with moments": {"name": "fedsm", "selector": {"learning": "moments"}},
+    "running statistics, anew": {"name": "adafed", "statistics": {"rounds": 1, "refresh_every": 1}},
     "pretrained": {"name": "adafed", "preset": "paper"},
 }
 
@@ -81,33 +82,37 @@ def test_as_many_bytes_are_counted_as_the_ledger_of_a_run_has(pictures, tmp_path
     study = make_study(**algorithm)
     ledger = ledger_of(study, pictures, tmp_path)
     found = count_traffic(study, len(SITES), (1, 32, 32))
-    assert len(found.rounds) == len(ledger) == study.total_rounds
+    assert len(found.bytes_to) == len(ledger) == study.total_rounds
     for site in SITES:
         assert found.bytes_to == [record["bytes_to"][site] for record in ledger]
         assert found.bytes_from == [record["bytes_from"][site] for record in ledger]
 
 
 def test_a_selector_that_learns_the_best_model_is_counted_in_its_extra_rounds():
-    study = make_study(name="fedsm", selector="gradients", selector_labels="best_model", extra_rounds=2)
+    study = make_study(name="fedsm", selector={"labels": "best_model", "steps": 2}, extra_rounds=2)
     found, server = count_traffic(study, 3, (1, 32, 32)), ServerRounds.start(study, "run", list(SITES))
-    selector = server.selector_task("east", 1).num_bytes
-    assert found.bytes_to[4:] == found.bytes_from[4:] == [study.recipe.selector_steps * selector] * 2
-    assert found.bytes_to[0] == server.train_task("east").num_bytes
+    steps, (assemble,) = server.asks(INSTEAD, 5), server.asks(BEFORE, 5)
+    learning = sum(server.task("east", step).num_bytes for step in steps)
+    # the models come before the first extra round, and stay
+    assert found.bytes_to[4:] == [server.task("east", assemble).num_bytes + learning, learning]
+    assert found.bytes_from[4:] == [learning] * 2
+    assert found.bytes_to[0] == server.task("east", Exchange(TRAIN, 1)).num_bytes
 
 
 def test_after_the_rounds_a_super_model_brings_every_site_all_models():
     study = make_study(name="fedsm")
     server = ServerRounds.start(study, "run", list(SITES))
     # A round's task is a global and a personalised model, and the selector.
-    selector = server.selector_task("east", 1).num_bytes
-    model = (server.train_task("east").num_bytes - selector) // 2
-    # The super model is the global model and three personalised ones, and the selector.
-    assert count_traffic(study, 3, (1, 32, 32)).finish_bytes_to == 4 * model + selector
+    task = server.task("east", Exchange(TRAIN, 1))
+    model, selector = (sum(a.nbytes for a in task.of(role).values()) for role in ("global", "selector"))
+    # The last round is validated by both models and the selector; the super model is the global model and three
+    # personalised ones, and the selector.
+    assert count_traffic(study, 3, (1, 32, 32)).finish_bytes_to == (2 * model + selector) + (4 * model + selector)
 
 
 def test_after_the_rounds_a_single_model_travels_to_be_validated_and_tested():
     study = make_study(name="fedavg")
-    model = ServerRounds.start(study, "run", list(SITES)).train_task("east").num_bytes
+    model = ServerRounds.start(study, "run", list(SITES)).task("east", Exchange(TRAIN, 1)).num_bytes
     found = count_traffic(study, 3, (1, 32, 32))
     assert found.finish_bytes_to == 2 * model
     # 4 rounds there and back, and twice more there

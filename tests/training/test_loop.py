@@ -32,7 +32,7 @@ def sgd(model, lr=0.1):
 
 
 def train_one(model, epochs, optimizer, loss, step):
-    return train({"": Learner(model, optimizer, loss, step)}, epochs)[""]
+    return train({"model": Learner(model, optimizer, loss, step, has_drift=True)}, epochs)["model"]
 
 
 def step_of(values):
@@ -134,7 +134,7 @@ def test_an_epoch_is_drawn_only_after_the_one_before_is_done():
 def test_a_loss_that_is_not_finite_stops_training_and_names_epoch_and_batch(value, before, place):
     model = network()
     epochs = [batches(3), batches(3)]
-    with pytest.raises(TrainingError, match=f"the loss must be finite, not {value}, in {place}"):
+    with pytest.raises(TrainingError, match=f"the loss of the model must be finite, not {value}, in {place}"):
         train_one(model, epochs, sgd(model), nn.functional.cross_entropy, step_of([0.5] * before + [value]))
 
 
@@ -147,7 +147,7 @@ def test_parameters_that_the_last_step_broke_are_refused_though_every_loss_was_f
             nn.init.constant_(model.weight, float("nan"))
         return torch.tensor(0.5)
 
-    with pytest.raises(TrainingError, match="parameters must stay finite.* epoch 2, batch 2"):
+    with pytest.raises(TrainingError, match="parameters of the model must stay finite.* epoch 2, batch 2"):
         train_one(model, [[0, 1], [2, 3]], sgd(model), nn.functional.mse_loss, step)
 
 
@@ -214,7 +214,7 @@ def test_several_models_learn_from_one_pass_as_each_would_alone():
             yield iter(epoch)
 
     learners = {
-        role: Learner(model, sgd(model, rate), nn.functional.cross_entropy, plain_step)
+        role: Learner(model, sgd(model, rate), nn.functional.cross_entropy, plain_step, has_drift=True)
         for role, model, rate in zip(("global", "personal"), together, (0.1, 0.2), strict=True)
     }
     results = train(learners, one_pass())

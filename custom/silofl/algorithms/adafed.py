@@ -6,24 +6,89 @@ version calls the method FedAP).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from silofl.algorithms.recipe import Recipe
+from silofl.algorithms.recipe import Answer, Recipe
 from silofl.errors import AggregationError, ConfigError
+from silofl.settings import Natural, Share
+
+
+class Similarity(Answer):
+    """Sites listen to one another by how alike their statistics are.
+
+    Attributes:
+        source: What sites are compared by: the layers' inputs in a ``pretrained`` model, or the BatchNorm layers' own
+            ``running`` statistics after some shared rounds (f-AdaFed).
+        layers: Layers of the pretrained model whose inputs count: ``all`` BatchNorm layers, or the ``last`` layer,
+            which classifies (d-AdaFed).
+        rounds: Shared rounds before ``running`` statistics are taken, or ``half`` of the study's.
+        refresh_every: Rounds after which ``running`` statistics are taken anew; 0 for once.
+        self_weight: The paper's lambda, the weight of a site's own model, in (0, 1].
+    """
+
+    section: ClassVar[str] = "statistics"
+    method: ClassVar[str] = "statistics"
+    source: Literal["pretrained", "running"] = "running"
+    layers: Literal["all", "last"] = "all"
+    rounds: Literal["half"] | Annotated[int, Field(strict=True, ge=1)] = "half"
+    refresh_every: Natural = 0
+    self_weight: Share = 0.5
+
+    @property
+    def needs_pretrained(self) -> bool:
+        """Whether sites are compared by a pretrained model."""
+        return self.source == "pretrained"
+
+    def shared_rounds(self, rounds: int) -> int:
+        """Return the rounds before sites are compared, in which all get the same mean."""
+        if self.source == "pretrained":
+            return 0
+        return max(1, rounds // 2) if self.rounds == "half" else self.rounds
+
+    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
+        """The two sources have constants of their own."""
+        owners = {"layers": "pretrained", "rounds": "running", "refresh_every": "running"}
+        return {
+            name: f"statistics.source: {owner}"
+            for name, owner in owners.items()
+            if name in changed and owner != self.source
+        }
+
+    def conflict(self, recipe: Recipe) -> str | None:
+        """Running statistics tell sites apart only where they stay the sites' own."""
+        if self.source == "running" and recipe.stays_home != "batchnorm":
+            return (
+                "stays_home must be batchnorm with running statistics, which are the site's own then, not "
+                f"{recipe.stays_home!r}; or choose statistics.source: pretrained"
+            )
+        return None
+
+    def sentence(self) -> str:
+        """Return what a report says of it."""
+        own = (
+            f"AdaFed: each site's own model keeps lambda = {self.self_weight:g} of itself and takes the rest from the "
+            "others, from each the more, the closer its statistics are. These are"
+        )
+        if self.source == "pretrained":
+            layer = {"all": "every BatchNorm layer", "last": "the last layer (d-AdaFed)"}[self.layers]
+            return f"{own} mean and variance of the inputs of {layer} in a pretrained model, taken once before round 1."
+        after = "half of the rounds" if self.rounds == "half" else f"{self.rounds} round(s)"
+        again = f", and anew every {self.refresh_every} round(s)" if self.refresh_every else ""
+        return f"{own} the BatchNorm layers' own, taken after {after} of FedBN{again} (f-AdaFed)."
+
 
 PRESETS = {
-    "paper": Recipe(
-        stays_home="batchnorm", mixing="adafed", self_weight=0.5, statistics="pretrained", start_from_pretrained=True
-    ),
-    "reference": Recipe(stays_home="batchnorm", mixing="adafed", self_weight=0.3, statistics="pretrained"),
-    "recommended": Recipe(stays_home="batchnorm", mixing="adafed", self_weight=0.5, statistics="running"),
+    "paper": Recipe(mixing=Similarity(source="pretrained"), stays_home="batchnorm", start_from_pretrained=True),
+    "reference": Recipe(mixing=Similarity(source="pretrained", self_weight=0.3), stays_home="batchnorm"),
+    "recommended": Recipe(mixing=Similarity(), stays_home="batchnorm"),
 }
 
 Statistics = list[tuple[NDArray[np.float64], NDArray[np.float64]]]

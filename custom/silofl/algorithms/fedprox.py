@@ -5,13 +5,36 @@ Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, arXiv:1
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
-from silofl.algorithms.recipe import PRESET_NAMES, Recipe
+from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
 from silofl.algorithms.steps import Batch, Loss, Step, plain_step
+from silofl.settings import NotNegative
 
-PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(step="proximal"))
+
+class Proximal(Answer):
+    """A step that is held back towards the received model.
+
+    Attributes:
+        mu: Weight of the squared distance to the received model, at least 0.
+    """
+
+    section: ClassVar[str] = "proximal"
+    mu: NotNegative = 0.01
+
+    def make_step(self) -> Step:
+        """Return `proximal_step` with mu."""
+        return proximal_step(self.mu)
+
+    def sentence(self) -> str:
+        """Return what a report says of it."""
+        return f"Proximal: the loss plus mu / 2 times the squared distance to the received model, mu = {self.mu:g}."
+
+
+PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(step=Proximal()))
 
 
 def proximal_step(mu: float) -> Step:

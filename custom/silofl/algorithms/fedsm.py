@@ -6,8 +6,9 @@ arXiv:2203.10144.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from math import ceil
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -15,19 +16,154 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from silofl.algorithms.mixing import Arrays
-from silofl.algorithms.recipe import Recipe
+from silofl.algorithms.recipe import Answer, Recipe
 from silofl.algorithms.steps import Batch, Loss
 from silofl.errors import AggregationError, ConfigError
+from silofl.settings import Count, Fraction, Positive, Share
 
 # Candidates for the paper's gamma: 0 always takes a site's model, 1 always the global one.
 THRESHOLDS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
 
+
+class SoftPull(Answer):
+    """Each site has its own model, pulled towards the others'.
+
+    Attributes:
+        self_weight: The paper's lambda, the weight of a site's own model, in [1/K, 1] for K sites.
+    """
+
+    section: ClassVar[str] = "softpull"
+    self_weight: Share = 0.7
+
+    def weights(self, num_sites: int) -> NDArray[np.float64]:
+        """Return `softpull_weights` of the sites that answered.
+
+        A lambda that all K sites allow may be below 1/K' for the K' that answered: a site would then listen to each
+        other one more than to itself. The uniform mean is as far as SoftPull goes.
+        """
+        return softpull_weights(num_sites, max(self.self_weight, 1 / num_sites))
+
+    def least_sites(self) -> int:
+        """Return the fewest sites that lambda allows, besides one."""
+        return ceil(1 / self.self_weight)
+
+    def check_sites(self, num_sites: int) -> None:
+        """Refuse a lambda that the number of sites does not allow.
+
+        Raises:
+            ConfigError: Each other site would weigh more than a site's own model.
+        """
+        if num_sites > 1 and self.self_weight < 1 / num_sites:
+            raise ConfigError(
+                f"algorithm.softpull.self_weight must be at least 1/{num_sites} for {num_sites} sites, not "
+                f"{self.self_weight}; with less a site would listen to the others more than to itself"
+            )
+
+    def sentence(self) -> str:
+        """Return what a report says of it."""
+        return (
+            f"SoftPull (FedSM): each site's own model keeps lambda = {self.self_weight:g} of itself and takes the "
+            "rest in equal parts from the others."
+        )
+
+
+class Selector(Answer):
+    """A classifier that learns beside a global and a personalised model which of the models suits an image.
+
+    Attributes:
+        learning: ``gradients`` (sites send mean gradients, the server steps); ``local_steps``; ``moments`` (one
+            full-batch Adam step at each site, its moments averaged too).
+        network: ``light`` (GroupNorm, global pooling) or ``vgg11``.
+        labels: What it learns of an image: its ``site`` (Eq. 2), or in the extra rounds the ``best_model`` for it
+            (Eq. 1, FedSM-extra).
+        learning_rate: Of its Adam, above 0.
+        steps: Steps of the ``gradients`` selector in a round, each one exchange with every site.
+    """
+
+    section: ClassVar[str] = "selector"
+    method: ClassVar[str] = "selector"
+    deciding: ClassVar[tuple[str, ...]] = ("network",)
+    pairs_models: ClassVar[bool] = True
+    learning: Literal["gradients", "local_steps", "moments"] = "gradients"
+    network: Literal["light", "vgg11"] = "light"
+    labels: Literal["site", "best_model"] = "site"
+    learning_rate: Positive = 1e-3
+    steps: Count = 1
+
+    @property
+    def learns_site(self) -> bool:
+        """Whether it learns in every training round which site an image is from (Eq. 2)."""
+        return self.labels == "site"
+
+    @property
+    def takes_extra_rounds(self) -> bool:
+        """Whether it learns in the extra rounds which model is the best for an image (Eq. 1)."""
+        return not self.learns_site
+
+    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
+        """Steps between the rounds are the server's."""
+        is_idle = "steps" in changed and self.learning != "gradients"
+        return {"steps": "selector.learning: gradients"} if is_idle else {}
+
+    def conflict(self, recipe: Recipe) -> str | None:
+        """It hands out the sites' own whole models."""
+        if not isinstance(recipe.mixing, SoftPull):
+            return "parts must go with mixing: softpull where they hold a selector, which chooses among sites' models"
+        if recipe.stays_home != "nothing":
+            return (
+                f"stays_home must be nothing where a selector hands out the sites' models, not {recipe.stays_home!r}; "
+                "choose a normalisation without BatchNorm to keep what differs apart"
+            )
+        if self.learns_site and recipe.extra_rounds:
+            return "extra_rounds must go with selector.labels: best_model; leave it out"
+        if not self.learns_site and not recipe.extra_rounds:
+            return "extra_rounds must be at least 1 where the selector learns the best model, not 0"
+        return None
+
+    def sentence(self) -> str:
+        """Return what a report says of it."""
+        learns = "which site an image is from" if self.learns_site else "which model is the best for an image"
+        how = {
+            "gradients": f"sites send mean gradients, and the server takes {self.steps} step(s) of Adam a round",
+            "local_steps": "sites take local steps with Adam, and the server averages the weights (FedSM, Algorithm 1)",
+            "moments": "sites take one full-batch Adam step, and the server averages the weights and Adam's moments",
+        }
+        return f"A selector learns {learns}: {how[self.learning]}."
+
+
+class SuperModel(Answer):
+    """All models and the selector at every site, which answer a new case together.
+
+    Attributes:
+        threshold: The paper's gamma, in [0, 1], or ``tuned`` on the sites' validation data.
+        answer: It answers with the model of its ``choice``, or with an ``ensemble`` of all.
+    """
+
+    section: ClassVar[str] = "super_model"
+    method: ClassVar[str] = "super_model"
+    deciding: ClassVar[tuple[str, ...]] = ("answer",)
+    threshold: Literal["tuned"] | Fraction = "tuned"
+    answer: Literal["choice", "ensemble"] = "choice"
+
+    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
+        """A selector that knows the global model needs no threshold to choose it."""
+        is_idle = "threshold" in changed and not recipe.answer("selector").learns_site
+        return {"threshold": "a selector that learns the site"} if is_idle else {}
+
+    def sentence(self) -> str:
+        """Return what a report says of it."""
+        by = (
+            "the model that the selector chooses" if self.answer == "choice" else "all models, weighted by the selector"
+        )
+        return f"In the end all models go to every site, and {by} answers a new case."
+
+
 PRESETS = {
     # Algorithm 1: the selector learns by local steps and is averaged.
-    "paper": Recipe(mixing="softpull", selector="local_steps", selector_network="vgg11"),
+    "paper": Recipe(mixing=SoftPull(), parts=(Selector(learning="local_steps", network="vgg11"), SuperModel())),
     # The authors' released code: one full-batch Adam step a round at each site, its moments averaged as well.
-    "reference": Recipe(mixing="softpull", selector="moments", selector_network="vgg11"),
-    "recommended": Recipe(mixing="softpull", selector="gradients"),
+    "reference": Recipe(mixing=SoftPull(), parts=(Selector(learning="moments", network="vgg11"), SuperModel())),
+    "recommended": Recipe(mixing=SoftPull(), parts=(Selector(), SuperModel())),
 }
 
 

@@ -8,23 +8,72 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
 from torch import Tensor, nn
 
-from silofl.algorithms.recipe import Recipe
+from silofl.algorithms.recipe import Answer, Recipe
 from silofl.algorithms.steps import Batch, Loss, Step
 from silofl.errors import ConfigError, TrainingError
+from silofl.settings import Fraction, Positive
+
+
+class Amplitude(Answer):
+    """Input normalisation by a shared Fourier amplitude.
+
+    Attributes:
+        band: ``full``, or the radius of the replaced frequencies (0 = mean intensity only).
+        momentum: The paper's v of the running amplitude, in [0, 1].
+    """
+
+    section: ClassVar[str] = "amplitude"
+    method: ClassVar[str] = "amplitude"
+    deciding: ClassVar[tuple[str, ...]] = ("band",)
+    band: Literal["full"] | Annotated[int, Field(strict=True, ge=0)] = "full"
+    momentum: Fraction = 0.1
+
+    def layer(self, shape: Sequence[int]) -> AmplitudeNorm:
+        """Return the layer that normalises images of shape (C, *spatial)."""
+        return AmplitudeNorm(shape, momentum=self.momentum, band=self.band)
+
+    def sentence(self) -> str:
+        """Return what a report says of it."""
+        what = {"full": "all frequencies", 0: "the mean intensity alone"}
+        band = what.get(self.band, f"frequencies up to radius {self.band}")
+        momentum = f"momentum {self.momentum:g}"
+        return f"Amplitude normalisation (HarmoFL) of {band}: a running mean, {momentum}, shared by the sites."
+
+
+class Perturbation(Answer):
+    """A step along the gradient at perturbed weights.
+
+    Attributes:
+        alpha: Length of the weight perturbation, above 0.
+    """
+
+    section: ClassVar[str] = "perturbation"
+    measures_drift: ClassVar[bool] = True
+    alpha: Positive = 0.05
+
+    def make_step(self) -> Step:
+        """Return `perturbed_step` with alpha."""
+        return perturbed_step(self.alpha)
+
+    def sentence(self) -> str:
+        """Return what a report says of it."""
+        return f"Perturbed: the gradient is taken at weights moved by alpha = {self.alpha:g} uphill (HarmoFL)."
+
 
 PRESETS = {
     # Eqs. 2-7 and Algorithm 1: the whole amplitude, alpha = 0.05, v = 0.1, p_k = n_k / n.
-    "paper": Recipe(amplitude_band="full", step="perturbed"),
+    "paper": Recipe(input=Amplitude(), step=Perturbation()),
     # The authors' released code: the mean intensity alone, frozen at the first batch, uniform weights.
-    "reference": Recipe(amplitude_band=0, amplitude_momentum=0.0, step="perturbed", weights="uniform"),
-    "recommended": Recipe(amplitude_band=0, step="perturbed", stays_home="batchnorm"),
+    "reference": Recipe(input=Amplitude(band=0, momentum=0.0), step=Perturbation(), weights="uniform"),
+    "recommended": Recipe(input=Amplitude(band=0), step=Perturbation(), stays_home="batchnorm"),
 }
 
 
@@ -231,13 +280,6 @@ def drift(trajectory: ArrayLike, start: ArrayLike) -> float:
     """
     difference = np.asarray(trajectory, np.float64) - np.asarray(start, np.float64)
     return float(np.mean(np.sum(difference**2, axis=-1)))
-
-
-def squared_distance(parameters: Sequence[Tensor], start: Sequence[Tensor]) -> Tensor:
-    """Return ``||theta - theta^t||^2`` of one site after one step, a term of `drift`."""
-    with torch.no_grad():
-        norms = torch._foreach_norm(torch._foreach_sub(list(parameters), list(start)))
-        return torch.stack(norms).square().sum()
 
 
 def _band_bins(spatial: tuple[int, ...], band: Literal["full"] | int) -> Tensor:

@@ -1,217 +1,346 @@
-"""A federated algorithm as four independent answers, and the presets that name choices of them."""
+"""A federated algorithm as five independent answers, and the presets that name choices of them.
+
+The answers: how the input is normalised, how a site steps on one batch, what stays at home, who listens to whom, and
+which parts travel beside the model. An answer with constants is an `Answer`, in the file of the algorithm that gives
+it; a study borrows it by that algorithm's name.
+"""
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from numpy.typing import NDArray
+from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass
 
-from silofl import algorithms
 from silofl.errors import ConfigError, nearest
+from silofl.settings import Natural, Positive, Section, sentence_of
+
+if TYPE_CHECKING:
+    from silofl.algorithms.steps import Step
 
 PRESET_NAMES = ("paper", "reference", "recommended")
+# The words for an answer without constants; any other word names the algorithm whose answer is borrowed.
+WITHOUT: dict[str, object] = {"input": "none", "step": "plain", "mixing": "shared", "parts": []}
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """The four answers: how the input is normalised, how a site steps, what stays at home, who listens to whom.
+PLAIN_INPUT = "Not: images enter the network as the study prepared them."
+PLAIN_STEP = "Plain: the optimiser follows the gradient of the loss."
+HOMES = {
+    "nothing": "Nothing: the whole model travels, the data never do.",
+    "batchnorm": "BatchNorm parameters and statistics; all other weights travel, the data never do.",
+    "head": "The head, the last layer, which decides (FedPer); all other weights travel, the data never do.",
+    "everything": "Everything: each site trains alone and sends only its scores.",
+}
+
+
+class Answer(Section):
+    """An answer of a recipe with its constants, which a study sets under ``algorithm.<section>``.
 
     Attributes:
-        amplitude_band: Input normalisation: ``none``, ``full``, or the radius of the replaced frequencies (0 = mean).
-        amplitude_momentum: The paper's v of the running amplitude, in [0, 1].
-        step: How a site steps on one batch.
-        perturbation: HarmoFL's alpha: length of the weight perturbation of the ``perturbed`` step, above 0.
-        proximal: FedProx's mu: weight of the squared distance to the received model in the ``proximal`` step.
-        stays_home: What never leaves the site: ``nothing``, ``batchnorm``, the ``head`` (the last layer) or
-            ``everything`` (local training).
-        mixing: Who listens to whom: ``shared`` gives all sites the same weighted mean, ``softpull`` each its own model,
-            ``adafed`` each its own by the similarity of the sites' statistics.
-        self_weight: The papers' lambda, the weight of a site's own model: in [1/K, 1] for K sites with ``softpull``, in
-            (0, 1] with ``adafed``.
-        statistics: What ``adafed`` compares sites by: the layers' inputs in a ``pretrained`` model, or the BatchNorm
-            layers' own ``running`` statistics after some shared rounds (f-AdaFed).
-        statistics_layers: Layers of the pretrained model whose inputs count: ``all`` BatchNorm layers, or the ``last``
-            layer, which classifies (d-AdaFed).
-        statistics_rounds: Shared rounds before ``running`` statistics are taken, or ``half`` of the study's.
-        refresh_every: Rounds after which ``running`` statistics are taken anew; 0 for once.
-        start_from_pretrained: Whether training begins with the pretrained model instead of random weights.
-        weights: Aggregation weights: by number of training ``examples``, or ``uniform``.
-        server_lr: The server's learning rate eta_g, above 0; 1 takes the mean as it is.
-        selector: FedSM's selector, with which a global and a personalised model train side by side, and how it learns:
-            ``none``; ``gradients`` (sites send mean gradients, the server steps); ``local_steps``; ``moments`` (one
-            full-batch Adam step at each site, its moments averaged too).
-        selector_network: ``light`` (GroupNorm, global pooling) or ``vgg11``.
-        selector_labels: What the selector learns of an image: its ``site`` (Eq. 2), or in the extra rounds the
-            ``best_model`` for it (Eq. 1, FedSM-extra).
-        selector_learning_rate: Of the selector's Adam, above 0.
-        selector_steps: Steps of the ``gradients`` selector in a round, each one exchange with every site.
-        threshold: The paper's gamma, in [0, 1], or ``tuned`` on the sites' validation data.
-        answer: How the super model answers: with the model of its ``choice``, or with an ``ensemble`` of them.
-        extra_rounds: Rounds after the study's own: of the selector alone where it learns the best model, otherwise of
-            every site alone (fine-tuning).
+        section: The key of its constants in study.yaml.
+        method: The file in ``methods/`` that carries out what it sends beside the model; None where it sends nothing.
+        deciding: Constants that act on a prediction; the others only say how weights are learned.
+        pairs_models: Whether a global and a personalised model train side by side.
+        measures_drift: Whether the distance to the received model is measured at every step.
     """
 
-    amplitude_band: Literal["none", "full"] | Annotated[int, Field(strict=True, ge=0)] = "none"
-    amplitude_momentum: Annotated[float, Field(strict=True, ge=0, le=1)] = 0.1
-    step: Literal["plain", "perturbed", "proximal"] = "plain"
-    perturbation: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] = 0.05
-    proximal: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.01
-    stays_home: Literal["nothing", "batchnorm", "head", "everything"] = "nothing"
-    mixing: Literal["shared", "softpull", "adafed"] = "shared"
-    self_weight: Annotated[float, Field(strict=True, gt=0, le=1)] = 0.7
-    statistics: Literal["pretrained", "running"] = "running"
-    statistics_layers: Literal["all", "last"] = "all"
-    statistics_rounds: Literal["half"] | Annotated[int, Field(strict=True, ge=1)] = "half"
-    refresh_every: Annotated[int, Field(strict=True, ge=0)] = 0
-    start_from_pretrained: bool = False
-    weights: Literal["examples", "uniform"] = "examples"
-    server_lr: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] = 1.0
-    selector: Literal["none", "gradients", "local_steps", "moments"] = "none"
-    selector_network: Literal["light", "vgg11"] = "light"
-    selector_labels: Literal["site", "best_model"] = "site"
-    selector_learning_rate: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] = 1e-3
-    selector_steps: Annotated[int, Field(strict=True, ge=1)] = 1
-    threshold: Literal["tuned"] | Annotated[float, Field(strict=True, ge=0, le=1)] = "tuned"
-    answer: Literal["choice", "ensemble"] = "choice"
-    extra_rounds: Annotated[int, Field(strict=True, ge=0)] = 0
-
-    @property
-    def has_selector(self) -> bool:
-        """Whether a global model, a personalised one and a selector train side by side."""
-        return self.selector != "none"
-
-    @property
-    def learns_best_model(self) -> bool:
-        """Whether the selector learns in extra rounds which model is the best for an image (FedSM-extra)."""
-        return self.has_selector and self.selector_labels == "best_model"
-
-    @property
-    def learns_site(self) -> bool:
-        """Whether the selector learns in every training round which site an image is from (Eq. 2)."""
-        return self.has_selector and not self.learns_best_model
-
-    @property
-    def is_adafed(self) -> bool:
-        """Whether sites listen to one another by the similarity of their statistics."""
-        return self.mixing == "adafed"
+    model_config = ConfigDict(strict=True)
+    section: ClassVar[str] = ""
+    method: ClassVar[str | None] = None
+    deciding: ClassVar[tuple[str, ...]] = ()
+    pairs_models: ClassVar[bool] = False
+    measures_drift: ClassVar[bool] = False
 
     @property
     def needs_pretrained(self) -> bool:
         """Whether a pretrained model must be given."""
-        return self.start_from_pretrained or (self.is_adafed and self.statistics == "pretrained")
+        return False
 
     @property
-    def has_amplitude(self) -> bool:
-        """Whether images pass through amplitude normalisation."""
-        return self.amplitude_band != "none"
+    def takes_extra_rounds(self) -> bool:
+        """Whether the extra rounds are its own, so that models no longer learn in them."""
+        return False
+
+    def shared_rounds(self, rounds: int) -> int:
+        """Return how many of a study's rounds come before it decides who listens to whom."""
+        return 0
+
+    def weights(self, num_sites: int) -> NDArray | None:
+        """Return who listens to whom, shape (K, K), where it follows from the number of sites alone."""
+        return None
+
+    def check_sites(self, num_sites: int) -> None:
+        """Refuse a number of sites that its constants do not allow.
+
+        Raises:
+            ConfigError: Names the constant.
+        """
+
+    def least_sites(self) -> int:
+        """Return the fewest sites that its constants allow."""
+        return 1
+
+    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study.TrainingSettings`
+        """Refuse a way of training at the sites that it is not made for.
+
+        Raises:
+            ConfigError: Names the key of ``training``.
+        """
+
+    def make_step(self) -> Step:
+        """Return how a site steps on one batch."""
+        # Imported here because a study is also read where nothing is trained, and torch takes seconds.
+        from silofl.algorithms.steps import plain_step
+
+        return plain_step
+
+    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
+        """Return which changed constants would do nothing in a recipe, and what they must go with."""
+        return {}
+
+    def conflict(self, recipe: Recipe) -> str | None:
+        """Return why it does not go together with the rest of a recipe; None where it does."""
+        return None
+
+    def sentence(self) -> str:
+        """Return what a report says of it."""
+        return f"{self.section}: " + ", ".join(f"{name} {value}" for name, value in self.model_dump().items()) + "."
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The five answers, and what every algorithm has.
+
+    Attributes:
+        input: How the input is normalised; not at all where there is no answer.
+        step: How a site steps on one batch; plainly where there is no answer.
+        stays_home: What never leaves the site: ``nothing``, ``batchnorm``, the ``head`` (the last layer) or
+            ``everything`` (local training).
+        mixing: Who listens to whom; where there is no answer all sites share the same weighted mean.
+        parts: What else travels beside the model.
+        weights: Aggregation weights: by number of training ``examples``, or ``uniform``.
+        server_lr: The server's learning rate eta_g, above 0; 1 takes the mean as it is.
+        start_from_pretrained: Whether training begins with the pretrained model instead of random weights.
+        extra_rounds: Rounds after the study's own: of a part alone where one learns in them, otherwise of every site
+            alone (fine-tuning).
+    """
+
+    input: Answer | None = None
+    step: Answer | None = None
+    stays_home: Literal["nothing", "batchnorm", "head", "everything"] = "nothing"
+    mixing: Answer | None = None
+    parts: tuple[Answer, ...] = ()
+    weights: Literal["examples", "uniform"] = "examples"
+    server_lr: Positive = 1.0
+    start_from_pretrained: bool = False
+    extra_rounds: Natural = 0
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """All answers that have constants."""
+        return tuple(answer for answer in (self.input, self.step, self.mixing, *self.parts) if answer is not None)
+
+    def answer(self, section: str) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
+        """Return the answer whose constants stand in a section, or None where the recipe gives no such answer."""
+        return next((answer for answer in self.answers if answer.section == section), None)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The models that a site trains side by side."""
+        pairs = any(answer.pairs_models for answer in self.answers)
+        return ("global", "personal") if pairs else ("model",)
+
+    @property
+    def needs_pretrained(self) -> bool:
+        """Whether a pretrained model must be given."""
+        return self.start_from_pretrained or any(answer.needs_pretrained for answer in self.answers)
+
+    @property
+    def has_parts_rounds(self) -> bool:
+        """Whether the extra rounds belong to a part, which learns alone in them."""
+        return any(answer.takes_extra_rounds for answer in self.answers)
+
+    @property
+    def measures_drift(self) -> bool:
+        """Whether a site measures how far each step is from the received model."""
+        return any(answer.measures_drift for answer in self.answers)
+
+    def make_step(self) -> Step:
+        """Return how a site steps on one batch; a step may remember, so each model takes one of its own."""
+        return (self.step or Answer()).make_step()
+
+    def shared_rounds(self, rounds: int) -> int:
+        """Return how many of a study's rounds every site gets the same mean in."""
+        return self.mixing.shared_rounds(rounds) if self.mixing else rounds
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the five answers as plain values, with a sentence for each one that has constants."""
+        return {
+            "input": self.input.section if self.input else WITHOUT["input"],
+            "step": self.step.section if self.step else WITHOUT["step"],
+            "stays_home": self.stays_home,
+            "mixing": self.mixing.section if self.mixing else WITHOUT["mixing"],
+            "parts": [answer.section for answer in self.parts],
+            "weights": self.weights,
+            "server_lr": self.server_lr,
+            "start_from_pretrained": self.start_from_pretrained,
+            "extra_rounds": self.extra_rounds,
+            "constants": {answer.section: answer.model_dump() for answer in self.answers},
+            "needs_pretrained": self.needs_pretrained,
+            "questions": self.questions(),
+        }
+
+    def questions(self) -> dict[str, str]:
+        """Return the five questions with this recipe's answers as sentences."""
+        beside = " ".join(part.sentence() for part in self.parts)
+        return {
+            "How is the input normalised?": self.input.sentence() if self.input else PLAIN_INPUT,
+            "How does a site step?": self.step.sentence() if self.step else PLAIN_STEP,
+            "What stays at home?": HOMES[self.stays_home],
+            "Who listens to whom?": self._mixing_sentence(),
+            "What travels beside the model?": beside or "Nothing.",
+        }
+
+    def _mixing_sentence(self) -> str:
+        if self.stays_home == "everything":
+            return "Nobody: no weights travel."
+        weight = "its number of training examples" if self.weights == "examples" else "1"
+        if self.mixing is not None:
+            beside = f" The global model beside it is the weighted mean of all; a site's weight is {weight}."
+            return self.mixing.sentence() + (beside if len(self.roles) > 1 else "")
+        rate = f" The server moves towards it with learning rate {self.server_lr}." if self.server_lr != 1 else ""
+        return f"Every site gets the same weighted mean; a site's weight is {weight}.{rate}"
 
 
 def algorithm_names() -> list[str]:
-    """Return the names of all algorithms: the modules of this package that define ``PRESETS``."""
-    modules = (module.name for module in pkgutil.iter_modules(algorithms.__path__))
-    return sorted(name for name in modules if hasattr(_module(name), "PRESETS"))
+    """Return the names of all algorithms: the files beside this one that define ``PRESETS``; none is imported."""
+    files = Path(__file__).parent.glob("*.py")
+    return sorted(path.stem for path in files if "\nPRESETS" in path.read_text(encoding="utf-8", errors="replace"))
 
 
-def find_recipe(algorithm: str, preset: str, changes: dict[str, object]) -> Recipe:
-    """Return an algorithm's preset with a study's own choices put in its place.
-
-    Args:
-        algorithm: Name of a module of this package that defines ``PRESETS``.
-        preset: ``paper``, ``reference`` or ``recommended``.
-        changes: Fields of `Recipe` that the study sets itself.
+def presets(algorithm: str) -> Mapping[str, Recipe]:
+    """Load one algorithm's presets, and no other algorithm's file.
 
     Raises:
-        ConfigError: An unknown algorithm, preset or field.
+        ConfigError: There is no such algorithm, or its file is broken.
     """
     _require_known("algorithm.name", algorithm, algorithm_names())
+    try:
+        return importlib.import_module(f"silofl.algorithms.{algorithm}").PRESETS
+    except Exception as error:
+        raise ConfigError(
+            f"algorithms/{algorithm}.py must load; {type(error).__name__}: {error}: repair it, or name another one"
+        ) from error
+
+
+def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> Recipe:
+    """Return an algorithm's preset with a study's own choices in its place.
+
+    Args:
+        algorithm: Name of a file of this package that defines ``PRESETS``.
+        preset: ``paper``, ``reference`` or ``recommended``.
+        changes: Fields of `Recipe`, and constants by the sections of its answers.
+
+    Raises:
+        ConfigError: An unknown algorithm, preset, field, section or constant, or answers that do not go together.
+        ValidationError: A field of `Recipe` is out of range.
+    """
+    known = presets(algorithm)
     _require_known("algorithm.preset", preset, PRESET_NAMES)
-    for name in changes:
-        _require_known("a key of algorithm", name, ["name", "preset", *(field.name for field in fields(Recipe))])
-    recipe = replace(_module(algorithm).PRESETS[preset], **changes)
-    _check_acts(recipe, changes)
+    names = [field.name for field in fields(Recipe)]
+    chosen = {name: _chosen(name, value) for name, value in changes.items() if name in names}
+    recipe = replace(known[preset], **chosen)
+    sections = {name: value for name, value in changes.items() if name not in names}
+    for name in sections:
+        _require_known("a key of algorithm", name, ["name", "preset", *names, *(a.section for a in recipe.answers)])
+    changed = {answer.section: _changed(answer, sections.get(answer.section, {})) for answer in recipe.answers}
+
+    def new(answer: Answer | None) -> Answer | None:
+        return answer and changed[answer.section]
+
+    recipe = replace(
+        recipe,
+        input=new(recipe.input),
+        step=new(recipe.step),
+        mixing=new(recipe.mixing),
+        parts=tuple(map(new, recipe.parts)),
+    )
+    _check(recipe, sections)
     return recipe
 
 
-def _check_acts(recipe: Recipe, changes: Iterable[str]) -> None:
-    """Refuse a constant of an answer that the recipe does not give: it would do nothing."""
-    is_pretrained = recipe.is_adafed and recipe.statistics == "pretrained"
-    is_running = recipe.is_adafed and recipe.statistics == "running"
-    acts = {
-        "self_weight": (recipe.mixing != "shared", "mixing: softpull or adafed"),
-        "statistics": (recipe.is_adafed, "mixing: adafed"),
-        "statistics_layers": (is_pretrained, "mixing: adafed and statistics: pretrained"),
-        "statistics_rounds": (is_running, "mixing: adafed and statistics: running"),
-        "refresh_every": (is_running, "mixing: adafed and statistics: running"),
-        "selector_network": (recipe.has_selector, "a selector"),
-        "selector_labels": (recipe.has_selector, "a selector"),
-        "selector_learning_rate": (recipe.has_selector, "a selector"),
-        "selector_steps": (recipe.selector == "gradients", "selector: gradients"),
-        "threshold": (recipe.learns_site, "a selector that learns the site"),
-        "answer": (recipe.has_selector, "a selector"),
-        "perturbation": (recipe.step == "perturbed", "step: perturbed"),
-        "proximal": (recipe.step == "proximal", "step: proximal"),
-        "amplitude_momentum": (recipe.has_amplitude, "amplitude_band: full or a radius"),
-    }
-    for name in changes:
-        is_used, partner = acts.get(name, (True, ""))
-        if not is_used:
-            raise ConfigError(f"algorithm.{name} must go with {partner}; without it, it does nothing: leave it out")
-    for is_wrong, sentence in _contradictions(recipe):
-        if is_wrong:
-            raise ConfigError(f"algorithm.{sentence}")
+def _chosen(field: str, value: object) -> object:
+    """Return the answer that a word of study.yaml stands for."""
+    if field not in WITHOUT:
+        return value
+    if field == "parts":
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"algorithm.parts must be a list of algorithms' names, not {value!r}")
+        return tuple(part for name in value for part in _borrowed(field, name))
+    return None if value == WITHOUT[field] else _borrowed(field, value)
 
 
-def _contradictions(recipe: Recipe) -> list[tuple[bool, str]]:
-    """Return answers that do not go together: whether the recipe has them, and what to do."""
-    extra = recipe.extra_rounds > 0
-    return [
-        (
-            recipe.has_selector and recipe.mixing != "softpull",
-            "selector must go with mixing: softpull: it chooses among personalised models",
-        ),
-        (
-            recipe.has_selector and recipe.stays_home != "nothing",
-            f"stays_home must be nothing where a selector hands out the sites' models, not {recipe.stays_home!r}; "
-            "choose a normalisation without BatchNorm to keep what differs apart",
-        ),
-        (
-            recipe.learns_site and extra,
-            "extra_rounds must go with selector_labels: best_model; leave it out",
-        ),
-        (
-            recipe.learns_best_model and not extra,
-            "extra_rounds must be at least 1 where the selector learns the best model, not 0",
-        ),
-        (
-            recipe.needs_pretrained and recipe.has_amplitude,
-            "amplitude_band must be none with a pretrained model, which has seen images without amplitude "
-            "normalisation; choose statistics: running and start_from_pretrained: false",
-        ),
-        (
-            recipe.needs_pretrained and recipe.stays_home == "everything",
-            "start_from_pretrained must be false where every site trains alone",
-        ),
-        (
-            recipe.is_adafed and recipe.statistics == "running" and recipe.stays_home != "batchnorm",
-            f"stays_home must be batchnorm with running statistics, which are the site's own then, not "
-            f"{recipe.stays_home!r}; or choose statistics: pretrained",
-        ),
-        (
-            recipe.has_selector and recipe.start_from_pretrained,
-            "start_from_pretrained must be false where a global and a personalised model train side by side",
-        ),
-    ]
+def _borrowed(field: str, algorithm: object) -> Any:  # noqa: ANN401
+    """Return another algorithm's own answer."""
+    if algorithm not in algorithm_names():
+        known = [str(WITHOUT[field]), *algorithm_names()]
+        raise ConfigError(
+            f"algorithm.{field} must be {WITHOUT[field]} or the name of an algorithm that has its own, not "
+            f"{algorithm!r}{nearest(algorithm, known)}"
+        )
+    answer = getattr(presets(str(algorithm))["recommended"], field)
+    if not answer:
+        raise ConfigError(
+            f"algorithm.{field} must name an algorithm with a {field} of its own, not {algorithm!r}, which has "
+            f"{WITHOUT[field] or 'none'}"
+        )
+    return answer
 
 
-def _require_known(thing: str, name: str, known: Sequence[str]) -> None:
+def _changed(answer: Answer, constants: object) -> Answer:
+    """Return an answer with a study's own constants."""
+    where = f"algorithm.{answer.section}"
+    if not isinstance(constants, Mapping):
+        raise ConfigError(
+            f"{where} must hold constants, {', '.join(type(answer).model_fields)}, not {constants!r}; write one a line"
+        )
+    try:
+        return type(answer).model_validate(answer.model_dump() | dict(constants))
+    except ValidationError as error:
+        raise ConfigError(f"{where}.{sentence_of(error, type(answer))}") from None
+
+
+def _check(recipe: Recipe, sections: Mapping[str, object]) -> None:
+    """Refuse constants that would do nothing, and answers that do not go together."""
+    for answer in recipe.answers:
+        for name, partner in answer.idle(set(sections.get(answer.section, ())), recipe).items():
+            raise ConfigError(
+                f"algorithm.{answer.section}.{name} must go with {partner}; without it, it does nothing: leave it out"
+            )
+    conflicts = (answer.conflict(recipe) for answer in recipe.answers)
+    sentence = next((sentence for sentence in conflicts if sentence), None) or _conflict(recipe)
+    if sentence:
+        raise ConfigError(f"algorithm.{sentence}")
+
+
+def _conflict(recipe: Recipe) -> str | None:
+    if recipe.needs_pretrained and recipe.input is not None:
+        return (
+            "input must be none with a pretrained model, which has seen images as they are; choose "
+            "start_from_pretrained: false, and statistics.source: running where sites are compared"
+        )
+    if recipe.needs_pretrained and recipe.stays_home == "everything":
+        return "start_from_pretrained must be false where every site trains alone"
+    if len(recipe.roles) > 1 and recipe.start_from_pretrained:
+        return "start_from_pretrained must be false where a global and a personalised model train side by side"
+    return None
+
+
+def _require_known(thing: str, name: str, known: Collection[str]) -> None:
     if name not in known:
         raise ConfigError(f"{thing} must be one of {', '.join(known)}, not {name!r}{nearest(name, known)}")
-
-
-def _module(name: str) -> object:
-    return importlib.import_module(f"{algorithms.__name__}.{name}")

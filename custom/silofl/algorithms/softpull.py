@@ -4,6 +4,7 @@ Xu et al., Closing the Generalization Gap of Cross-silo Federated Medical Image 
 arXiv:2203.10144, Eq. 11.
 """
 
+from silofl.algorithms.fedsm import SoftPull
 from silofl.algorithms.recipe import PRESET_NAMES, Recipe
 
-PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(mixing="softpull"))
+PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(mixing=SoftPull()))

@@ -1,13 +1,11 @@
-"""The plain step on one batch, and the choice of a step by its name in a recipe."""
+"""The plain step on one batch, which an algorithm's own step wraps or replaces, and how far a step has gone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-
-from silofl.algorithms.recipe import Recipe
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Batch = tuple[Tensor, Tensor]
@@ -34,13 +32,8 @@ def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, b
     return value.detach()
 
 
-def make_step(recipe: Recipe) -> Step:
-    """Return the step that a recipe names, with its constants."""
-    from silofl.algorithms import fedprox, harmofl
-
-    makers: dict[str, Callable[[], Step]] = {
-        "plain": lambda: plain_step,
-        "perturbed": lambda: harmofl.perturbed_step(recipe.perturbation),
-        "proximal": lambda: fedprox.proximal_step(recipe.proximal),
-    }
-    return makers[recipe.step]()
+def squared_distance(parameters: Sequence[Tensor], start: Sequence[Tensor]) -> Tensor:
+    """Return ``||theta - theta^t||^2`` of one site after one step, a term of the drift (HarmoFL, Eq. 9)."""
+    with torch.no_grad():
+        norms = torch._foreach_norm(torch._foreach_sub(list(parameters), list(start)))
+        return torch.stack(norms).square().sum()

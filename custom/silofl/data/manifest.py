@@ -64,7 +64,6 @@ def read_manifest(folder: Path, study: Study) -> Manifest:
             leaves the folder or leads nowhere; a patient, a recording, a case or an image stands where it may not.
     """
     content, digest = _read(folder)
-    _check_keys(content)
     _check_fits(content, study)
     parts = {part: _records(content.get(part, []), part, study) for part in PARTS}
     for part in ("training", "test"):
@@ -74,6 +73,15 @@ def read_manifest(folder: Path, study: Study) -> Manifest:
     split_unit = content.get("split_unit", "patient")
     check_parts(parts, places, split_unit if study.data.split_unit == split_unit else "patient")
     return Manifest(folder, study.task, dict(study.labels), split_unit, **parts, places=places, digest=digest)
+
+
+def read_content(folder: Path) -> dict[str, object]:
+    """Read the dataset.json of a data folder as plain values, without a study that it should fit.
+
+    Raises:
+        DataError: The file is missing, unreadable or not JSON; a key is unknown, twice there or missing.
+    """
+    return _read(folder)[0]
 
 
 def _read(folder: Path) -> tuple[dict[str, object], str]:
@@ -92,6 +100,7 @@ def _read(folder: Path) -> tuple[dict[str, object], str]:
         raise DataError(f"{FILE_NAME} must be JSON in UTF-8, not something else; write it anew") from None
     if not isinstance(content, dict):
         raise DataError(f"{FILE_NAME} must hold an object, not a {type(content).__name__}; start it with a brace")
+    _check_keys(content)
     return content, hashlib.sha256(raw).hexdigest()
 
 

@@ -20,12 +20,12 @@ __all__ = ["Part", "SiteData", "load_site_data"]
 
 @dataclass(frozen=True)
 class SiteData:
-    """The three parts of a site's data, opened from the cache, and the manifest they come from."""
+    """The three parts of a site's data, opened from the cache, and the manifest they come from if they do."""
 
-    manifest: Manifest
     training: Part
     validation: Part
     test: Part
+    manifest: Manifest | None = None
 
 
 def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bool = True) -> SiteData:
@@ -43,7 +43,7 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
     """
     manifest = read_manifest(folder, study)
     prepare = partial(_prepared_cases, manifest, study, has_progress)
-    return SiteData(manifest, **load_or_prepare(cache_dir, fingerprint(manifest, study), prepare))
+    return SiteData(**load_or_prepare(cache_dir, fingerprint(manifest, study), prepare), manifest=manifest)
 
 
 def _prepared_cases(manifest: Manifest, study: Study, has_progress: bool) -> Iterator[tuple[str, PreparedCase]]:

@@ -10,10 +10,10 @@ from pathlib import Path
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import SiloFLError
 from silofl.federation.course import Answers, Course, settled_answers
-from silofl.federation.message import Message
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
+from silofl.methods.part import Message
 from silofl.site import Site
 from silofl.study import Study
 
@@ -49,7 +49,7 @@ def run_alone(
     with kept.locked():
         try:
             run = f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-            server = kept.load(pretrained) or ServerRounds.start(study, run, list(sites), pretrained)
-            Course(server, kept, ask, lambda sentence: None).run()
+            server = kept.load(pretrained) or ServerRounds.start(study, run, sites, pretrained)
+            kept.finish(server, Course(server, ask, lambda: kept.save(server)).run())
         except (SiloFLError, OSError) as error:
             kept.write_failure(str(error))

@@ -1,7 +1,7 @@
-"""A study's whole course at the server: rounds, choice of the best one, its test; the network is a function.
+"""The course of a study, on one page: its rounds, the choice of the best one, its test; the network is a function.
 
-The course asks the sites through ``ask``, whatever is between it and them: NVFlare in a federation, nothing at all in
-a simulation within one process. So both go the same way and come to the same weights.
+Whatever is between server and sites - NVFlare, nothing at all in one process, a counter of bytes, a test - is a
+`Network`. So all of them go the same way and come to the same weights.
 """
 
 from __future__ import annotations
@@ -10,15 +10,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any
 
 from silofl.errors import AggregationError
 from silofl.federation.ledger import Round
-from silofl.federation.message import Message, check_score, check_super_score
-from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
-from silofl.federation.super_rounds import SuperRounds
+from silofl.methods.part import AFTER, BEFORE, END, INSTEAD, TRAIN, VALIDATE, Exchange, Message, Replies
+from silofl.training.site_score import SiteScore
 
 
 @dataclass(frozen=True)
@@ -30,177 +27,142 @@ class Answers:
     late: list[str]
 
 
+Network = Callable[[str, Mapping[str, Message]], Answers]
+
+
+@dataclass(frozen=True)
+class Tests:
+    """The test score of each site that has one, and why others have none."""
+
+    scores: dict[str, SiteScore]
+    missing: dict[str, str]
+
+
 @dataclass(frozen=True)
 class Course:
     """One study's course.
 
     Attributes:
         server: The run so far.
-        folder: Where it is written down after every round.
-        ask: Sends a task to each site of a dictionary and returns what came of it.
+        ask: The network: sends a task to each site of a dictionary and returns what came of it.
+        save: Writes the run down; called after every round.
         warn: Takes a sentence for the log.
         is_aborted: Says whether the run is being ended from outside.
     """
 
     server: ServerRounds
-    folder: RunFolder
-    ask: Callable[[str, Mapping[str, Message]], Answers]
-    warn: Callable[[str], None]
+    ask: Network
+    save: Callable[[], None] = lambda: None
+    warn: Callable[[str], None] = lambda sentence: None
     is_aborted: Callable[[], bool] = lambda: False
 
-    def run(self) -> None:
+    def run(self) -> Tests | None:
         """Carry out all rounds that are left, the choice of the best one, and its test.
+
+        Returns:
+            The test; None where the run was ended from outside.
 
         Raises:
             AggregationError: A round had fewer answers than the study asks for.
         """
         server, study = self.server, self.server.study
-        while server.finished_rounds < study.training_rounds and not self.is_aborted():
-            self._train_round()
-            self.folder.save(server)
-        if not self.is_aborted() and not server.has_validated:
-            tasks = {site: server.evaluation_task(site, server.finished_rounds) for site in server.models}
-            validation, _ = self._scores("validate", tasks, partial(check_score, part="validation"))
-            server.note_validation(validation)
-            self.folder.save(server)
-        if study.recipe.has_selector:
-            self._finish_together()
-        elif not self.is_aborted():
-            tasks = {site: server.evaluation_task(site, server.reported_round()) for site in server.models}
-            self.folder.finish(server, *self._scores("test", tasks, partial(check_score, part="test")))
+        while server.finished_rounds < study.total_rounds and not self.is_aborted():
+            if server.finished_rounds == study.training_rounds:
+                self._validate()
+            self.run_round()
+            self.save()
+        if self.is_aborted():
+            return None
+        self._validate()
+        for exchange in server.asks(END, server.finished_rounds):
+            self._exchange(exchange)
+        number = server.reported_round
+        return self._evaluate(Exchange(server.test_task, number, is_needed=False, models_round=number))
 
-    def _finish_together(self) -> None:
-        """Give every site all models, let the selector learn the best ones if it does, tune the threshold, test."""
-        server, together = self.server, SuperRounds(self.server)
-        while server.finished_rounds < server.study.total_rounds and not self.is_aborted():
-            self._assemble(together, has_selector=False)
-            self._selector_round()
-            self.folder.save(server)
+    def run_round(self) -> None:
+        """Carry out the next round: what parts ask first, the training, and what parts ask after it."""
+        started, number, server = time.monotonic(), self.server.finished_rounds + 1, self.server
+        record = Round(number, datetime.now(UTC).isoformat(timespec="seconds"), sorted(server.sites))
+        is_training = number <= server.study.training_rounds
+        training = [Exchange(TRAIN, number, models_round=number - 1)]
+        main = training if is_training else server.asks(INSTEAD, number)
+        for exchange in server.asks(BEFORE, number):
+            self._exchange(exchange, record)
+        replies = [self._exchange(exchange, record) for exchange in main]
+        for exchange in server.asks(AFTER, number) if is_training else ():
+            self._exchange(exchange, record)
         if self.is_aborted():
             return
-        if not server.study.recipe.learns_best_model:
-            self._assemble(together)
-        tasks = {site: together.task(site) for site in server.models}
-        check = partial(check_super_score, num_thresholds=len(together.thresholds))
-        self.folder.finish(server, *self._scores("test_super_model", tasks, check), together)
+        server.close(record, replies[-1])
+        record.seconds = round(time.monotonic() - started, 3)
 
-    def _assemble(self, together: SuperRounds, has_selector: bool = True) -> None:
-        """Send all models to the sites that do not hold them yet."""
-        models = self.server.models
-        tasks = {site: together.task(site, has_selector) for site in models if site not in together.holders}
-        if tasks:
-            together.note_assembled(self.ask("assemble", tasks).given)
-            for reason in together.refused.values():
+    def _exchange(self, exchange: Exchange, record: Round | None = None) -> Replies:
+        """Send a task to each site, let the parts take in the answers that fit, and write all others down.
+
+        Raises:
+            AggregationError: The exchange is needed, and fewer sites answered than the study asks for.
+        """
+        server = self.server
+        sent = {site: server.task(site, exchange) for site in exchange.sites or server.sites}
+        answers = self.ask(exchange.task, sent)
+        if self.is_aborted():
+            return Replies({})
+        accepted, refused, withheld = {}, {}, {}
+        for site in sorted(answers.given):
+            try:
+                withheld[site] = server.check(site, exchange, answers.given[site])
+                accepted[site] = answers.given[site]
+            except AggregationError as error:
+                refused[site] = str(error)
+        replies = Replies(accepted, refused, answers.failed | dict.fromkeys(answers.late, "no answer in time"))
+        if exchange.is_needed and record:
+            record.late, record.failed = sorted({*record.late, *answers.late}), record.failed | answers.failed
+            record.refused |= refused
+            record.withheld |= {site: names for site, names in withheld.items() if names}
+            for reason in refused.values():
                 self.warn(reason)
+            record.require(len(accepted), server.study.federation.min_sites)
+        server.merge(exchange, replies)
+        if record:
+            record.add_traffic(sent, accepted)
+        if not exchange.is_needed:
+            self._write_notes(exchange, record)
+        return replies
 
-    def _scores(
-        self,
-        task: str,
-        tasks: Mapping[str, Message],
-        check: Callable[[str, dict[str, Any]], dict[str, Any] | None],
-    ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-        """Return the sites' scores that pass the check, and why others gave none."""
-        answers = self.ask(task, tasks)
+    def _write_notes(self, exchange: Exchange, record: Round | None) -> None:
+        """Write down what the part whose exchange it was has to say of it."""
+        notes = [note for part in self.server.parts.values() for note in part.notes(exchange)]
+        for note in notes:
+            self.warn(note)
+        if record:
+            record.notes += notes
+
+    def _validate(self) -> None:
+        """Validate the last models that were trained, unless that came with the task of a round after them.
+
+        A round's models are validated with the next round's training task, which brings them to the sites anyway.
+        """
+        number = self.server.finished_rounds
+        if not self.is_aborted() and not self.server.has_validated:
+            tests = self._evaluate(Exchange(VALIDATE, number, is_needed=False, models_round=number))
+            self.server.take_validation(tests.scores)
+            self.save()
+
+    def _evaluate(self, exchange: Exchange) -> Tests:
+        """Return the sites' scores of the models of a finished round."""
+        server = self.server
+        answers = self.ask(exchange.task, {site: server.task(site, exchange) for site in server.sites})
         scores, missing = {}, answers.failed | dict.fromkeys(answers.late, "no answer in time")
         for site, answer in answers.given.items():
             try:
-                scores[site] = check(site, meta=answer.meta)
+                scores[site] = server.score(site, exchange, answer)
             except AggregationError as error:
                 missing[site] = str(error)
-        return {site: score for site, score in scores.items() if score is not None}, missing
-
-    def _new_record(self) -> Round:
-        started_at = datetime.now(UTC).isoformat(timespec="seconds")
-        return Round(self.server.finished_rounds + 1, started_at, sorted(self.server.models))
-
-    def _train_round(self) -> None:
-        started, record, server = time.monotonic(), self._new_record(), self.server
-        self._share_statistics(record)
-        sent = {site: server.train_task(site) for site in record.asked}
-        accepted = self._exchange("train", sent, record, server.accept)
-        if accepted is None:
-            return
-        server.finish_round(record, accepted)
-        for step in range(2, server.selector_steps + 1):
-            self._selector_step(record, step)
-        record.seconds = round(time.monotonic() - started, 3)
-
-    def _share_statistics(self, record: Round) -> None:
-        """Ask sites for the statistics that are wanted before a round; none that fails keeps the round from running."""
-        sent = self.server.statistics_tasks()
-        if not sent:
-            return
-        answers = self.ask("statistics", sent)
-        failed = answers.failed | dict.fromkeys(answers.late, "no answer in time")
-        self.server.note_statistics(record, answers.given, failed)
-        record.add_traffic(sent, answers.given)
-        for note in record.notes:
-            self.warn(note)
-
-    def _selector_round(self) -> None:
-        """Carry out an extra round, in which the selector alone learns."""
-        started, record = time.monotonic(), self._new_record()
-        accepted = None
-        for step in range(1, self.server.study.recipe.selector_steps + 1):
-            accepted = self._selector_step(record, step)
-        if accepted is None:
-            return
-        self.server.finish_selector_round(record, accepted)
-        record.seconds = round(time.monotonic() - started, 3)
-
-    def _selector_step(self, record: Round, step: int) -> dict[str, Message] | None:
-        sent = {site: self.server.selector_task(site, step) for site in record.asked}
-        accepted = self._exchange("selector", sent, record, self.server.accept_selector)
-        if accepted is not None:
-            self.server.step_selector(accepted)
-        return accepted
-
-    def _exchange(
-        self,
-        task: str,
-        sent: Mapping[str, Message],
-        record: Round,
-        accept: Callable[[str, Message, Message], None],
-    ) -> dict[str, Message] | None:
-        """Send a task to each site, return the answers that fit what was sent, and note all others in the record.
-
-        Returns:
-            None where the run is being aborted.
-
-        Raises:
-            AggregationError: Fewer sites answered than the study asks for.
-        """
-        answers = self.ask(task, sent)
-        if self.is_aborted():
-            return None
-        record.late, record.failed = sorted({*record.late, *answers.late}), record.failed | answers.failed
-        accepted = {}
-        for site in sorted(answers.given):
-            try:
-                accept(site, sent[site], answers.given[site])
-                accepted[site] = answers.given[site]
-            except AggregationError as error:
-                record.refused[site] = str(error)
-                self.warn(str(error))
-        wanted = self.server.study.federation.min_sites
-        if len(accepted) < wanted:
-            reasons = {**record.failed, **record.refused, **dict.fromkeys(record.late, "no answer in time")}
-            raise AggregationError(
-                f"round {record.round} must have answers of at least {wanted} sites, "
-                f"not {len(accepted)}: {_together(reasons)}"
-            )
-        record.add_traffic(sent, accepted)
-        return accepted
+        return Tests({site: score for site, score in scores.items() if score is not None}, missing)
 
 
 def settled_answers(given: Mapping[str, Message], late: list[str]) -> Answers:
-    """Return answers in the order of site names, those of sites that could not do the task told apart."""
+    """Return answers in the order of site names, without those of sites that could not do the task."""
     settled = dict(sorted(given.items()))
     failed = {site: str(answer.meta["error"]) for site, answer in settled.items() if "error" in answer.meta}
     return Answers({site: answer for site, answer in settled.items() if site not in failed}, failed, sorted(late))
-
-
-def _together(reasons: Mapping[str, str]) -> str:
-    """Return the sites' reasons, each said once."""
-    sites = {reason: [site for site in reasons if reasons[site] == reason] for reason in reasons.values()}
-    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in sites.items())

@@ -5,6 +5,7 @@ A site's privacy officer reads the records; they are made from the very message 
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 from dataclasses import dataclass
@@ -13,25 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.federation.message import Message
-from silofl.federation.selector import is_selectors
-from silofl.models.members import Members, role_of
-from silofl.models.parts import AMPLITUDE
+from silofl.errors import ConfigError
+from silofl.methods.part import Kind, Message
+from silofl.methods.parts import kind_of, kinds
+from silofl.models.roles import role_of
 from silofl.site import Site
 from silofl.study import Study
 
 NUMBERS, UNKNOWN = "numbers", "unknown"
-PURPOSES = {
-    "weights": "what the round's training changed in the model's weights; they are mixed with other sites'",
-    "batchnorm": "what the round's training changed in BatchNorm, which holds means over the site's images",
-    "amplitude": "the mean frequency amplitude of the training images, sent once so that all sites normalise alike",
-    "statistics": "means and variances of the model's features over the training images, to compare sites by",
-    "selector": "what the selector learnt, which tells the sites' images apart",
-    NUMBERS: "counts, losses and scores; no case is named",
-    UNKNOWN: "not a part of the study's model",
-}
-# Both are means over the images themselves: of few images they would show them.
-OF_IMAGES = ("amplitude", "statistics")
+# What is of no part: the counts and scores beside the arrays, and whatever no part of the study knows.
+OTHERS = {NUMBERS: "counts, losses and scores; no case is named", UNKNOWN: "not a part of the study's model"}
 
 
 @dataclass(frozen=True)
@@ -39,35 +31,41 @@ class Gate:
     """What a site lets out in one study.
 
     Attributes:
-        weights: Names of the study's models, without BatchNorm.
-        batchnorm: Names of their BatchNorm parameters and statistics.
-        allowed: Kinds of arrays that may leave.
-        min_examples: Training examples that an amplitude or statistics must come from.
+        kinds: All that the study's parts send.
+        allowed: Names of the kinds that may leave.
+        min_examples: Training examples that a mean over the images must come from.
     """
 
-    weights: frozenset[str]
-    batchnorm: frozenset[str]
+    kinds: tuple[Kind, ...]
     allowed: frozenset[str]
     min_examples: int
 
     @classmethod
     def of(cls, study: Study, site: Site) -> Gate:
-        """Return what the site's settings and the study together allow."""
-        members = Members.build(study, None)
-        batchnorm = frozenset(members.batchnorm_names())
+        """Return what the site's settings and the study together allow.
+
+        Raises:
+            ConfigError: A part of the study cannot be loaded.
+        """
+        sent = tuple(kinds(study))
+        known = {kind.name for kind in sent}
+        names = known if site.may_leave is None else set(site.may_leave)
+        for name in names - known:
+            # Kinds of other studies may be listed too; a name that is nearly one of this study's is a slip.
+            if close := difflib.get_close_matches(name, known, n=1, cutoff=0.8):
+                raise ConfigError(f"may_leave of site.yaml must name kinds of arrays, not {name!r}; write {close[0]!r}")
         stays = {"batchnorm"} if study.recipe.stays_home == "batchnorm" else set()
-        return cls(
-            frozenset(members.state()) - batchnorm, batchnorm, frozenset(site.may_leave) - stays, site.min_examples
-        )
+        # Not even a site that names it lets out what no part knows.
+        return cls(sent, frozenset(names - stays - {UNKNOWN}), site.min_examples)
 
     def kind(self, name: str) -> str:
-        """Return the kind of an array by its name: a key of ``PURPOSES``."""
-        if is_selectors(name):
-            return "selector"
-        if role_of(name) == "statistics":
-            return "statistics"
-        known = {"amplitude": {AMPLITUDE}, "batchnorm": self.batchnorm, "weights": self.weights}
-        return next((kind for kind, names in known.items() if name in names), UNKNOWN)
+        """Return the kind of an array by its name on the wire."""
+        known = kind_of(self.kinds, role_of(name), name.removeprefix(f"{role_of(name)}/"))
+        return known.name if known else UNKNOWN
+
+    def purpose(self, kind: str) -> str:
+        """Return what people are told of a kind."""
+        return next((known.purpose for known in self.kinds if known.name == kind), OTHERS.get(kind, OTHERS[UNKNOWN]))
 
     def refusal(self, message: Message) -> str | None:
         """Return why an answer must not leave, as a sentence for the server; None where it may."""
@@ -80,7 +78,7 @@ class Gate:
                 f"held {len(names[kind])} such arrays, the first {names[kind][0]!r}: change the study, or ask the site"
             )
         examples = message.meta.get("num_examples")
-        few = [kind for kind in OF_IMAGES if kind in names]
+        few = [kind.name for kind in self.kinds if kind.is_of_images and kind.name in names]
         if few and examples is not None and examples < self.min_examples:
             return f"the site lets {few[0]} leave only from {self.min_examples} training examples or more; it has fewer"
         return None
@@ -98,7 +96,7 @@ class Gate:
         records = [facts | self._of_array(name, np.asarray(array)) for name, array in message.arrays.items()]
         # NaN as a word: other programs cannot read it as a number.
         values = json.loads(json.dumps(message.meta, default=str), parse_constant=str)
-        return [*records, facts | {"name": NUMBERS, "kind": NUMBERS, "values": values, "purpose": PURPOSES[NUMBERS]}]
+        return [*records, facts | {"name": NUMBERS, "kind": NUMBERS, "values": values, "purpose": OTHERS[NUMBERS]}]
 
     def _of_array(self, name: str, array: NDArray) -> dict[str, Any]:
         kind = self.kind(name)
@@ -109,5 +107,5 @@ class Gate:
             "dtype": str(array.dtype),
             "bytes": array.nbytes,
             "sha256": hashlib.sha256(array.tobytes()).hexdigest(),
-            "purpose": PURPOSES[kind],
+            "purpose": self.purpose(kind),
         }

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from silofl.federation.egress import PURPOSES
 from silofl.files import write_text
 
 LOCK = "lock"
@@ -34,17 +33,20 @@ class Sum:
         rounds: Numbers of their rounds.
         count: How many.
         size: Bytes of their arrays.
+        purpose: What people are told of the kind.
     """
 
     rounds: set[int] = field(default_factory=set)
     count: int = 0
     size: int = 0
+    purpose: str = ""
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Take in one more record."""
         self.rounds |= {record["round"]} - {None}
         self.count += 1
         self.size += record.get("bytes", 0)
+        self.purpose = record["purpose"]
 
     def span(self) -> str:
         """Return the first and the last round."""
@@ -102,5 +104,5 @@ def _whole_records(path: Path) -> list[dict[str, Any]]:
 
 
 def _row(is_refused: bool, task: str, kind: str, total: Sum) -> str:
-    cells = ("refused" if is_refused else "left", task, kind, PURPOSES[kind], total.span(), total.count, total.size)
+    cells = ("refused" if is_refused else "left", task, kind, total.purpose, total.span(), total.count, total.size)
     return "| " + " | ".join(str(cell) for cell in cells) + " |\n"

@@ -5,12 +5,18 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from silofl.federation.message import Message
+from silofl.errors import AggregationError
+from silofl.methods.part import Message
+from silofl.schema import plain, read, read_list
+from silofl.training.site_score import SiteScore
+
+FILE = "ledger.json"
 
 
 @dataclass
@@ -28,9 +34,9 @@ class Round:
         withheld: Site -> names that the site's policy kept back.
         weights: Site -> the weights it listens with, by site.
         examples: Site -> training examples.
-        metrics: Site -> loss and drift of its training in this round.
-        validation: Site -> value, num_cases, num_excluded of the model that this round made.
-        drift: Mean over sites of the mean squared distance to the round's start (HarmoFL, Eq. 9).
+        metrics: Site -> losses of its training in this round, and what else was measured in it.
+        validation: Site -> its score of the model that this round made.
+        drift: Mean over sites of the mean squared distance to the round's start; None where it is not measured.
         bytes_to: Site -> bytes of the arrays sent to it.
         bytes_from: Site -> bytes of the arrays received from it.
         seconds: Wall time of the round at the server.
@@ -48,7 +54,7 @@ class Round:
     weights: dict[str, dict[str, float]] = field(default_factory=dict)
     examples: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-    validation: dict[str, dict[str, Any]] = field(default_factory=dict)
+    validation: Mapping[str, SiteScore] = field(default_factory=dict)
     drift: float | None = None
     bytes_to: dict[str, int] = field(default_factory=dict)
     bytes_from: dict[str, int] = field(default_factory=dict)
@@ -63,7 +69,7 @@ class Round:
     @property
     def rank(self) -> tuple[int, float] | None:
         """What rounds are compared by: sites that validated, then their mean; None without validation."""
-        values = [score["value"] for score in self.validation.values() if score["value"] is not None]
+        values = [score.value for score in self.validation.values() if score.value is not None]
         return (len(values), float(np.mean(values))) if values else None
 
     def add_traffic(self, sent: Mapping[str, Message], received: Mapping[str, Message]) -> None:
@@ -72,33 +78,64 @@ class Round:
             for site, message in messages.items():
                 total[site] = total.get(site, 0) + message.num_bytes
 
+    def require(self, num_answers: int, wanted: int) -> None:
+        """Refuse a round with fewer answers than the study asks for.
+
+        Raises:
+            AggregationError: Names the round and each site's reason, each said once.
+        """
+        if num_answers >= wanted:
+            return
+        reasons = self.failed | self.refused | dict.fromkeys(self.late, "no answer in time")
+        sites = {reason: [site for site in reasons if reasons[site] == reason] for reason in reasons.values()}
+        listed = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in sites.items())
+        raise AggregationError(
+            f"round {self.round} must have answers of at least {wanted} sites, not {num_answers}: {listed}"
+        )
+
     def close(self, weights: np.ndarray, examples: dict[str, int], metrics: dict[str, dict[str, float]]) -> None:
         """Write down what a round came to; sites in the order of the weights' rows."""
         self.answered = list(examples)
         self.examples, self.metrics = examples, metrics
         rows = zip(self.answered, weights.tolist(), strict=True)
         self.weights = {site: dict(zip(self.answered, row, strict=True)) for site, row in rows}
-        self.drift = float(np.mean([values["drift"] for values in metrics.values()]))
+        drifts = [values["drift"] for values in metrics.values() if "drift" in values]
+        self.drift = float(np.mean(drifts)) if drifts else None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return asdict(self)
+        return plain(self)
 
     @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> Round:
-        """Return the record that `as_dict` described."""
-        return cls(**{f.name: record[f.name] for f in fields(cls) if f.name in record})
+    def from_dict(cls, record: object, where: str = FILE) -> Round:
+        """Return the record that `as_dict` described; the errors of `silofl.schema.read`."""
+        return read(cls, record, where)
 
 
-def metrics_csv(ledger: Sequence[Round], metric: str, tested_round: int, tests: dict[str, dict[str, Any]]) -> str:
-    """Return the table of all scores: round, site, part, metric, value."""
+def read_ledger(folder: Path) -> list[Round] | None:
+    """Return the finished rounds in a run's folder; None where there is no ledger yet.
+
+    Raises:
+        ConfigError: The file cannot be read, or is not what this version of silofl writes.
+    """
+    return read_list(Round, folder / FILE)
+
+
+def metrics_csv(ledger: Sequence[Round], metric: str, tested_round: int, tests: Mapping[str, float | None]) -> str:
+    """Return the table of all scores: round, site, part, metric, value.
+
+    Args:
+        ledger: The finished rounds.
+        metric: The study's.
+        tested_round: The round whose models were tested.
+        tests: Site -> value on its test data.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("round", "site", "part", "metric", "value"))
     for record in ledger:
         writer.writerows(_rows(record, metric))
-    for site, score in sorted(tests.items()):
-        writer.writerow((tested_round, site, "test", metric, score["value"]))
+    writer.writerows((tested_round, site, "test", metric, value) for site, value in sorted(tests.items()))
     return text.getvalue()
 
 
@@ -107,4 +144,4 @@ def _rows(record: Round, metric: str) -> Iterator[tuple[int, str, str, str, floa
         for name, value in values.items():
             yield record.round, site, "training", name, value
     for site, score in record.validation.items():
-        yield record.round, site, "validation", metric, score["value"]
+        yield record.round, site, "validation", metric, score.value

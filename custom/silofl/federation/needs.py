@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from silofl.models.members import Members
-from silofl.models.selector import build_selector
+from silofl.methods.parts import start_parts
+from silofl.models.networks import build_models
 from silofl.study import Study
 
 GIB = 1 << 30
@@ -18,39 +18,39 @@ SERVER_COPIES = 5
 
 
 def models_bytes(study: Study) -> int:
-    """Return the bytes of the task models that a site trains side by side."""
-    return sum(value.nbytes for value in Members.build(study, None).state().values())
+    """Return the bytes of the models that a site trains side by side."""
+    models = build_models(study, None).values()
+    return sum(value.nbytes for model in models for value in model.state_dict().values())
 
 
-def selector_bytes(study: Study, num_sites: int) -> int:
-    """Return the bytes of the study's selector; 0 where it has none."""
-    if not study.recipe.has_selector:
-        return 0
-    return sum(value.nbytes for value in build_selector(study, num_sites, study.seed).state_dict().values())
+def beside_bytes(study: Study, num_sites: int) -> int:
+    """Return the bytes of what learns beside the models; 0 where nothing does."""
+    sites = [f"site-{number}" for number in range(1, num_sites + 1)]
+    return sum(part.num_bytes for part in start_parts(study, sites, {}).values())
 
 
 def site_disk_bytes(study: Study, num_sites: int) -> int:
     """Return what a site's state takes: its kept rounds with their optimisers, and the super model."""
-    models, selector = models_bytes(study), selector_bytes(study, num_sites)
-    kept = KEPT_ROUNDS * (1 + OPTIMIZER) * (models + selector)
-    return kept + models * (num_sites + 1) + selector
+    models, beside = models_bytes(study), beside_bytes(study, num_sites)
+    kept = KEPT_ROUNDS * (1 + OPTIMIZER) * (models + beside)
+    return kept + models * (num_sites + 1) + beside
 
 
 def site_memory_bytes(study: Study) -> int:
     """Return about what a training process takes without images: models, gradients, optimiser, received and sent."""
-    return PROCESSES_BYTES + (1 + 1 + OPTIMIZER + 2) * (models_bytes(study) + selector_bytes(study, 2))
+    return PROCESSES_BYTES + (1 + 1 + OPTIMIZER + 2) * (models_bytes(study) + beside_bytes(study, 2))
 
 
 def server_memory_bytes(study: Study, num_sites: int) -> int:
     """Return about what the server takes for all sites at once."""
-    models, selector = models_bytes(study), selector_bytes(study, num_sites)
-    # One selector and its two moments, and for each site one on the way there and one on the way back.
-    return PROCESSES_BYTES + SERVER_COPIES * num_sites * models + (1 + OPTIMIZER + 2 * num_sites) * selector
+    models, beside = models_bytes(study), beside_bytes(study, num_sites)
+    # One of it with its two moments, and for each site one on the way there and one on the way back.
+    return PROCESSES_BYTES + SERVER_COPIES * num_sites * models + (1 + OPTIMIZER + 2 * num_sites) * beside
 
 
 def server_disk_bytes(study: Study, num_sites: int) -> int:
     """Return about what the server writes: two checkpoints of the last and the best models, and the super model."""
-    models, selector = models_bytes(study), selector_bytes(study, num_sites)
-    kinds = 1 if study.recipe.mixing == "shared" and not study.recipe.extra_rounds else num_sites
-    checkpoint = 2 * (kinds * models + (1 + OPTIMIZER) * selector)
-    return 2 * checkpoint + kinds * models + selector
+    models, beside = models_bytes(study), beside_bytes(study, num_sites)
+    kinds = 1 if study.recipe.mixing is None and not study.recipe.extra_rounds else num_sites
+    checkpoint = 2 * (kinds * models + (1 + OPTIMIZER) * beside)
+    return 2 * checkpoint + kinds * models + beside

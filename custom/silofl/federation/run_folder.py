@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import yaml
 
-from silofl import __version__
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import ConfigError
-from silofl.federation.ledger import Round, metrics_csv
-from silofl.federation.server import Models, ServerRounds
-from silofl.federation.super_rounds import SuperRounds, single_contents
+from silofl.federation.checkpoint import checkpoint, restored
+from silofl.federation.course import Tests
+from silofl.federation.ledger import metrics_csv
+from silofl.federation.outcome import finished_results, without_numbers
+from silofl.federation.server import ServerRounds
 from silofl.files import held, load_tensors, save_tensors, write_json, write_text
-from silofl.inference.directory import FOLDER as SUPER_MODEL
-from silofl.inference.directory import plain_study
-from silofl.inference.directory import write as write_super_model
+from silofl.inference import directory
+from silofl.methods.model import saved_beside
+from silofl.methods.part import Part
 from silofl.models import build_plain_model
-from silofl.models.parts import AMPLITUDE, home_names
+from silofl.models.names import home_names
 from silofl.study import Study
-from silofl.training.metrics import pooled_score
+from silofl.training.site_score import SiteScore
 
-RESULTS = ("results.json", "ledger.json", "weights.json", "metrics.csv", "model", SUPER_MODEL)
-IS_FIXED = "input_norm.is_fixed"
+# What a run came to, without its checkpoint; the parts' own files are JSON too.
+RESULTS = ("*.json", "metrics.csv", "model", directory.FOLDER)
 
 
 class RunFolder:
@@ -53,178 +53,72 @@ class RunFolder:
         if not path.is_file():
             return None
         try:
-            return ServerRounds.restore(self.study, load_tensors(path), pretrained)
+            return restored(self.study, load_tensors(path), pretrained)
+        except ConfigError:
+            raise
         except Exception:  # whatever torch and json raise on broken bytes
             raise ConfigError(f"{path} must be a whole checkpoint; it is broken: restore it or start anew") from None
 
     def save(self, server: ServerRounds) -> None:
         """Write the checkpoint, then what people read: ledger and metrics."""
-        save_tensors(self.path / "checkpoint.pt", server.state())
+        save_tensors(self.path / "checkpoint.pt", checkpoint(server))
         write_json(self.path / "ledger.json", [record.as_dict() for record in server.ledger])
-        if server.similarity is not None:
-            write_json(self.path / "weights.json", server.similarity.history)
+        for part in server.parts.values():
+            for name, values in part.files().items():
+                write_json(self.path / name, values)
         self._write_metrics(server, {})
 
-    def finish(
-        self,
-        server: ServerRounds,
-        tests: Mapping[str, dict[str, Any]],
-        missing: Mapping[str, str] | None = None,
-        together: SuperRounds | None = None,
-    ) -> None:
-        """Write the models and, last of all, the result.
+    def finish(self, server: ServerRounds, tests: Tests | None) -> None:
+        """Write the models and, last of all, the result; nothing of a run that was ended from outside.
 
         Args:
             server: The run after its last round.
-            tests: The test score of each site that has one.
-            missing: Why other sites have none.
-            together: The super model with its selector, of a study that has one.
+            tests: What the sites' tests came to.
         """
-        self._write_metrics(server, tests)
-        if together is None:
-            self._save_models("last", server, server.models)
-            self._save_models("best", server, server.reported_models())
-            write_text(self.path / "model" / "study.yaml", yaml.safe_dump(plain_study(self.study), sort_keys=False))
-            write_text(self.path / "model" / "README.md", _model_readme(self.study, server))
-        contents = together.contents() if together else single_contents(server)
+        if tests is None:
+            return
+        self._write_metrics(server, tests.scores)
+        self._save_models("last", server, server.parts)
+        self._save_models("best", server, server.reported_parts())
+        contents = next((made for part in server.reported_parts().values() if (made := part.contents(server))), None)
         if contents is not None:
-            write_super_model(self.path / SUPER_MODEL, contents)
-        write_json(self.path / "results.json", results(server, tests, missing or {}) | _super_results(together, tests))
+            directory.write(self.path / directory.FOLDER, contents)
+        write_json(self.path / "results.json", finished_results(server, tests).as_dict())
 
     def write_failure(self, reason: str) -> None:
         """Write a result that says why there is none."""
-        nothing = dict.fromkeys(("best_round", "model", "mean", "spread", "pooled"))
-        values = _description(self.study) | {"status": "FAILED", "reasons": [reason], "sites": {}} | nothing
-        write_json(self.path / "results.json", values)
+        write_json(self.path / "results.json", without_numbers(self.study, "FAILED", [reason]).as_dict())
 
     def copy_results(self, target: Path) -> None:
         """Copy what the run came to, without its checkpoint, to a folder elsewhere; the same folder is left alone."""
         if target.resolve() == self.path.resolve():
             return
-        for name in RESULTS:
-            if (self.path / name).is_dir():
-                shutil.copytree(self.path / name, target / name, dirs_exist_ok=True)
-            elif (self.path / name).is_file():
+        for path in [path for pattern in RESULTS for path in self.path.glob(pattern)]:
+            if path.is_dir():
+                shutil.copytree(path, target / path.name, dirs_exist_ok=True)
+            else:
                 target.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(self.path / name, target / name)
+                shutil.copy2(path, target / path.name)
 
-    def _write_metrics(self, server: ServerRounds, tests: Mapping[str, dict[str, Any]]) -> None:
-        text = metrics_csv(server.ledger, self.study.metric, server.reported_round(), dict(tests))
+    def _write_metrics(self, server: ServerRounds, tests: Mapping[str, SiteScore]) -> None:
+        values = {site: score.value for site, score in tests.items()}
+        text = metrics_csv(server.ledger, self.study.metric, server.reported_round, values)
         write_text(self.path / "metrics.csv", text)
 
-    def _save_models(self, name: str, server: ServerRounds, models: Models) -> None:
-        """Save one file where all sites have the same model, else one a site."""
-        arrays = next(iter(models.values()))
-        is_shared = all(other.get(key) is array for other in models.values() for key, array in arrays.items())
-        named = {name: arrays} if is_shared else {f"{name}-{site}": own for site, own in models.items()}
-        for file, own in named.items():
-            if own:
-                save_tensors(self.path / "model" / f"{file}.pt", _state_dict(own, server.amplitude))
-
-
-def results(server: ServerRounds, tests: Mapping[str, dict[str, Any]], missing: Mapping[str, str]) -> dict[str, Any]:
-    """Return a finished run's result: one value a site, their mean, and the mean over all cases together."""
-    number = server.reported_round()
-    values = {site: tests[site]["value"] if site in tests else None for site in server.models}
-    known = [value for value in values.values() if value is not None]
-    reasons = _shortcomings(server, tests, missing)
-    return _description(server.study) | {
-        "status": "INCOMPLETE" if reasons else "COMPLETE",
-        "reasons": reasons,
-        "run": server.run,
-        "best_round": number,
-        "model": _chosen(server),
-        "sites": values,
-        "mean": float(np.mean(known)) if known else None,
-        "spread": float(np.std(known)) if known else None,
-        "pooled": pooled_score(list(tests.values()), server.study.metric),
-        "cases": {site: score["num_cases"] for site, score in tests.items()},
-        "excluded_cases": {site: score["num_excluded"] for site, score in tests.items()},
-        "by_label": {site: _named(server.study, score.get("labels") or {}) for site, score in tests.items()},
-        **_classification_results(server.study, tests),
-        "validation": server.ledger[number - 1].validation,
-    }
-
-
-def _classification_results(study: Study, tests: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the other metrics of each site, and its test cases by class."""
-    if study.task != "classification":
-        return {}
-    return {
-        "also": {site: score.get("also") or {} for site, score in tests.items()},
-        "label_cases": {site: _named(study, score.get("label_cases") or {}) for site, score in tests.items()},
-    }
-
-
-def _named(study: Study, by_label: Mapping[str, float]) -> dict[str, float]:
-    """Return values by label under the labels' names."""
-    names = {"0": "background"} | {str(number): name for number, name in study.labels.items()}
-    return {names.get(label, label): value for label, value in by_label.items()}
-
-
-def _super_results(together: SuperRounds | None, tests: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return what a super model's result says more: the value of each model, whom the selector chose, by threshold."""
-    if together is None:
-        return {}
-    selector = together.server.reported_selector()
-    return {
-        "models": {site: test["models"] for site, test in tests.items()},
-        "choices": {site: test["choices"] for site, test in tests.items()},
-        "selector": {"outputs": list(selector.outputs)}
-        | {unit: {site: test["selector"][unit] for site, test in tests.items()} for unit in ("cases", "slices")},
-        "threshold": together.threshold,
-        "threshold_without": together.refused,
-        "by_threshold": _by_threshold(together.thresholds, [test["by_threshold"] for test in tests.values()]),
-    }
-
-
-def _by_threshold(thresholds: Sequence[float], tables: list[list[list[float]]]) -> list[dict[str, float]]:
-    """Return for each threshold the mean over sites of their cases' mean value."""
-    rows = []
-    for number, threshold in enumerate(thresholds):
-        means = [table[number][0] / table[number][1] for table in tables if table[number][1]]
-        if means:
-            rows.append({"threshold": threshold, "value": float(np.mean(means))})
-    return rows
-
-
-def _description(study: Study) -> dict[str, Any]:
-    return study.description() | {"version": __version__}
-
-
-def _chosen(server: ServerRounds) -> str:
-    """Return how the reported round was chosen."""
-    number = server.reported_round()
-    if server.best_round is None:
-        return f"last round, {number}: no validation data"
-    counts = {record.rank[0] for record in server.ledger if record.rank}
-    among = f", among the rounds that {max(counts)} sites validated" if len(counts) > 1 else ""
-    return f"best validation, round {number}{among}"
-
-
-def _shortcomings(server: ServerRounds, tests: Mapping[str, dict[str, Any]], missing: Mapping[str, str]) -> list[str]:
-    """Return why a finished run is not complete: sites that missed too many rounds, or the test."""
-    allowed = server.study.federation.max_missed_rounds
-    reasons = []
-    for site in server.models:
-        missed = [record.round for record in server.ledger if site in record.missed]
-        if len(missed) > allowed:
-            last = next(r for r in reversed(server.ledger) if site in r.missed)
-            reasons.append(f"site {site} missed rounds {missed} ({_reason(last, site)}); the study allows {allowed}")
-        if site not in tests:
-            reasons.append(f"site {site} did not test the model ({missing.get(site, 'no answer')})")
-    return reasons
-
-
-def _reason(record: Round, site: str) -> str:
-    return record.failed.get(site) or record.refused.get(site) or "no answer in time"
-
-
-def _state_dict(arrays: Arrays, amplitude: np.ndarray | None) -> dict[str, torch.Tensor]:
-    state = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-    if amplitude is not None:
-        state |= {AMPLITUDE: torch.from_numpy(amplitude), IS_FIXED: torch.tensor(True)}
-    return state
+    def _save_models(self, name: str, server: ServerRounds, parts: Mapping[str, Part]) -> None:
+        """Save one file where all sites have the same model, else one a site, and how to load them."""
+        models = {site: arrays for part in parts.values() for site, arrays in part.models().items()}
+        beside = saved_beside(server)
+        for site, arrays in models.items():
+            if arrays:
+                file = f"{name}-{site}.pt" if site else f"{name}.pt"
+                state = {key: torch.from_numpy(np.array(array)) for key, array in (arrays | beside).items()}
+                save_tensors(self.path / "model" / file, state)
+        if models:
+            write_text(
+                self.path / "model" / "study.yaml", yaml.safe_dump(directory.plain_study(self.study), sort_keys=False)
+            )
+            write_text(self.path / "model" / "README.md", _model_readme(self.study, server))
 
 
 def _model_readme(study: Study, server: ServerRounds) -> str:
@@ -236,25 +130,23 @@ def _model_readme(study: Study, server: ServerRounds) -> str:
     home = home_names(plain, study.recipe)
     return MODEL_README.format(
         name=study.name,
-        best=server.reported_round(),
+        best=server.reported_round,
         last=server.finished_rounds,
-        shape=_image_shape(study, server.amplitude),
-        size=SIZE_KNOWN if server.amplitude is not None else SIZE_ANY,
+        shape=server.image_shape or _image_shape(study),
+        size=SIZE_KNOWN if saved_beside(server) else SIZE_ANY,
         missing=MISSING_HOME.format(count=len(home), home=study.recipe.stays_home) if home else MISSING_COUNTS,
     )
 
 
-def _image_shape(study: Study, amplitude: np.ndarray | None) -> tuple[int, ...]:
-    """Return (C, H, W) of the training images, from the Resize that the study names where no amplitude tells."""
+def _image_shape(study: Study) -> tuple[int, ...]:
+    """Return (C, H, W) of images that no site has told of: the Resize that the study names, or any size."""
     sizes = [t.options.get("spatial_size") for t in study.data.transforms if t.name.startswith("Resize")]
     size = tuple(sizes[-1]) if sizes and isinstance(sizes[-1], (list, tuple)) else (128, 128)
-    if amplitude is not None and amplitude.shape[-1] != size[-1] // 2 + 1:
-        size = (amplitude.shape[-2], 2 * (amplitude.shape[-1] - 1))
     return (study.data.channels, *size)
 
 
-SIZE_KNOWN = "An image must have the size of the training images: the amplitude belongs to it."
-SIZE_ANY = "Without amplitude normalisation, images of other sizes pass too."
+SIZE_KNOWN = "An image must have the size of the training images: the input normalisation belongs to it."
+SIZE_ANY = "Without input normalisation, images of other sizes pass too."
 MISSING_COUNTS = "Only BatchNorm's counters of batches are missing from the files; they play no part in predictions."
 MISSING_HOME = (
     "{count} arrays ({home}) never left the sites and are missing from the files: the model below predicts with "

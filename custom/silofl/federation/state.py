@@ -1,11 +1,15 @@
-"""What a site keeps between rounds: what stays at home, the optimiser, the amplitude; one file a round."""
+"""What a site's parts keep at home between rounds: one file a round."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from silofl.errors import TrainingError
 from silofl.files import load_tensors, save_tensors
+
+# 2: by part.
+FORMAT = 2
 
 
 class SiteState:
@@ -22,14 +26,26 @@ class SiteState:
         """Return the rounds on disk, ascending."""
         return sorted(int(path.stem.removeprefix("round_")) for path in self.folder.glob("round_*.pt"))
 
-    def load(self, number: int) -> dict[str, Any] | None:
-        """Return the state after a round, or after the last one before it that the site took part in."""
-        earlier = [n for n in self.rounds() if n <= number]
-        return load_tensors(self._path(earlier[-1])) if earlier else None
+    def load(self, number: int) -> dict[str, Any]:
+        """Return what each part kept after a round, or after the last one before it that the site took part in.
 
-    def save(self, number: int, state: dict[str, Any], best_round: int | None) -> None:
-        """Save the state after a round; of the earlier ones keep the best round's and the one before this."""
-        save_tensors(self._path(number), state)
+        Raises:
+            TrainingError: Another version of SiloFL wrote it.
+        """
+        earlier = [n for n in self.rounds() if n <= number]
+        if not earlier:
+            return {}
+        state = load_tensors(self._path(earlier[-1]))
+        if state.get("format") != FORMAT:
+            raise TrainingError(
+                f"the site's state after round {earlier[-1]} must have format {FORMAT}, not {state.get('format', 1)}; "
+                "go on with the version of SiloFL that wrote it, or start anew"
+            )
+        return state["parts"]
+
+    def save(self, number: int, parts: dict[str, Any], best_round: int | None) -> None:
+        """Save what each part keeps after a round; of the earlier ones keep the best round's and the one before."""
+        save_tensors(self._path(number), {"format": FORMAT, "parts": parts})
         earlier = [n for n in self.rounds() if n < number]
         kept = {number, *earlier[-1:]}
         if best_round is not None:

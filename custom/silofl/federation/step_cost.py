@@ -10,17 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-from silofl.algorithms.steps import Batch, make_step
+from silofl.algorithms.steps import Batch
 from silofl.data.batches import training_batches
-from silofl.data.parts import Part
 from silofl.data.transforms import augmentation
-from silofl.federation.message import Message
-from silofl.federation.site_selector import SiteSelector
-from silofl.models.members import SELECTOR, Members
-from silofl.study import Study
+from silofl.methods.work import Work
 from silofl.training.device import keep_freed_memory
-from silofl.training.loop import Learner, make_optimizer, train
-from silofl.training.losses import make_loss
+from silofl.training.loop import train
 
 # The first step also sets everything up.
 STEPS = 4
@@ -39,24 +34,19 @@ class StepCost:
     peak_bytes: int
 
 
-def time_steps(study: Study, part: Part, device: torch.device, site: str, task: Message) -> StepCost:
-    """Train a few steps from fresh weights and measure them.
+def time_steps(work: Work) -> StepCost:
+    """Train a few steps from where a training task begins, and measure them.
 
     Args:
-        study: The study.
-        part: Training examples, of which the first few batches are taken.
-        device: Where to compute.
-        site: The site's name, one of the selector's outputs where there is a selector.
-        task: The server's training task, which brings the selector.
+        work: A training task at a site, of whose training examples the first few batches are taken.
 
     Raises:
         TrainingError: The loss is not finite.
     """
+    study, part, device = work.study, work.data.training, work.device
     torch.set_num_threads(study.torch_threads)
     keep_freed_memory()
-    learners = _learners(study, part, device)
-    if "outputs" in task.meta:
-        learners[SELECTOR] = SiteSelector(study, task, device).learner(site)
+    learners = work.learners()
     part = part.taken(range(min(len(part), STEPS * study.training.batch_size)))
     augment = augmentation(study, part.targets.ndim > 1)
     if device.type == "cuda":
@@ -67,12 +57,6 @@ def time_steps(study: Study, part: Part, device: torch.device, site: str, task: 
     steps = [after - before for before, after in zip(marks, marks[1:], strict=False)]
     timed = steps[1:] or steps
     return StepCost(sum(timed) / len(timed), _peak_bytes(device))
-
-
-def _learners(study: Study, part: Part, device: torch.device) -> dict[str, Learner]:
-    members = Members.build(study, part.images.shape[1:]).to(device)
-    loss, step = make_loss(study), make_step(study.recipe)
-    return {r: Learner(m, make_optimizer(study.training, m), loss, step) for r, m in members.models.items()}
 
 
 def _marked(batches: Iterable[Batch], marks: list[float]) -> Iterator[Batch]:

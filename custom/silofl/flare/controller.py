@@ -16,11 +16,11 @@ from nvflare.app_common.workflows.model_controller import ModelController
 
 from silofl.errors import AggregationError, ConfigError, SiloFLError
 from silofl.federation.course import Answers, Course, settled_answers
-from silofl.federation.message import Message
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import download_folder, job_pretrained, job_study, server_settings
+from silofl.methods.part import Message
 from silofl.study import Study
 
 POLL_S = 0.05
@@ -47,7 +47,7 @@ class RoundsController(ModelController):
         with folder.locked():
             try:
                 server = self._begin(study, run, folder)
-                Course(server, folder, self._ask, self.warning, lambda: self.abort_signal.triggered).run()
+                folder.finish(server, self._course(server, folder).run())
             except (SiloFLError, OSError) as error:
                 folder.write_failure(str(error))
                 # NVFlare calls a job COMPLETED unless it is told otherwise.
@@ -65,10 +65,19 @@ class RoundsController(ModelController):
             )
         if server is None:
             return ServerRounds.start(study, run, self._wait_for_sites(study), pretrained)
-        for name in sorted({client.name for client in self.engine.get_clients()} - server.models.keys()):
-            self.info(f"site {name!r} joins run {server.run}")
+        for name in sorted({client.name for client in self.engine.get_clients()} - set(server.sites)):
+            self.info(f"site {name!r} joins run {server.id}")
             server.join(name)
         return server
+
+    def _course(self, server: ServerRounds, folder: RunFolder) -> Course:
+        return Course(
+            server,
+            self._ask,
+            save=lambda: folder.save(server),
+            warn=self.warning,
+            is_aborted=lambda: self.abort_signal.triggered,
+        )
 
     def _wait_for_sites(self, study: Study) -> list[str]:
         """Wait until the job's sites are there, or the quorum once the time to join is over."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 
-from silofl.federation.message import Message
+from silofl.methods.part import Message
 
 # NVFlare adds keys of its own to a model's meta data; ours travel under one key.
 META = "silofl"

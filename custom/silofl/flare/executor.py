@@ -13,10 +13,10 @@ from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from silofl.errors import SiloFLError
-from silofl.federation.message import Message
-from silofl.federation.site import TASKS, SiteRounds, public_reason
+from silofl.federation.site import SiteRounds, public_reason
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import job_study, site_settings
+from silofl.methods.part import TRAIN, Message
 
 
 class SiteExecutor(Executor):
@@ -37,9 +37,7 @@ class SiteExecutor(Executor):
                 self._fault = fault
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        """Carry out one task; a task that cannot be done is answered with the reason."""
-        if task_name not in TASKS:
-            return make_reply(ReturnCode.TASK_UNKNOWN)
+        """Carry out one task, whatever its name; one that cannot be done is answered with the reason."""
         message = from_model(FLModelUtils.from_shareable(shareable))
         if self._rounds is None:
             answer = message.failed(public_reason(self._fault))
@@ -55,7 +53,8 @@ class SiteExecutor(Executor):
         for name, value in answer.meta.get("metrics", {}).items():
             number = value.get("value") if isinstance(value, dict) else value
             # A training task validates the model of the round before.
-            step = answer.meta["round"] - (task_name == "train" and name == "validation")
+            is_of_round_before = task_name == TRAIN and name == "validation"
+            step = answer.meta["round"] - 1 if is_of_round_before else answer.meta["round"]
             if number is not None:
                 kind = AnalyticsDataType.SCALAR
                 dxo = create_analytic_dxo(name, number, kind, LogWriterName.TORCH_TB, global_step=step)

@@ -8,10 +8,11 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from silofl.federation.message import Message
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import job_study
-from silofl.models.members import Members
+from silofl.methods.part import Message
+from silofl.models.names import batchnorm_names
+from silofl.models.networks import build_models
 
 
 class BatchNormStaysHome(Filter):
@@ -40,7 +41,8 @@ class BatchNormStaysHome(Filter):
         """Return the names in the network of the job that runs, built once."""
         job = fl_ctx.get_job_id()
         if job not in self._names:
-            self._names = {job: Members.build(job_study(fl_ctx), None).batchnorm_names()}
+            models = build_models(job_study(fl_ctx), None).items()
+            self._names = {job: {f"{role}/{name}" for role, model in models for name in batchnorm_names(model)}}
         return self._names[job]
 
 

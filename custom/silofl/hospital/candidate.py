@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
 from pathlib import Path
 
 from silofl.algorithms.mixing import Arrays
@@ -52,9 +51,9 @@ class Candidate:
 
     @property
     def num_sites(self) -> int:
-        """Sites that the study names, or else as many as its lambda needs and at least two."""
+        """Sites that the study names, or else as many as its constants allow and at least two."""
         named = self.study.federation.sites or self.study.federation.min_sites
-        return max(named, 2, ceil(1 / self.study.recipe.self_weight))
+        return max(named, 2, *(answer.least_sites() for answer in self.study.recipe.answers))
 
     @cached_property
     def data(self) -> SiteData:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import traceback
 from collections.abc import Callable, Collection, Iterator
@@ -14,12 +16,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from silofl.errors import ConfigError, SiloFLError, nearest
+from silofl.errors import ConfigError, ExitCode, SiloFLError, nearest
 from silofl.federation.site import public_reason
 from silofl.hospital import data, machine, network, policy
 from silofl.hospital import trial as training
 from silofl.hospital.answer import Answer, failed
-from silofl.hospital.candidate import Candidate
+from silofl.hospital.candidate import Candidate, read_candidate
+from silofl.options import console_for, names
 
 CHECKS: dict[str, Callable[[Candidate], Answer]] = {
     "versions": machine.versions,
@@ -68,6 +71,27 @@ class Checkup:
         checks = [{"check": name, **asdict(answer)} for name, answer in self.answers.items()]
         log = str(self.log) if self.log else None
         return {"site": self.site, "study": self.study, "may_join": self.may_join, "checks": checks, "log": log}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl check-site``."""
+    parser.add_argument("--kit", type=Path, required=True, help="the site's startup kit")
+    parser.add_argument("--study", type=Path, required=True, metavar="STUDY.yaml", help="the study's study.yaml")
+    parser.add_argument(
+        "--site-config", type=Path, metavar="FILE", help="site.yaml; the kit's local/site.yaml by default"
+    )
+    parser.add_argument("--skip", type=names, default=[], metavar="NAMES", help="checks to leave out, as tls,clock")
+    parser.add_argument("--json", action="store_true", help="the findings as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the answers to all checks; the exit code is 0 only where the site may join."""
+    checkup = check_site(read_candidate(options.kit, options.study, options.site_config), options.skip)
+    if options.json:
+        print(json.dumps(checkup.as_dict(), indent=1))
+    else:
+        print_checkup(checkup, console_for(options))
+    return ExitCode.COMPLETE if checkup.may_join else ExitCode.FAILED
 
 
 def check_site(candidate: Candidate, skipped: Collection[str] = ()) -> Checkup:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from silofl.errors import ConfigError
+from silofl.errors import ConfigError, ExitCode
 from silofl.federation.egress_log import LOCK
 from silofl.files import held
-from silofl.settings import Section, parse
+from silofl.settings import Section, load, parse
 from silofl.site import Site
 from silofl.study import Name
 
@@ -42,6 +43,36 @@ class Kept:
 
     folders: dict[Path, tuple[int, int]]
     shared: dict[Path, str]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl forget``."""
+    parser.add_argument("study", metavar="STUDY", help="name of the study")
+    parser.add_argument("--site-config", type=Path, default=Path("local/site.yaml"), help="the site's site.yaml")
+    parser.add_argument("--site", metavar="NAME", help="of this site, where {site} stands in site.yaml")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Say what the site keeps of a study and, where that is agreed to, delete it."""
+    kept = kept_of(load(Site, options.site_config), options.study, options.site)
+    lines = [f"{folder}: {files} files, {size} bytes" for folder, (files, size) in kept.folders.items()]
+    print("\n".join(lines or [f"this site keeps nothing of study {options.study}"]))
+    if lines and (options.yes or _is_agreed("delete this, the record of what left the site included? [y/N] ")):
+        forget(kept)
+        print("deleted: all of the above; results and the mixed models stay at the server")
+    elif lines:
+        print("nothing was deleted")
+    for folder, reason in kept.shared.items():
+        print(f"not deleted: {folder}; {reason}")
+    return ExitCode.COMPLETE
+
+
+def _is_agreed(question: str) -> bool:
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        raise ConfigError("--yes must be given where nobody can answer; nothing was deleted") from None
 
 
 def kept_of(site: Site, study: str, name: str | None) -> Kept:

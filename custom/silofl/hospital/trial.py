@@ -9,15 +9,14 @@ from math import ceil
 from typing import Any
 
 from silofl.algorithms.mixing import Arrays
-from silofl.federation.message import Message
+from silofl.federation.egress import Gate
 from silofl.federation.needs import GIB
-from silofl.federation.selector import is_selectors
 from silofl.federation.site import SiteRounds
 from silofl.federation.step_cost import time_steps
 from silofl.hospital.answer import Answer, failed, ok
-from silofl.hospital.candidate import RUN, Candidate
-from silofl.models.members import Members
-from silofl.models.parts import AMPLITUDE
+from silofl.hospital.candidate import Candidate
+from silofl.methods.part import BEFORE, TRAIN, Exchange, Message
+from silofl.methods.work import Work
 from silofl.training.device import choose_device
 
 NUMBERS = "numbers"
@@ -32,8 +31,8 @@ def training(candidate: Candidate) -> Answer:
     """
     study, part = candidate.study, candidate.data.training
     device = choose_device(candidate.settings.device or study.device)
-    task = candidate.server.train_task(candidate.kit.name)
-    cost = time_steps(study, part, device, candidate.kit.name, task)
+    task = candidate.server.task(candidate.kit.name, Exchange(TRAIN, 1))
+    cost = time_steps(Work(candidate.kit.name, study, candidate.data, task, device))
     steps = ceil(len(part) / study.training.batch_size) * study.training.local_epochs
     seconds, limit = steps * cost.seconds, study.federation.task_timeout_s
     facts = {"seconds_per_step": cost.seconds, "steps_per_round": steps, "peak_bytes": cost.peak_bytes}
@@ -58,51 +57,46 @@ def leaving(candidate: Candidate) -> Answer:
         SiloFLError: The trial round cannot be carried out.
     """
     answers = _trial(candidate)
-    kinds = kinds_of([answer.arrays for answer in answers], Members.build(candidate.study, None).buffer_names())
+    gate = Gate.of(candidate.study, candidate.settings)
+    kinds = kinds_of([answer.arrays for answer in answers], gate)
     numbers = {name: value for answer in answers for name, value in answer.meta.items()}
     kinds[NUMBERS] = {"bytes": len(json.dumps(numbers)), "names": sorted(numbers)}
-    withheld = [str(answer.meta["withheld"]) for answer in answers if "withheld" in answer.meta]
+    withheld = [
+        str(said["withheld"])
+        for answer in answers
+        for said in answer.meta.values()
+        if isinstance(said, dict) and "withheld" in said
+    ]
     listed = ", ".join(f"{kind} {entry['bytes']} bytes" for kind, entry in kinds.items())
-    says = f"; no statistics: {withheld[0]}" if withheld else ""
+    says = f"; withheld: {withheld[0]}" if withheld else ""
     return ok(f"an answer takes out {listed}; and no image, label, case or patient{says}", kinds=kinds)
 
 
-def kinds_of(messages: list[Arrays], buffers: set[str]) -> dict[str, dict[str, Any]]:
-    """Return bytes and names of all arrays by kind.
+def kinds_of(messages: list[Arrays], gate: Gate) -> dict[str, dict[str, Any]]:
+    """Return bytes and names of all arrays by the kinds that the site's gate knows.
 
     Args:
         messages: The arrays of each answer.
-        buffers: Names of the models' buffers, which BatchNorm keeps of its batches.
+        gate: What the site lets out in the study.
     """
     kinds: dict[str, dict[str, Any]] = {}
     for arrays in messages:
         for name, array in arrays.items():
-            entry = kinds.setdefault(_kind(name, buffers), {"bytes": 0, "names": []})
+            kind = gate.kind(name)
+            entry = kinds.setdefault(kind, {"bytes": 0, "names": [], "purpose": gate.purpose(kind)})
             entry["bytes"] += array.nbytes
             entry["names"].append(name)
     return kinds
 
 
-def _kind(name: str, buffers: set[str]) -> str:
-    if name == AMPLITUDE:
-        return "amplitude"
-    if name.startswith("statistics/"):
-        return "statistics"
-    if is_selectors(name):
-        return "selector"
-    return "BatchNorm statistics" if name in buffers else "parameters"
-
-
 def _trial(candidate: Candidate) -> list[Message]:
-    """Return the answers to a first training task and, where sites are compared, to the request for statistics."""
-    study, site = candidate.study, candidate.kit.name
+    """Return the answers to a first training task and to what the study's parts ask for before a round."""
+    study, site, server = candidate.study, candidate.kit.name, candidate.server
+    asked = {one.task: one for number in (1, study.rounds) for one in server.asks(BEFORE, number)}
     with tempfile.TemporaryDirectory(prefix="silofl-check-") as folder:
         rounds = _site_rounds(candidate, folder)
-        answers = [rounds.train(candidate.server.train_task(site))]
-        if study.recipe.is_adafed:
-            arrays = candidate.pretrained if study.recipe.statistics == "pretrained" else {}
-            answers.append(rounds.share_statistics(Message(arrays, {"run": RUN, "round": 1})))
-        return answers
+        exchanges = [Exchange(TRAIN, 1), *asked.values()]
+        return [rounds.carry_out(one.task, server.task(site, one)) for one in exchanges]
 
 
 def _site_rounds(candidate: Candidate, folder: str) -> SiteRounds:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from silofl.inference.directory import fingerprint_of
 from silofl.inference.output import model_sentence, record_of, sentence_of, stem_of, write_label_map
 from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
+from silofl.options import add_json, console_for, count
 
 RECORD = "prediction.json"
 
@@ -37,6 +40,28 @@ class Options:
     threshold: float | None = None
     batch_size: int = BATCH_SIZE
     device: str = "auto"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl predict``."""
+    parser.add_argument("super_model", type=Path, metavar="SUPERMODEL", help="folder of the super model")
+    parser.add_argument("inputs", type=Path, nargs="+", metavar="INPUT", help="image file, or DICOM series folder")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="new folder, or that of an earlier prediction")
+    parser.add_argument("--picture", action="store_true", help="also an overlay of each input, as PNG")
+    parser.add_argument("--site", help="the site whose model answers, or global, instead of the selector's choice")
+    parser.add_argument("--threshold", type=float, help="score above which a site's model answers, from 0 to 1")
+    parser.add_argument("--batch-size", type=count, default=BATCH_SIZE, help="slices at a time; the answer is the same")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it computes")
+    add_json(parser, "the record")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Predict the inputs and return the exit code."""
+    how = Options(options.picture, options.site, options.threshold, options.batch_size, options.device)
+    code, records = predict_inputs(options.super_model, options.inputs, options.out, how, console_for(options))
+    if options.json:
+        print(json.dumps(records))
+    return code
 
 
 def predict_inputs(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from silofl.errors import ConfigError, nearest
-from silofl.models.members import GLOBAL, SELECTOR
+from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.study import Study
 
 RULES = ("only", "selector", "mean")
@@ -61,7 +61,7 @@ class Contents:
     @property
     def is_ensemble(self) -> bool:
         """Whether all models that the selector knows answer together, weighted by its scores."""
-        return self.rule == "selector" and self.study.recipe.answer == "ensemble"
+        return self.rule == "selector" and self.study.recipe.answer("super_model").answer == "ensemble"
 
     @property
     def is_choice(self) -> bool:

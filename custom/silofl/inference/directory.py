@@ -18,7 +18,7 @@ from silofl.errors import ConfigError
 from silofl.files import save_tensors, write_json, write_text
 from silofl.inference.contents import PLAIN_NAME, Contents
 from silofl.inference.readme import super_model_readme
-from silofl.models.members import SELECTOR
+from silofl.models.roles import SELECTOR
 from silofl.settings import parse
 from silofl.study import Study
 
@@ -26,9 +26,7 @@ __all__ = ["FOLDER", "Contents", "fingerprint_of", "plain_study", "read", "write
 
 # Where a run, and each site of it, keeps its super model.
 FOLDER = "supermodel"
-FORMAT = 1
-# The recipe's fields that act on a prediction; the others only say how the weights were learned.
-DECIDING = ("amplitude_band", "selector_network", "answer")
+FORMAT = 2
 
 
 def write(folder: Path, contents: Contents) -> None:
@@ -120,7 +118,7 @@ def _facts(contents: Contents, weights: dict[str, dict[str, str]]) -> dict[str, 
         "sites": list(contents.sites),
         "algorithm": study.algorithm.name,
         "preset": study.algorithm.preset,
-        "self_weight": study.recipe.self_weight if study.recipe.mixing == "softpull" else None,
+        "recipe": study.recipe.as_dict(),
         "rule": contents.rule,
         "threshold": contents.threshold,
         "outputs": list(contents.outputs),
@@ -136,7 +134,9 @@ def _fingerprint(facts: dict[str, Any], study: Study) -> str:
     """Return the SHA-256 of the weights' checksums and of all else that decides predictions."""
     deciding = {key: facts[key] for key in ("format", "rule", "threshold", "outputs", "image_shape")}
     deciding["study"] = {key: facts["study"][key] for key in ("task", "labels", "data", "model")}
-    deciding["recipe"] = {name: getattr(study.recipe, name) for name in DECIDING}
+    deciding["recipe"] = {
+        f"{answer.section}.{name}": getattr(answer, name) for answer in study.recipe.answers for name in answer.deciding
+    }
     deciding["weights"] = {name: entry["sha256"] for name, entry in facts["weights"].items()}
     # JSON makes text of a label's number: the same text before writing and after reading.
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import tempfile
 from datetime import date
@@ -14,7 +15,7 @@ import torch
 import yaml
 
 from silofl import __version__
-from silofl.errors import ConfigError
+from silofl.errors import ConfigError, ExitCode
 from silofl.files import write_json, write_text
 from silofl.inference.contents import Contents
 from silofl.inference.directory import fingerprint_of, plain_study
@@ -45,6 +46,18 @@ INFERENCE = {
     },
     "run": ["$print(@predictor(@image, @output))"],
 }
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl export``."""
+    parser.add_argument("super_model", type=Path, metavar="SUPERMODEL", help="folder of the super model")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="new folder for the bundle")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the bundle and print its path."""
+    print(export_bundle(options.super_model, options.out))
+    return ExitCode.COMPLETE
 
 
 def export_bundle(super_model_folder: Path, out: Path) -> Path:

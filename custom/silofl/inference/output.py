@@ -15,7 +15,7 @@ from PIL import Image
 from silofl.data.formats import READERS
 from silofl.files import write_atomically
 from silofl.inference.prediction import Prediction
-from silofl.models.members import GLOBAL
+from silofl.models.roles import GLOBAL
 from silofl.study import Study
 
 

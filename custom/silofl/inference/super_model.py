@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from silofl.algorithms.fedsm import choose_model
 from silofl.data.preparation import Preparation, PreparedImage, preparation, prepare_with_way_back
 from silofl.errors import ConfigError, DataError, nearest
 from silofl.inference.contents import Contents, check_threshold
@@ -19,7 +18,7 @@ from silofl.inference.directory import read
 from silofl.inference.geometry import check_images, decide, decide_on_input
 from silofl.inference.prediction import Answer, Prediction, volumes_ml
 from silofl.models import build_model
-from silofl.models.members import GLOBAL, SELECTOR
+from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.models.selector import build_selector
 from silofl.training.device import choose_device
 from silofl.training.evaluation import outputs_of, softmax_of
@@ -144,6 +143,9 @@ class SuperModel:
         threshold = contents.threshold if threshold is None else threshold
         if threshold is None:
             return contents.outputs[int(np.argmax(scores))]
+        # Loaded here, because every study loads this file, and only those with a selector may need the algorithm's.
+        from silofl.algorithms.fedsm import choose_model
+
         return (GLOBAL, *contents.outputs)[int(choose_model(scores[None], threshold)[0])]
 
     def answer(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from silofl.inference.contents import Contents
 from silofl.inference.super_model import BATCH_SIZE, SuperModel, to_probabilities
-from silofl.models.members import GLOBAL
+from silofl.models.roles import GLOBAL
 
 WHOLE_CASE = 0
 # Below every score: the most probable output always answers.

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from silofl.algorithms.harmofl import AmplitudeNorm
-from silofl.algorithms.recipe import Recipe
+from silofl.models.activity_cnn import ActivityCNN
+from silofl.models.alexnet import AlexNet
+from silofl.models.lenet5 import LeNet5
+from silofl.models.normalization import groups_of
 from silofl.study import ModelSettings, Study
-
-# A GroupNorm of eight groups fits every level whose channels are a multiple of eight; others get one group.
-GROUPS = 8
 
 
 class HarmonizedModel(nn.Module):
@@ -21,7 +20,7 @@ class HarmonizedModel(nn.Module):
     Channels come last in memory: the same numbers, a step about a quarter faster on the CPU.
 
     Attributes:
-        input_norm: `AmplitudeNorm`, or the identity.
+        input_norm: The layer of the recipe's input normalisation, or the identity.
         network: The study's network.
     """
 
@@ -43,10 +42,11 @@ def build_model(study: Study, image_shape: Sequence[int], seed: int) -> Harmoniz
 
     Args:
         study: Names the network, its normalisation layer and the recipe's input normalisation.
-        image_shape: (C, H, W) of the images, to which an amplitude belongs.
+        image_shape: (C, H, W) of the images, to which the input normalisation may belong.
         seed: Seed of the initial weights.
     """
-    return HarmonizedModel(_input_norm(study.recipe, image_shape), _build_network(study, seed))
+    norm = study.recipe.input
+    return HarmonizedModel(norm.layer(image_shape) if norm else nn.Identity(), _build_network(study, seed))
 
 
 def build_plain_model(study: Study, seed: int) -> HarmonizedModel:
@@ -54,16 +54,24 @@ def build_plain_model(study: Study, seed: int) -> HarmonizedModel:
     return HarmonizedModel(nn.Identity(), _build_network(study, seed))
 
 
+def build_models(study: Study, image_shape: Sequence[int] | None) -> dict[str, HarmonizedModel]:
+    """Build the models that a site trains side by side, by role; all are drawn from the study's seed.
+
+    Args:
+        study: The study.
+        image_shape: (C, H, W) of the images; None leaves out the input normalisation.
+    """
+
+    def model() -> HarmonizedModel:
+        return build_model(study, image_shape, study.seed) if image_shape else build_plain_model(study, study.seed)
+
+    return {role: model() for role in study.recipe.roles}
+
+
 def _build_network(study: Study, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return NETWORKS[study.model.name](study.model, study.data.channels, study.out_channels)
-
-
-def _input_norm(recipe: Recipe, image_shape: Sequence[int]) -> nn.Module:
-    if not recipe.has_amplitude:
-        return nn.Identity()
-    return AmplitudeNorm(image_shape, momentum=recipe.amplitude_momentum, band=recipe.amplitude_band)
 
 
 def _unet(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:
@@ -94,20 +102,14 @@ def _densenet121(settings: ModelSettings, in_channels: int, out_channels: int) -
 
 
 def _lenet5(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:
-    from silofl.models.lenet5 import LeNet5
-
     return LeNet5(in_channels, out_channels, settings.normalization)
 
 
 def _alexnet(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:
-    from silofl.models.alexnet import AlexNet
-
     return AlexNet(in_channels, out_channels, settings.normalization, settings.dropout)
 
 
 def _activity_cnn(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:
-    from silofl.models.activity_cnn import ActivityCNN
-
     return ActivityCNN(in_channels, out_channels, settings.normalization)
 
 
@@ -139,8 +141,3 @@ def _with_own_norms(network: nn.Module, normalization: str) -> nn.Module:
             stateless = nn.BatchNorm2d(module.num_features, affine=False, track_running_stats=False)
             network.set_submodule(name, stateless)
     return network
-
-
-def groups_of(channels: int) -> int:
-    """Return how many groups a GroupNorm of so many channels has."""
-    return GROUPS if channels % GROUPS == 0 else 1

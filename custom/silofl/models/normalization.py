@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from torch import nn
 
-from silofl.models.networks import groups_of
+# A GroupNorm of eight groups fits every level whose channels are a multiple of eight; others get one group.
+GROUPS = 8
+
+
+def groups_of(channels: int) -> int:
+    """Return how many groups a GroupNorm of so many channels has."""
+    return GROUPS if channels % GROUPS == 0 else 1
 
 
 def map_norm(normalization: str, channels: int) -> nn.Module:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from silofl.models.networks import GROUPS, HarmonizedModel
+from silofl.models.networks import HarmonizedModel
+from silofl.models.normalization import GROUPS
 from silofl.study import Study
 
 # Configuration A: channels of the convolutions, 0 for a pooling.
@@ -55,7 +56,7 @@ def build_selector(study: Study, num_outputs: int, seed: int) -> HarmonizedModel
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        is_light = study.recipe.selector_network == "light"
+        is_light = study.recipe.answer("selector").network == "light"
         return HarmonizedModel(nn.Identity(), Selector(study.data.channels, num_outputs, is_light))
 
 

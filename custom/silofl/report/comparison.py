@@ -1,18 +1,107 @@
-"""What may be compared: which of several runs has the best mean, and what a reader of the comparison must know."""
+"""Runs side by side, and methods with a run for each seed: their rows, what may be compared, and what is the best."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
 
+import numpy as np
+from rich.console import Console
+
+from silofl.federation.results import Results
 from silofl.report.sentences import BATCH_DEPENDENT, SHARED_BATCHNORM, SHARES_BATCHNORM, shares_patients, split_sentence
+from silofl.report.tables import (
+    METRIC_NAMES,
+    MISSING,
+    TextTable,
+    count,
+    mean_of_known,
+    number,
+    print_lines,
+    print_table,
+)
+from silofl.training.metrics import pooled
+from silofl.training.site_score import Values
 
-Results = Mapping[str, Any]
+MOST_SITES_IN_A_ROW = 8
+POOLED_DATA = "data pooled: simulation only"
+# What methods are compared by beside their metric: key -> name of the column.
+AVERAGES_ALSO = {
+    "accuracy": "accuracy (site average)",
+    "balanced_accuracy": "balanced accuracy (site average)",
+    "auroc": "AUROC (site average, where defined)",
+    "everyone_balanced_accuracy": "balanced accuracy on all sites' test data",
+}
+SeedValues = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Method:
+    """What is compared.
+
+    Attributes:
+        name: The job, or the algorithm that takes the place of the first job's.
+        results: Seed -> the result of each run that has numbers.
+        needs_pool: Whether the data of all sites had to be pooled in one place.
+        unfinished: Seed -> why a run has no numbers.
+    """
+
+    name: str
+    results: Mapping[int, Results]
+    needs_pool: bool = False
+    unfinished: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def is_federated(self) -> bool:
+        """Whether its sites learn from one another and keep their data."""
+        homes = {run.recipe_value("stays_home") for run in self.results.values()}
+        return not self.needs_pool and "everything" not in homes
+
+    @property
+    def num_seeds(self) -> int:
+        """Seeds that it was to run with."""
+        return len(self.results) + len(self.unfinished)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the table of methods: for each site and each average the values of the seeds that have one.
+
+    Attributes:
+        name: The method, and which of its models.
+        sites: One entry a site.
+        averages: Client average, pooled mean, and those of `averages_beside`.
+        method: What the row belongs to.
+    """
+
+    name: str
+    sites: tuple[SeedValues, ...]
+    averages: tuple[SeedValues, ...]
+    method: Method
+
+    @property
+    def cells(self) -> tuple[SeedValues, ...]:
+        """All entries, in the order of the columns."""
+        return self.sites + self.averages
+
+    @property
+    def client_average(self) -> SeedValues:
+        """The mean over sites of each seed."""
+        return self.averages[0]
+
+
+@dataclass(frozen=True)
+class _ModelValues:
+    """One model of one run: its value at each site, over all cases together, and its averages beside the metric."""
+
+    sites: Values
+    together: float | None
+    beside: Mapping[str, float] = field(default_factory=dict)
 
 
 def compared_sites(results: Sequence[Results]) -> list[str]:
     """Return all sites of the runs."""
-    return sorted({site for run in results for site in run.get("sites", {})})
+    return sorted({site for run in results for site in run.sites})
 
 
 def best_runs(results: Sequence[Results]) -> frozenset[int]:
@@ -22,10 +111,10 @@ def best_runs(results: Sequence[Results]) -> frozenset[int]:
     cases, or where there is only one.
     """
     full = _with_all_sites(results)
-    if len(full) < 2 or _differences([results[i] for i in full]):
+    if len(full) < 2 or not are_comparable([results[i] for i in full]):
         return frozenset()
-    best = max(round(results[i]["mean"], 3) for i in full)
-    return frozenset(i for i in full if round(results[i]["mean"], 3) == best)
+    best = max(round(results[i].mean, 3) for i in full)
+    return frozenset(i for i in full if round(results[i].mean, 3) == best)
 
 
 def are_comparable(results: Sequence[Results]) -> bool:
@@ -44,11 +133,77 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
         notes.append(f"No mean is marked as the best: the runs differ in {' and '.join(differences)}.")
     elif len(best_runs(results)) > 1:
         notes.append("The marked runs tie in the three decimals shown.")
-    notes += _caveat(results, "normalization", "batch_stateless", BATCH_DEPENDENT)
-    for unit in sorted({run["split_unit"] for run in results if shares_patients(run.get("split_unit"))}):
-        notes += _caveat(results, "split_unit", unit, f"split {split_sentence(unit)}")
+    numbered = list(enumerate(results, start=1))
+    notes += _about([i for i, run in numbered if run.normalization == "batch_stateless"], BATCH_DEPENDENT)
+    for unit in sorted({run.split_unit for run in results if shares_patients(run.split_unit)}):
+        notes += _about([i for i, run in numbered if run.split_unit == unit], f"split {split_sentence(unit)}")
     notes += _shared_batchnorm(results)
     return [*notes, "Each row is one run with one seed; a small difference can be chance: repeat it with other seeds."]
+
+
+def comparison_table(results: Sequence[Results]) -> TextTable:
+    """Return one row a run, in the given order, with the best of the comparable means marked.
+
+    More than 8 sites stand in `site_comparison_table`.
+    """
+    sites = compared_sites(results) if len(compared_sites(results)) <= MOST_SITES_IN_A_ROW else []
+    head = ("run", "study", "algorithm", "preset", "normalization", "seed", "status", "best round")
+    rows = tuple(_run_row(i, run, sites) for i, run in enumerate(results, start=1))
+    return TextTable((*head, "mean", "spread", "pooled", *sites), rows, num_text=7, best=best_runs(results))
+
+
+def site_comparison_table(results: Sequence[Results]) -> TextTable | None:
+    """Return one row a site and one column a run; None where `comparison_table` has the sites."""
+    sites = compared_sites(results)
+    if len(sites) <= MOST_SITES_IN_A_ROW:
+        return None
+    names = (f"{i}: {run.algorithm or MISSING}" for i, run in enumerate(results, start=1))
+    rows = tuple((site, *(number(run.sites.get(site)) for run in results)) for site in sites)
+    return TextTable(("site", *names), rows)
+
+
+def print_comparison(results: Sequence[Results], console: Console) -> None:
+    """Print runs side by side, one row a run, and what must be known to compare them."""
+    table, by_site = comparison_table(results), site_comparison_table(results)
+    print_table(table, console)
+    if by_site:
+        console.print()
+        print_table(by_site, console)
+    print_lines(["* best mean"] * bool(table.best) + comparison_notes(results), console)
+
+
+def method_sites(methods: Sequence[Method]) -> list[str]:
+    """Return all sites of the methods' runs."""
+    return compared_sites([run for method in methods for run in method.results.values()])
+
+
+def averages_beside(methods: Sequence[Method]) -> list[str]:
+    """Return the keys of `AVERAGES_ALSO` that some run has."""
+    sites = method_sites(methods)
+    found = {key for method in methods for run in method.results.values() for key in averages_also(run, sites)}
+    return [key for key in AVERAGES_ALSO if key in found]
+
+
+def averages_also(results: Results, sites: Sequence[str]) -> dict[str, float]:
+    """Return key of `AVERAGES_ALSO` -> average of a run over the sites, without those that it does not have.
+
+    An average needs a value of every site; that of the AUROC is over the sites that have one.
+    """
+    by_site, found = results.by_site, {}
+    for key in METRIC_NAMES:
+        values = [by_site[site].also.get(key) for site in sites if site in by_site]
+        known = [value for value in values if value is not None]
+        if known and key != results.metric and (key == "auroc" or len(known) == len(sites)):
+            found[key] = float(np.mean(known))
+    if results.everyone is None:
+        return found
+    return found | {"everyone_balanced_accuracy": results.everyone.balanced_accuracy}
+
+
+def rows_of_methods(methods: Sequence[Method]) -> list[Row]:
+    """Return all rows in the given order; a method with a selector has four, which come from the same runs."""
+    sites, beside = method_sites(methods), averages_beside(methods)
+    return [_row(name, tested, method, sites, beside) for method in methods for name, tested in _models(method, sites)]
 
 
 def _with_all_sites(results: Sequence[Results]) -> list[int]:
@@ -57,18 +212,13 @@ def _with_all_sites(results: Sequence[Results]) -> list[int]:
 
 
 def _without_value(results: Results, sites: Sequence[str]) -> list[str]:
-    return [site for site in sites if results.get("sites", {}).get(site) is None]
+    return [site for site in sites if results.sites.get(site) is None]
 
 
 def _left_out(place: int, results: Results, sites: Sequence[str]) -> str:
     without = _without_value(results, sites)
     where = ", ".join(without) if len(without) <= 4 else f"{len(without)} of {len(sites)} sites"
     return f"Run {place + 1} is left out of the choice of the best: it has no value at {where or 'any site'}."
-
-
-def _caveat(results: Sequence[Results], key: str, value: str, sentence: str) -> list[str]:
-    """Return a sentence for the runs in which a key has a value."""
-    return _about([i for i, run in enumerate(results, start=1) if run.get(key) == value], sentence)
 
 
 def _about(rows: Sequence[int], sentence: str) -> list[str]:
@@ -78,23 +228,17 @@ def _about(rows: Sequence[int], sentence: str) -> list[str]:
 
 def _shared_batchnorm(results: Sequence[Results]) -> list[str]:
     """Return a sentence where some runs share BatchNorm and others keep it at home."""
-    homes = {
-        i: run.get("recipe", {}).get("stays_home") for i, run in enumerate(results, start=1) if _has_batchnorm(run)
-    }
-    shared = [i for i, home in homes.items() if home in SHARES_BATCHNORM]
-    return _about(shared, SHARED_BATCHNORM) if len(shared) < len(homes) else []
-
-
-def _has_batchnorm(results: Results) -> bool:
-    return results.get("normalization") == "batch"
+    runs = [(i, run) for i, run in enumerate(results, start=1) if run.normalization == "batch"]
+    shared = [i for i, run in runs if run.recipe_value("stays_home") in SHARES_BATCHNORM]
+    return _about(shared, SHARED_BATCHNORM) if len(shared) < len(runs) else []
 
 
 def _differences(results: Sequence[Results]) -> list[str]:
     """Return in what the runs differ so that their means say different things."""
     differences = []
-    if len({run.get("metric") for run in results}) > 1:
+    if len({run.metric for run in results}) > 1:
         differences.append("metric")
-    if len({run.get("split_unit") for run in results}) > 1:
+    if len({run.split_unit for run in results}) > 1:
         differences.append("how patients are split")
     if len({_test_cases(run) for run in results}) > 1:
         differences.append("the number of test cases")
@@ -103,5 +247,49 @@ def _differences(results: Sequence[Results]) -> list[str]:
 
 def _test_cases(results: Results) -> tuple[tuple[str, int], ...]:
     """Return the test cases of each site, counted and excluded ones together."""
-    cases, excluded = results.get("cases", {}), results.get("excluded_cases", {})
-    return tuple((site, cases[site] + excluded.get(site, 0)) for site in sorted(cases))
+    tested = results.tested
+    return tuple((site, tested.cases[site] + tested.excluded_cases[site]) for site in sorted(tested.cases))
+
+
+def _run_row(row: int, results: Results, sites: Sequence[str]) -> tuple[str, ...]:
+    names = (results.study, results.algorithm, results.preset, results.normalization, results.seed, results.status)
+    words = (str(row), *(MISSING if name is None else str(name) for name in names))
+    values = (results.mean, results.spread, results.pooled, *map(results.sites.get, sites))
+    return (*words, count(results.best_round), *map(number, values))
+
+
+def _models(method: Method, sites: Sequence[str]) -> list[tuple[str, list[_ModelValues]]]:
+    """Return the name of each row of a method with the values of its runs."""
+    runs = list(method.results.values())
+    own = [_ModelValues(run.sites, run.pooled, averages_also(run, sites)) for run in runs]
+    if not any(run.super_model for run in runs):
+        return [(f"{method.name} ({POOLED_DATA})" if method.needs_pool else method.name, own)]
+    others = {model: [_of_model(run, model) for run in runs] for model in ("ensemble", "global", "personal")}
+    return [(f"{method.name} {model}", values) for model, values in ({"super": own} | others).items()]
+
+
+def _of_model(results: Results, model: str) -> _ModelValues:
+    """Return the value of one model at each site, ``personal`` being each site's own, and over all cases together."""
+    sites = {site: own for site, own in results.by_site.items() if own.models}
+    values = {site: own.models.get(site if model == "personal" else model) for site, own in sites.items()}
+    known = [(value, sites[site].num_cases or 0) for site, value in values.items() if value is not None]
+    return _ModelValues(values, pooled(known))
+
+
+def _row(name: str, tested: Sequence[_ModelValues], method: Method, sites: Sequence[str], beside: Sequence[str]) -> Row:
+    """Return the known values of each column; a mean counts only where every site has a value."""
+    found = [list(map(one.sites.get, sites)) for one in tested]
+    averages = [
+        [*((mean_of_known(values), one.together) if _is_whole(values) else (None, None)), *map(one.beside.get, beside)]
+        for values, one in zip(found, tested, strict=True)
+    ]
+    return Row(name, _known(found, len(sites)), _known(averages, 2 + len(beside)), method)
+
+
+def _is_whole(values: Sequence[float | None]) -> bool:
+    return bool(values) and None not in values
+
+
+def _known(runs: Sequence[Sequence[float | None]], num_columns: int) -> tuple[SeedValues, ...]:
+    """Return the values that are not None of each column of a table with one row a run."""
+    return tuple(tuple(run[i] for run in runs if run[i] is not None) for i in range(num_columns))

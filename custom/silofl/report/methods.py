@@ -1,18 +1,45 @@
-"""Methods side by side as the papers print them: methods by sites, averages, and who is the best where."""
+"""Methods side by side as the papers print them: methods by sites, averages, winners, and what a reader must know."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from silofl.report.class_scores import AVERAGES_ALSO
-from silofl.report.method_rows import CLIENT_AVERAGE, POOLED, Method, averages_beside, compared, rows_of
-from silofl.report.ranking import Places, is_comparable, ranked, sites_won
-from silofl.report.tables import MISSING, MOST_SITES_IN_A_ROW, TextTable
+from silofl.federation.results import Results
+from silofl.report.comparison import (
+    AVERAGES_ALSO,
+    MOST_SITES_IN_A_ROW,
+    Method,
+    Row,
+    are_comparable,
+    averages_beside,
+    method_sites,
+    rows_of_methods,
+)
+from silofl.report.sentences import (
+    EVERYONE,
+    SHARED_BATCHNORM,
+    SHARES_BATCHNORM,
+    metric_sentence,
+    normalization_label,
+    split_sentence,
+)
+from silofl.report.tables import MISSING, Places, TextTable, best_and_second
 
 WON, WINNER = "sites won", "winner"
+CLIENT_AVERAGE, POOLED = "client average", "pooled"
+POOLING = "these rows need the data of all sites pooled in one place, which only a simulation can do"
+PRETRAINED = (
+    "these rows use a pretrained model; where silofl pretrain made it, it has seen training data of all sites in one "
+    "place, which only a simulation can do, and the .json beside its file says how much"
+)
+NO_POOLING = "none of these rows needs data to be pooled"
+_DEFINITIONS = {
+    **{key: metric_sentence(key) for key in ("accuracy", "balanced_accuracy", "auroc")},
+    "everyone_balanced_accuracy": EVERYONE,
+}
 
 
 def methods_table(methods: Sequence[Method], num_seeds: int, is_ranked: bool = True) -> TextTable:
@@ -26,7 +53,7 @@ def methods_table(methods: Sequence[Method], num_seeds: int, is_ranked: bool = T
         num_seeds: Seeds that each method was to run with; a row without all of them is not compared.
         is_ranked: Whether values of different rows say the same thing; without that, nothing is marked or won.
     """
-    rows, sites = rows_of(methods), compared(methods)
+    rows, sites = rows_of_methods(methods), method_sites(methods)
     beside = averages_beside(methods)
     averages = (CLIENT_AVERAGE, POOLED, *(AVERAGES_ALSO[key] for key in beside))
     table = TextTable(
@@ -49,7 +76,7 @@ def mean_and_deviation(values: Sequence[float]) -> str:
 
 def methods_values(methods: Sequence[Method]) -> list[dict[str, Any]]:
     """Return the rows as plain values for programs."""
-    rows, sites, beside = rows_of(methods), compared(methods), averages_beside(methods)
+    rows, sites, beside = rows_of_methods(methods), method_sites(methods), averages_beside(methods)
     num_seeds = max((method.num_seeds for method in methods), default=0)
     places = ranked(rows, num_seeds) if is_comparable(methods) else []
     return [
@@ -67,19 +94,57 @@ def methods_values(methods: Sequence[Method]) -> list[dict[str, Any]]:
     ]
 
 
-def markdown(table: TextTable, notes: Sequence[str]) -> str:
-    """Return a table in Markdown, the best cells bold, the second-best underlined, with its notes as a list."""
-    lines = [table.columns, ("---",) * len(table.columns)]
-    for i, row in enumerate(table.rows):
-        lines.append(tuple(_emphasised(cell, table, (i, j)) for j, cell in enumerate(row)))
-    text = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
-    return f"{text}\n\n" + "".join(f"- {note}\n" for note in notes)
+def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
+    """Return what stands under the table, one plain sentence a line.
+
+    Args:
+        methods: In the order of the rows.
+        seeds: Seeds that each method was to run with.
+    """
+    rows = rows_of_methods(methods)
+    return [
+        *_marking(methods),
+        f"Metric: {_common(methods, lambda run: str(run.metric))}; client average: mean over sites; pooled: mean "
+        "over all cases.",
+        *_beside(methods),
+        _seeds(seeds),
+        f"Split: {_common(methods, lambda run: split_sentence(run.split_unit))}.",
+        f"Normalization: {_common(methods, lambda run: normalization_label(run.normalization))}.",
+        f"Rounds: {_common(methods, _rounds)}.",
+        *_reported_rounds(methods),
+        *_thresholds(methods),
+        *_pooling(methods),
+        *_shared_batchnorm(methods),
+        *_weights(methods),
+        *_ahead(rows, len(seeds)),
+        *_shortcomings(methods),
+    ]
 
 
-def _emphasised(cell: str, table: TextTable, place: tuple[int, int]) -> str:
-    if place in table.best_cells:
-        return f"**{cell}**"
-    return f"<ins>{cell}</ins>" if place in table.second_cells else cell
+def is_comparable(methods: Sequence[Method]) -> bool:
+    """Return whether the runs on data that stayed at their sites measure the same thing on the same test cases."""
+    runs = [run for method in methods if not method.needs_pool for run in method.results.values()]
+    return are_comparable([run for run in runs if None not in run.sites.values()])
+
+
+def ranked(rows: Sequence[Row], num_seeds: int) -> list[Places]:
+    """Return the best and second-best rows of each column.
+
+    Local training counts as any other row; a row that needs pooled data, or lacks a seed in the column, does not.
+
+    Args:
+        rows: Of one table.
+        num_seeds: Seeds that each method was to run with.
+    """
+    return [
+        best_and_second([_mean_over_seeds(row, column, num_seeds) for row in rows])
+        for column in range(len(rows[0].cells) if rows else 0)
+    ]
+
+
+def sites_won(places: Sequence[Places], row: int, sites: Sequence[str]) -> list[str]:
+    """Return the sites at which a row is the best, those that it shares included."""
+    return [site for site, (best, _) in zip(sites, places, strict=False) if row in best]
 
 
 def _with_winners(table: TextTable, places: Sequence[Places], sites: Sequence[str]) -> TextTable:
@@ -87,7 +152,8 @@ def _with_winners(table: TextTable, places: Sequence[Places], sites: Sequence[st
     names = [row[0] for row in table.rows]
     rows = [(*row, str(len(sites_won(places, i, sites)))) for i, row in enumerate(table.rows)]
     rows.append((WINNER, *(_winner([names[i] for i in best]) for best, _ in places), ""))
-    best, second = (frozenset((i, j) for j, found in enumerate(places, 1) for i in found[rank]) for rank in (0, 1))
+    best = frozenset((i, j) for j, (winners, _) in enumerate(places, start=1) for i in winners)
+    second = frozenset((i, j) for j, (_, followers) in enumerate(places, start=1) for i in followers)
     return TextTable((*table.columns, WON), tuple(rows), num_summary=1, best_cells=best, second_cells=second)
 
 
@@ -109,3 +175,130 @@ def _numbers(values: Sequence[float]) -> dict[str, Any]:
         "std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
         "values": list(values),
     }
+
+
+def _mean_over_seeds(row: Row, column: int, num_seeds: int) -> float | None:
+    values = row.cells[column]
+    return None if row.method.needs_pool or len(values) != num_seeds else float(np.mean(values))
+
+
+def _marking(methods: Sequence[Method]) -> list[str]:
+    if not is_comparable(methods):
+        return ["No value is marked as the best: the runs differ in metric, split or test cases."]
+    return [
+        "Of each site and average, the best value is bold, or has a star; the second-best of three or more is "
+        "underlined, or has a plus. Local training counts, rows that need pooled data do not. Values that are equal in "
+        "the three decimals shown share a place, and each of them wins the site."
+    ]
+
+
+def _beside(methods: Sequence[Method]) -> list[str]:
+    """Return what the averages beside the metric are."""
+    return [f"{AVERAGES_ALSO[key]}: {_DEFINITIONS[key]}" for key in averages_beside(methods)]
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    named = ", ".join(map(str, seeds))
+    if len(seeds) == 1:
+        return f"One seed, {named}: a small difference can be chance; repeat it with other seeds."
+    return f"Seeds {named}: mean ± standard deviation over them."
+
+
+def _common(methods: Sequence[Method], say: Callable[[Results], str]) -> str:
+    """Return what all runs have in common, or each variant with the methods that it holds for."""
+    groups: dict[str, list[str]] = {}
+    for method in methods:
+        for text in dict.fromkeys(say(run) for run in method.results.values()):
+            groups.setdefault(text, []).append(method.name)
+    if len(groups) < 2:
+        return next(iter(groups), "-")
+    return "; ".join(f"{text} ({', '.join(names)})" for text, names in groups.items())
+
+
+def _reported_rounds(methods: Sequence[Method]) -> list[str]:
+    """Return the round that each method reports; methods that report the same in all seeds share a sentence."""
+    groups: dict[str, list[str]] = {}
+    for method in methods:
+        models = {str(run.model) for run in method.results.values()}
+        if models:
+            text = models.pop() if len(models) == 1 else _by_seed(method, lambda run: str(run.model))
+            groups.setdefault(text, []).append(method.name)
+    return [f"Reported round of {', '.join(names)}: {text}." for text, names in groups.items()]
+
+
+def _by_seed(method: Method, text: Callable[[Results], str]) -> str:
+    return "; ".join(f"{text(run)} (seed {seed})" for seed, run in method.results.items())
+
+
+def _rounds(results: Results) -> str:
+    extra = results.recipe_value("extra_rounds")
+    return f"{results.rounds} and {extra} extra" if extra else str(results.rounds)
+
+
+def _thresholds(methods: Sequence[Method]) -> list[str]:
+    known = [m for m in methods if any(_threshold(run) is not None for run in m.results.values())]
+    return [f"Threshold gamma of {m.name} super: {_by_seed(m, lambda run: str(_threshold(run)))}." for m in known]
+
+
+def _threshold(results: Results) -> float | None:
+    return results.super_model.threshold if results.super_model else None
+
+
+def _pooling(methods: Sequence[Method]) -> list[str]:
+    """Return which rows saw data beyond their own site: all sites' pooled, or those of a pretrained model."""
+    names = ", ".join(method.name for method in methods if method.needs_pool)
+    pretrained = ", ".join(m.name for m in methods if any(map(_is_pretrained, m.results.values())))
+    notes = [f"{names}: {POOLING}."] if names else []
+    notes += [f"{pretrained}: {PRETRAINED}."] if pretrained else []
+    return notes or [f"{NO_POOLING.capitalize()}."]
+
+
+def _is_pretrained(results: Results) -> bool:
+    """Return whether a run used a pretrained model, to compare sites by or to start from."""
+    return bool(results.recipe_value("needs_pretrained"))
+
+
+def _shared_batchnorm(methods: Sequence[Method]) -> list[str]:
+    """Return a sentence where some methods share BatchNorm and others keep it at home."""
+    homes = {
+        m.name: run.recipe_value("stays_home")
+        for m in methods
+        for run in m.results.values()
+        if run.normalization == "batch" and not m.needs_pool
+    }
+    shared = [name for name, home in homes.items() if home in SHARES_BATCHNORM]
+    return [f"{', '.join(shared)}: {SHARED_BATCHNORM}."] if 0 < len(shared) < len(homes) else []
+
+
+def _weights(methods: Sequence[Method]) -> list[str]:
+    """Return how a model beside the super model is pooled where cases were excluded."""
+    names = [m.name for m in methods if any(run.super_model and _num_excluded(run) for run in m.results.values())]
+    return [f"{name}: pooled means of its other models count the super model's cases." for name in names]
+
+
+def _num_excluded(results: Results) -> int:
+    return sum(results.tested.excluded_cases.values())
+
+
+def _ahead(rows: Sequence[Row], num_seeds: int) -> list[str]:
+    """Return which rows without a federation no federated row reaches in the client average."""
+    whole = [row for row in rows if len(row.client_average) == num_seeds]
+    means = {row.name: round(float(np.mean(row.client_average)), 3) for row in whole}
+    best = max((row.name for row in whole if row.method.is_federated), key=means.__getitem__, default=None)
+    ahead = [row for row in whole if best and not row.method.is_federated and means[row.name] > means[best]]
+    return [
+        f"No federated row reaches {row.name} in the client average."
+        if row.method.needs_pool
+        else f"Local training wins on average: {row.name} has {means[row.name]:.3f}, the best federated row, {best}, "
+        f"{means[best]:.3f}."
+        for row in ahead
+    ]
+
+
+def _shortcomings(methods: Sequence[Method]) -> list[str]:
+    notes = []
+    for method in methods:
+        notes += [f"{method.name}, seed {seed}: no numbers: {why}" for seed, why in method.unfinished.items()]
+        for seed, run in method.results.items():
+            notes += [f"{method.name}, seed {seed}: INCOMPLETE: {reason}" for reason in run.reasons]
+    return notes

@@ -2,16 +2,80 @@
 
 from __future__ import annotations
 
+import argparse
+import platform
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from silofl.errors import ConfigError
+from silofl.errors import ConfigError, ExitCode
+from silofl.federation.results import UNFINISHED
 from silofl.files import write_text
-from silofl.report.contents import comparison_values, report_values
-from silofl.report.folder import read_run
+from silofl.report.comparison import comparison_notes, comparison_table, site_comparison_table
+from silofl.report.maps import history_sentence, weights_image
+from silofl.report.pictures import case_images, comparison_images, normalization_images
+from silofl.report.rounds import (
+    curve_images,
+    incidents,
+    participation_table,
+    run_curve_image,
+    traffic_image,
+    traffic_table,
+)
+from silofl.report.run_records import RunRecords, read_run, run_names
+from silofl.report.sentences import (
+    caveats,
+    changes_sentence,
+    metric_sentence,
+    normalization_label,
+    remedy_sentence,
+    status_sentence,
+    unfinished_sentence,
+)
+from silofl.report.super_model import models_of_runs, super_values, unseen_values
+from silofl.report.tables import (
+    MISSING,
+    count,
+    duration,
+    everyone_sentence,
+    label_table,
+    last_weights,
+    number,
+    site_table,
+)
+from silofl.study import CLASSIFICATION_ONLY
+
+TEMPLATES = Path(__file__).parent / "templates"
+TONES = {"COMPLETE": "good", "INCOMPLETE": "warning", UNFINISHED: "warning", "FAILED": "bad"}
+PACKAGES = ("silofl", "nvflare", "torch", "monai", "numpy", "matplotlib")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl report``."""
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run, or of a downloaded job")
+    parser.add_argument("--out", type=Path, help="of the comparison of several runs; comparison.html by default")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the page of one run, or that of several, and print its path."""
+    runs = [_run_in(path) for path in options.runs]
+    if len(runs) == 1 and options.out is None:
+        print(write_report(runs[0]))
+        return ExitCode.COMPLETE
+    out = options.out or Path("comparison.html")
+    if out.suffix != ".html":
+        raise ConfigError(f"--out must end in .html, not {out.name}; name a page")
+    print(write_comparison(runs, out))
+    return ExitCode.COMPLETE
+
+
+def _run_in(path: Path) -> Path:
+    """Return the run's folder in the folder of a downloaded job, or the folder itself."""
+    downloaded = path / "workspace" / "silofl"
+    return downloaded if downloaded.is_dir() else path
 
 
 def write_report(run: Path) -> Path:
@@ -40,9 +104,163 @@ def write_comparison(runs: Sequence[Path], out: Path) -> Path:
     return _write(out, _render("comparison.html.j2", comparison_values(records)))
 
 
+def report_values(run: RunRecords) -> dict[str, Any]:
+    """Return all that the report's template shows of a run."""
+    return {
+        "title": run.results.study,
+        "subtitle": _subtitle(run),
+        "status": _status(run),
+        "caveats": caveats(run.results),
+        "facts": _facts(run),
+        "folder": str(run.path),
+        "model": run.results.model,
+        "metric": run.results.metric or MISSING,
+        "metric_sentence": metric_sentence(run.results.metric),
+        "site_table": site_table(run.results) if run.results.sites else None,
+        "label_table": label_table(run.results),
+        "everyone": everyone_sentence(run.results),
+        "super_model": super_values(run),
+        "unseen": unseen_values(run.unseen),
+        "curves": curve_images(run),
+        "cases": case_images(run),
+        "normalization": normalization_images(run),
+        "pictures_absence": _pictures_absence(run),
+        "participation": participation_table(run.ledger, run.sites) if run.ledger else None,
+        "incidents": incidents(run.ledger),
+        "recipe": list(run.results.questions.items()),
+        "settings": _settings(run),
+        "site_weights": weights_image(run.site_weights[-1]) if run.site_weights else None,
+        "site_weights_history": history_sentence(run.site_weights) if run.site_weights else "",
+        "weights": None if _is_local(run) else last_weights(run.ledger),
+        "weights_absence": _weights_absence(run),
+        "traffic": traffic_table(run.ledger, run.sites),
+        "traffic_image": traffic_image(run),
+        "models": _models(run),
+        "versions": _versions(run.results.version),
+    }
+
+
+def comparison_values(runs: Sequence[RunRecords]) -> dict[str, Any]:
+    """Return all that the comparison's template shows of several runs."""
+    results = [run.results for run in runs]
+    return {
+        "title": f"Comparison of {len(runs)} runs",
+        "folders": [str(run.path) for run in runs],
+        "results": comparison_table(results),
+        "by_site": site_comparison_table(results),
+        "notes": comparison_notes(results),
+        "models": models_of_runs(results, list(run_names(runs))),
+        "metrics": {run.metric: metric_sentence(run.metric) for run in results if run.metric},
+        "curves": run_curve_image(runs),
+        "pictures": comparison_images(runs),
+    }
+
+
+def _subtitle(run: RunRecords) -> list[str]:
+    results = run.results
+    parts = []
+    if results.algorithm:
+        parts.append(f"{results.algorithm}, preset {results.preset}")
+    parts.append(results.tested.run or run.path.name)
+    if run.ledger and run.ledger[0].started_at:
+        parts.append(f"started {run.ledger[0].started_at[:16].replace('T', ' ')} UTC")
+    return parts
+
+
+def _status(run: RunRecords) -> dict[str, Any]:
+    status = run.results.status
+    banner = {"tone": TONES[status], "word": status, "reasons": run.results.reasons, "remedy": ""}
+    if status == UNFINISHED:
+        sentence = unfinished_sentence(run.path, run.is_simulation, len(run.ledger), run.results.rounds)
+        return banner | {"word": "RUNNING OR INTERRUPTED", "sentence": sentence}
+    remedy = remedy_sentence(run.path, status, run.is_simulation)
+    return banner | {"sentence": status_sentence(status), "remedy": remedy}
+
+
+def _facts(run: RunRecords) -> list[tuple[str, str]]:
+    """Return the numbers that a reader looks for first, without those that are missing."""
+    results = run.results
+    planned = f" of {results.rounds}" if results.rounds else ""
+    facts = [
+        (f"{results.metric or 'value'}, mean over sites", number(results.mean)),
+        ("spread (std)", number(results.spread)),
+        ("pooled over cases", number(results.pooled)),
+        ("best round" if results.status != UNFINISHED else "best round so far", count(run.best_round)),
+        ("rounds finished", f"{len(run.ledger)}{planned}"),
+        ("sites", count(len(run.sites) or None)),
+        ("test cases", count(sum(results.tested.cases.values()) or None)),
+        ("time of all rounds", duration(sum(record.seconds for record in run.ledger)) if run.ledger else MISSING),
+    ]
+    return [(name, value) for name, value in facts if value != MISSING]
+
+
+def _settings(run: RunRecords) -> list[tuple[str, str]]:
+    results = run.results
+    found = [
+        ("Algorithm", results.algorithm),
+        ("Preset", results.preset),
+        ("Seed", results.seed),
+        ("Rounds", results.rounds),
+        ("Metric", results.metric),
+        ("Numbers come from", results.model),
+        ("Normalisation layers", normalization_label(results.normalization)),
+        ("Split by", results.split_unit),
+        ("Changed in the job's study", changes_sentence(run.changes)),
+    ]
+    return [(name, MISSING if value is None else str(value)) for name, value in found]
+
+
+def _pictures_absence(run: RunRecords) -> str:
+    """Return why sites have no pictures here; nothing where all have them."""
+    missing = [site for site in run.sites if site not in run.pictures]
+    if run.pictures:
+        return f"No picture is here of {', '.join(missing)}: no test case of theirs counted." if missing else ""
+    if run.results.status in (UNFINISHED, "FAILED"):
+        return "There are no pictures: the sites make them when they test the final model."
+    if run.results.metric in CLASSIFICATION_ONLY["metric"]:
+        return "There are no pictures: the study classifies images, and a class has no outline."
+    return "The pictures stay at the sites: no image ever leaves one. Each site keeps its own as pictures.npz."
+
+
+def _models(run: RunRecords) -> dict[str, Any]:
+    """Return what of the models the folder holds, and the size of an image where it is known."""
+    study = run.path / "job" / "app" / "config" / "study.yaml"
+    shown = next(iter(run.pictures.values()), None)
+    return {
+        "files": sorted(path.name for path in (run.path / "model").glob("*.pt")),
+        "has_super_model": (run.path / "supermodel" / "model.json").is_file(),
+        "study": str(study.relative_to(run.path)) if study.is_file() else "model/study.yaml",
+        "shape": str(shown.images.shape[1:]) if shown else "(C, H, W)",
+        "stays_home": run.results.recipe_value("stays_home"),
+        "run": run.results.tested.run,
+    }
+
+
+def _is_local(run: RunRecords) -> bool:
+    return run.results.recipe_value("stays_home") == "everything"
+
+
+def _weights_absence(run: RunRecords) -> str:
+    return "No weights travel: each site trains alone." if _is_local(run) else "No round has finished."
+
+
+def _versions(run_version: str | None) -> list[tuple[str, str]]:
+    """Return the version that wrote the run, and those installed where the report is made."""
+    return [("silofl of the run", run_version or MISSING), ("Python", platform.python_version())] + [
+        (name, _installed(name)) for name in PACKAGES
+    ]
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
 def _render(template: str, values: dict[str, Any]) -> str:
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -11,15 +11,59 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from silofl.report.canvas import INK, MUTED, legend, literal, panels, png
-from silofl.report.folder import Pictures
+from silofl.report.canvas import INK, MUTED, Image, legend, literal, panels, png
+from silofl.report.run_records import Pictures, RunRecords, run_names
+from silofl.report.tables import number
 
 # Bright on grey tissue and on stained slides alike; each outline has a black rim.
 LABEL_COLOURS = ("#22d3ee", "#ffb000", "#f472b6", "#a3e635", "#ff5c33", "#c4b5fd", "#ffffff", "#2dd4bf")
 PANEL_INCH = 2.1
 PANELS_IN_A_ROW = 4
+SITES_IN_A_ROW = 4
 PICTURE_DPI = 110
 Window = tuple[float, float]
+
+
+def case_images(run: RunRecords) -> list[Image]:
+    """Return each site's worst, median and best case with the outlines of truth and prediction."""
+    return [_case_image(run, site, shown) for site, shown in run.pictures.items()]
+
+
+def normalization_images(run: RunRecords) -> list[Image]:
+    """Return the sites' images before and after amplitude normalisation; none where it changed nothing."""
+    if not any(shown.is_normalized for shown in run.pictures.values()):
+        return []
+    window = shared_window(run.pictures)
+    caption = f"Before and after amplitude normalisation: black is {window[0]:.2f}, white {window[1]:.2f} everywhere."
+    sites = list(run.pictures)
+    rows = [sites[i : i + SITES_IN_A_ROW] for i in range(0, len(sites), SITES_IN_A_ROW)]
+    alt = "One test image of each of the sites {}, before and after amplitude normalisation."
+    return [
+        Image(before_and_after({site: run.pictures[site] for site in row}, window), alt.format(", ".join(row)), caption)
+        for row in rows
+    ]
+
+
+def comparison_images(runs: Sequence[RunRecords]) -> list[Image]:
+    """Return for each site one test case that most runs hold a picture of, with each such run's prediction."""
+    sites = sorted({site for run in runs for site in run.pictures})
+    images = (_comparison_image(site, runs) for site in sites)
+    return [image for image in images if image]
+
+
+def shared_case(pictures: Mapping[str, Pictures]) -> tuple[str, list[str]] | None:
+    """Return the case that most runs hold with the same truth, and those runs; None where no two do.
+
+    Args:
+        pictures: Name of the run -> its pictures of one site.
+    """
+    holders: dict[tuple[str, bytes], list[str]] = {}
+    for name, shown in pictures.items():
+        cases = {str(case): truth for case, truth in zip(shown.cases, shown.truths, strict=True)}
+        for case, truth in cases.items():
+            holders.setdefault((case, repr(truth.shape).encode() + truth.tobytes()), []).append(name)
+    (case, _), names = max(holders.items(), key=lambda item: len(item[1]), default=(("", b""), []))
+    return (case, names) if len(names) > 1 else None
 
 
 def case_grid(pictures: Pictures, labels: Mapping[int, str], metric: str) -> bytes:
@@ -125,6 +169,28 @@ def short_metric(metric: str) -> str:
     return metric.partition("_")[0]
 
 
+def _comparison_image(site: str, runs: Sequence[RunRecords]) -> Image | None:
+    names = run_names(runs)
+    pictures = {name: run.pictures[site] for name, run in names.items() if site in run.pictures}
+    shared = shared_case(pictures)
+    if shared is None:
+        return None
+    case, holders = shared
+    labels, metric = names[holders[0]].labels, names[holders[0]].metric
+    alt = f"Site {site}, case {case}: truth and the predictions of runs {', '.join(holders)}."
+    others = [name for name in names if name not in holders]
+    without = f" (no picture of it: {', '.join(others)})" if others else ""
+    shown = same_case({name: pictures[name] for name in holders}, case, labels, metric)
+    return Image(shown, alt, f"{site}: {case}{without}")
+
+
+def _case_image(run: RunRecords, site: str, shown: Pictures) -> Image:
+    ranks = case_ranks(shown)
+    values = ", ".join(f"{rank} {number(float(shown.values[place]))}" for place, rank in ranks.items())
+    alt = f"Site {site}: image, outline of the truth and of the prediction; {run.metric} of the cases: {values}."
+    return Image(case_grid(shown, run.labels, run.metric), alt, site)
+
+
 def _is_coloured(images: NDArray) -> bool:
     return not np.array_equal(images, np.broadcast_to(images[..., :1, :, :], images.shape))
 
@@ -146,9 +212,9 @@ def _outline(axes: Axes, mask: NDArray, labels: Mapping[int, str]) -> None:
     """Draw the outline of each label; a margin closes outlines at the edge of the image."""
     padded = np.pad(mask, 1)
     y, x = (np.arange(-1, size + 1) for size in mask.shape)
-    for number, colour in label_colours(labels).items():
-        if (mask == number).any():
-            lines = axes.contour(x, y, padded == number, levels=[0.5], colors=[colour], linewidths=1.3)
+    for label, colour in label_colours(labels).items():
+        if (mask == label).any():
+            lines = axes.contour(x, y, padded == label, levels=[0.5], colors=[colour], linewidths=1.3)
             lines.set_path_effects([withStroke(linewidth=2.6, foreground="black", alpha=0.6)])
     axes.set(xlim=(-0.5, mask.shape[1] - 0.5), ylim=(mask.shape[0] - 0.5, -0.5))
 

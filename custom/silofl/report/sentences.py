@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from silofl.federation.results import Results
 
 BATCH_DEPENDENT = "a prediction depends on the batch it stands in"
 SHARED_PATIENTS = "same person in training and test"
@@ -47,40 +50,16 @@ _STATUS = {
     "FAILED": "The run ended without a result:",
 }
 
-_STEPS = {
-    "plain": "Plain: the optimiser follows the gradient of the loss.",
-    "perturbed": "Perturbed: the gradient is taken at weights moved by alpha = {perturbation} uphill (HarmoFL).",
-    "proximal": "Proximal: the loss plus mu / 2 times the squared distance to the received model, mu = {proximal}.",
-}
-
-_HOME = {
-    "nothing": "Nothing: the whole model travels, the data never do.",
-    "batchnorm": "BatchNorm parameters and statistics; all other weights travel, the data never do.",
-    "head": "The head, the last layer, which decides (FedPer); all other weights travel, the data never do.",
-    "everything": "Everything: each site trains alone and sends only its scores.",
-}
-
-_SELECTORS = {
-    "gradients": "Sites send mean gradients; the server takes {selector_steps} step(s) of Adam a round.",
-    "local_steps": "Sites take local steps with Adam; the server averages the weights (FedSM, Algorithm 1).",
-    "moments": "Sites take one full-batch Adam step; the server averages the weights and Adam's moments.",
-}
-
 _SPLITS = {
     "slices": "the data are split by slice",
     "recordings": "the data are split by recording, so that recordings are apart but not persons",
-    "windows": "the data are split by window, and windows of one recording stand in both",
-}
-
-_WEIGHTS = {
-    "examples": "its number of training examples",
-    "uniform": "1",
+    "examples": "the data are split by single examples, and examples of one recording stand in both",
 }
 
 
 def status_sentence(status: str) -> str:
-    """Return what a run's status means; what a status of its own name says where it is not known."""
-    return _STATUS.get(status, f"The run's status is {status}.")
+    """Return what the status of a run with a result means."""
+    return _STATUS[status]
 
 
 def unfinished_sentence(run: Path, can_resume_here: bool, finished: int, rounds: int | None) -> str:
@@ -124,83 +103,21 @@ def split_sentence(split_unit: str | None) -> str:
     return f"by {split_unit}, {SHARED_PATIENTS}{apart}"
 
 
-def caveats(results: Mapping[str, Any]) -> list[str]:
+def caveats(results: Results) -> list[str]:
     """Return what a reader of the numbers must know beforehand."""
     found = []
-    unit = results.get("split_unit")
+    unit = results.split_unit
     if shares_patients(unit):
         how = _SPLITS.get(str(unit), f"the data are split by {unit}")
         found.append(f"{SHARED_PATIENTS}: {how}; the values are higher than for new patients.")
-    if results.get("normalization") == "batch_stateless":
+    if results.normalization == "batch_stateless":
         found.append(f"{BATCH_DEPENDENT}: the network keeps no BatchNorm statistics.")
-    if results.get("recipe", {}).get("stays_home") == "batchnorm" and results.get("normalization") != "batch":
+    if results.recipe_value("stays_home") == "batchnorm" and results.normalization != "batch":
         found.append("the network has no BatchNorm to keep at home: all of it travels, as in FedAvg.")
     return found
 
 
-def recipe_answers(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the algorithm's four questions with a recipe's answers, and a fifth where there is a selector."""
-    answers = [
-        ("How is the input normalised?", _amplitude(recipe)),
-        ("How does a site step?", _answer(_STEPS, recipe, "step")),
-        ("What stays at home?", _answer(_HOME, recipe, "stays_home")),
-        ("Who listens to whom?", _mixing(recipe)),
-    ]
-    selector = _answer(_SELECTORS, recipe, "selector")
-    return answers + [("How does the selector learn?", selector)] * (recipe.get("selector", "none") != "none")
-
-
-def _amplitude(recipe: Mapping[str, Any]) -> str:
-    band = recipe.get("amplitude_band")
-    if band in (None, "none"):
-        return "Not: images enter the network as the study prepared them."
-    what = {"full": "all frequencies", 0: "the mean intensity alone"}.get(band, f"frequencies up to radius {band}")
-    momentum = recipe.get("amplitude_momentum")
-    return f"Amplitude normalisation (HarmoFL) of {what}: a running mean, momentum {momentum}, shared by the sites."
-
-
-def _answer(answers: Mapping[str, str], recipe: Mapping[str, Any], key: str) -> str:
-    value = str(recipe.get(key))
-    return answers[value].format_map(recipe) if value in answers else value
-
-
-def _mixing(recipe: Mapping[str, Any]) -> str:
-    if recipe.get("stays_home") == "everything":
-        return "Nobody: no weights travel."
-    weights = _WEIGHTS.get(str(recipe.get("weights")), str(recipe.get("weights")))
-    if recipe.get("mixing") == "softpull":
-        return _softpull(recipe, weights)
-    if recipe.get("mixing") == "adafed":
-        return _adafed(recipe)
-    if recipe.get("mixing") != "shared":
-        return f"{recipe.get('mixing')}; a site's weight is {weights}."
-    rate = recipe.get("server_lr")
-    step = "" if rate == 1 else f" The server moves towards it with learning rate {rate}."
-    return f"Every site gets the same weighted mean; a site's weight is {weights}.{step}"
-
-
-def _softpull(recipe: Mapping[str, Any], weights: str) -> str:
-    """Return who listens to whom where each site gets a model of its own."""
-    own = f"SoftPull (FedSM): each site's own model keeps lambda = {recipe.get('self_weight')} of itself and takes the "
-    own += "rest in equal parts from the others."
-    if recipe.get("selector", "none") == "none":
-        return own
-    return f"{own} The global model beside it is the weighted mean of all; a site's weight is {weights}."
-
-
-def _adafed(recipe: Mapping[str, Any]) -> str:
-    """Return who listens to whom where sites are compared by their statistics, and which statistics these are."""
-    own = f"AdaFed: each site's own model keeps lambda = {recipe.get('self_weight')} of itself and takes the rest from "
-    own += "the others, from each the more, the closer its statistics are."
-    return f"{own} {_statistics(recipe)}"
-
-
-def _statistics(recipe: Mapping[str, Any]) -> str:
-    if recipe.get("statistics") == "pretrained":
-        layers = {"all": "every BatchNorm layer", "last": "the last layer (d-AdaFed)"}
-        layer = layers.get(str(recipe.get("statistics_layers")), str(recipe.get("statistics_layers")))
-        return f"These are mean and variance of the inputs of {layer} in a pretrained model, taken once before round 1."
-    rounds, every = recipe.get("statistics_rounds"), recipe.get("refresh_every")
-    after = "half of the rounds" if rounds == "half" else f"{rounds} round(s)"
-    again = f", and anew every {every} round(s)" if every else ""
-    return f"These are the BatchNorm layers' own, taken after {after} of FedBN{again} (f-AdaFed)."
+def changes_sentence(changes: Mapping[str, Any]) -> str:
+    """Return what was changed in a study, as ``training.learning_rate: 0.01, seed: 1``."""
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in changes.items()}
+    return ", ".join(f"{key}: {text}" for key, text in texts.items()) or "nothing"

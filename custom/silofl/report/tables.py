@@ -1,10 +1,9 @@
-"""Results as tables of text: one run by site, several runs side by side; for the terminal and the pages."""
+"""Tables of text, and those of one run's result: by site, by label; for the terminal and the pages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -13,13 +12,16 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from silofl.report.class_scores import everyone_sentence, scores_beside
-from silofl.report.comparison import best_runs, compared_sites, comparison_notes
+from silofl.federation.ledger import Round
+from silofl.federation.results import Results
 from silofl.report.sentences import normalization_label, shares_patients, split_sentence
 
 MISSING = "-"
+MARK_STYLES = {"*": "bold", "+": "underline", "": ""}
 MOST_LABELS_BESIDE_THE_VALUE = 4
-MOST_SITES_IN_A_ROW = 8
+METRIC_NAMES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auroc": "AUROC"}
+Places = tuple[list[int], list[int]]
+Column = list[float | None]
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,21 @@ class TextTable:
     second_cells: frozenset[tuple[int, int]] = frozenset()
 
 
+@dataclass(frozen=True)
+class WeightTable:
+    """Aggregation weights of one round.
+
+    Attributes:
+        round: Number of the round.
+        columns: The sites that are listened to.
+        rows: Listener -> {site: weight}.
+    """
+
+    round: int
+    columns: list[str]
+    rows: dict[str, dict[str, float]]
+
+
 def number(value: float | None) -> str:
     """Return a value with three decimals, ``-`` where there is none."""
     return MISSING if value is None else f"{value:.3f}"
@@ -55,136 +72,110 @@ def count(value: int | None) -> str:
     return MISSING if value is None else str(value)
 
 
-def site_table(results: Mapping[str, Any]) -> TextTable:
-    """Return one row a site, then the mean over sites, their spread and the mean over all cases together.
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it."""
+    if seconds < 90:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
-    Args:
-        results: The content of a run's results.json.
+
+def byte_size(size: float) -> str:
+    """Return a number of bytes in the decimal unit that suits it."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """Return the mean over the values that there are; None without any."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def best_and_second(values: Sequence[float | None]) -> Places:
+    """Return the places of the highest and of the second-highest value, several where they are equal as shown.
+
+    None of them is the best of just one, and none the second-best of two: that is the last.
     """
-    columns = ("site", results.get("metric") or "value", "test cases", "excluded cases", "validation")
-    rows = [*(_site_row(results, site) for site in results.get("sites", {})), *_summary_rows(results)]
-    more = {name: [*_with_mean(values), "", ""] for name, values in _values_beside(results).items()}
+    known = {place: round(value, 3) for place, value in enumerate(values) if value is not None}
+    if len(known) < 2:
+        return [], []
+    ranked = sorted(set(known.values()), reverse=True)
+    best, second = ([place for place, value in known.items() if [value] == ranked[i : i + 1]] for i in (0, 1))
+    return best, second if len(known) > 2 else []
+
+
+def site_table(results: Results) -> TextTable:
+    """Return one row a site, then the mean over sites, their spread and the mean over all cases together."""
+    columns = ("site", results.metric or "value", "test cases", "excluded cases", "validation")
+    rows = [
+        (site, number(own.value), count(own.num_cases), count(own.num_excluded), number(own.validation))
+        for site, own in results.by_site.items()
+    ]
+    rows += _summary_rows(results)
+    more = {name: [*_with_mean(values), "", ""] for name, values in _columns_beside(results).items()}
     cells = zip(rows, zip(*more.values(), strict=True), strict=True) if more else ((row, ()) for row in rows)
     return TextTable((*columns, *more), tuple((*row, *others) for row, others in cells), num_summary=3)
 
 
-def label_table(results: Mapping[str, Any]) -> TextTable | None:
+def label_table(results: Results) -> TextTable | None:
     """Return one row a site, one column a label by name, and the mean over sites; None where `site_table` has them."""
-    labels = dict(sorted(label_values(results).items()))
+    labels = dict(sorted(label_columns(results).items()))
     if len(labels) <= MOST_LABELS_BESIDE_THE_VALUE:
         return None
-    rows = zip((*results["sites"], "mean over sites"), *map(_with_mean, labels.values()), strict=True)
+    rows = zip((*results.sites, "mean over sites"), *map(_with_mean, labels.values()), strict=True)
     return TextTable(("site", *labels), tuple(rows), num_summary=1)
 
 
-def label_values(results: Mapping[str, Any]) -> dict[str, list[float | None]]:
+def label_columns(results: Results) -> dict[str, Column]:
     """Return label -> value of each site, in the order of the result's sites; nothing of a single label."""
-    found = results.get("by_label") or {}
-    names = list(dict.fromkeys(name for values in found.values() for name in values))
-    values = {name: [found.get(site, {}).get(name) for site in results["sites"]] for name in names}
+    names = list(dict.fromkeys(name for values in results.tested.by_label.values() for name in values))
+    values = {name: [own.labels.get(name) for own in results.by_site.values()] for name in names}
     return values if len(names) > 1 else {}
 
 
-def comparison_table(results: Sequence[Mapping[str, Any]]) -> TextTable:
-    """Return one row a run, in the given order, with the best of the comparable means marked.
-
-    More than 8 sites stand in `site_comparison_table`.
-
-    Args:
-        results: The contents of the runs' results.json.
-    """
-    sites = [] if _are_many(compared_sites(results)) else compared_sites(results)
-    head = ("run", "study", "algorithm", "preset", "normalization", "seed", "status", "best round")
-    rows = tuple(_run_row(i, run, sites) for i, run in enumerate(results, start=1))
-    return TextTable((*head, "mean", "spread", "pooled", *sites), rows, num_text=7, best=best_runs(results))
+def metric_columns(results: Results) -> dict[str, Column]:
+    """Return metric -> value of each site, in the order of the result's sites, of a classification's other metrics."""
+    return {
+        key: [own.also.get(key) for own in results.by_site.values()] for key in METRIC_NAMES if key != results.metric
+    }
 
 
-def site_comparison_table(results: Sequence[Mapping[str, Any]]) -> TextTable | None:
-    """Return one row a site and one column a run; None where `comparison_table` has the sites."""
-    sites = compared_sites(results)
-    if not _are_many(sites):
+def last_weights(ledger: Sequence[Round]) -> WeightTable | None:
+    """Return the weights of the last round; equal rows become one, ``every site``; None before the first round."""
+    if not ledger or not ledger[-1].weights:
         return None
-    names = (f"{i}: {run.get('algorithm') or MISSING}" for i, run in enumerate(results, start=1))
-    rows = tuple((site, *(number(run.get("sites", {}).get(site)) for run in results)) for site in sites)
-    return TextTable(("site", *names), rows)
+    rows = ledger[-1].weights
+    first = next(iter(rows.values()))
+    is_shared = all(row == first for row in rows.values())
+    return WeightTable(ledger[-1].round, list(first), {"every site": first} if is_shared else rows)
 
 
-def print_results(results: Mapping[str, Any], console: Console) -> None:
+def everyone_sentence(results: Results) -> str:
+    """Return how the sites' models do on the test data of all sites; nothing where they were not tested on them."""
+    everyone = results.everyone
+    if everyone is None:
+        return ""
+    values = f"accuracy {everyone.accuracy:.3f}, balanced accuracy {everyone.balanced_accuracy:.3f}"
+    return f"on all sites' test data ({everyone.num_cases} cases): {values}, mean over the sites' models"
+
+
+def print_results(results: Results, console: Console) -> None:
     """Print a run's status with its reasons, where its numbers come from, and the numbers."""
-    lines = [f"{results['status']}  {_title(results)}"]
-    lines += [f"  - {reason}" for reason in results.get("reasons", [])]
-    if results.get("model"):
-        lines.append(f"model: {results['model']}")
-    lines.append(f"metric: {results.get('metric') or MISSING}")
-    lines.append(f"normalization: {normalization_label(results.get('normalization'))}")
-    if shares_patients(results.get("split_unit")):
-        lines.append(f"split {split_sentence(results['split_unit'])}")
+    lines = [f"{results.status}  {_title(results)}", *(f"  - {reason}" for reason in results.reasons)]
+    if results.model:
+        lines.append(f"model: {results.model}")
+    lines.append(f"metric: {results.metric or MISSING}")
+    lines.append(f"normalization: {normalization_label(results.normalization)}")
+    if shares_patients(results.split_unit):
+        lines.append(f"split {split_sentence(results.split_unit)}")
     print_lines(lines, console)
-    if results.get("sites"):
+    if results.sites:
         print_table(site_table(results), console)
-    if results.get("everyone"):
+    if results.everyone:
         print_lines([everyone_sentence(results)], console)
-
-
-def print_comparison(results: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """Print runs side by side, one row a run, and what must be known to compare them."""
-    table, by_site = comparison_table(results), site_comparison_table(results)
-    print_table(table, console)
-    if by_site:
-        console.print()
-        print_table(by_site, console)
-    print_lines(["* best mean"] * bool(table.best) + comparison_notes(results), console)
-
-
-def _values_beside(results: Mapping[str, Any]) -> dict[str, list[float | None]]:
-    """Return what stands beside a run's values: other scores of a classification, and labels where they are few."""
-    if not results.get("sites"):
-        return {}
-    labels, metric = label_values(results), results.get("metric") or "value"
-    is_few = len(labels) <= MOST_LABELS_BESIDE_THE_VALUE
-    return scores_beside(results) | ({f"{metric} of {name}": labels[name] for name in labels} if is_few else {})
-
-
-def _with_mean(values: Sequence[float | None]) -> list[str]:
-    """Return values and their mean over those that are known."""
-    known = [value for value in values if value is not None]
-    return [*map(number, values), number(float(np.mean(known)) if known else None)]
-
-
-def _are_many(sites: Sequence[str]) -> bool:
-    return len(sites) > MOST_SITES_IN_A_ROW
-
-
-def _site_row(results: Mapping[str, Any], site: str) -> tuple[str, ...]:
-    validation = (results.get("validation", {}).get(site) or {}).get("value")
-    cases, excluded = results.get("cases", {}).get(site), results.get("excluded_cases", {}).get(site)
-    return site, number(results["sites"][site]), count(cases), count(excluded), number(validation)
-
-
-def _summary_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    sites = results.get("sites", {})
-    tested = sum(value is not None for value in sites.values())
-    of = "sites" if tested == len(sites) else f"{tested} of {len(sites)} sites"
-    scores = [score["value"] for score in results.get("validation", {}).values() if score["value"] is not None]
-    cases, excluded = (str(sum(results.get(key, {}).values())) for key in ("cases", "excluded_cases"))
-    return [
-        (f"mean over {of}", number(results.get("mean")), "", "", number(float(np.mean(scores)) if scores else None)),
-        (f"spread over {of} (std)", number(results.get("spread")), "", "", ""),
-        ("pooled over all cases", number(results.get("pooled")), cases, excluded, ""),
-    ]
-
-
-def _run_row(row: int, results: Mapping[str, Any], sites: Sequence[str]) -> tuple[str, ...]:
-    names = (results.get(key) for key in ("study", "algorithm", "preset", "normalization", "seed", "status"))
-    words = (str(row), *(MISSING if name is None else str(name) for name in names))
-    values = [results.get(key) for key in ("mean", "spread", "pooled")]
-    values += [results.get("sites", {}).get(site) for site in sites]
-    return (*words, count(results.get("best_round")), *map(number, values))
-
-
-def _title(results: Mapping[str, Any]) -> str:
-    parts = [f"{results.get('study')}: {results.get('algorithm')}", f"preset {results.get('preset')}"]
-    return ", ".join([*parts, f"seed {results.get('seed')}", f"{results.get('rounds')} rounds"])
 
 
 def print_lines(lines: Sequence[str], console: Console) -> None:
@@ -207,6 +198,49 @@ def print_table(table: TextTable, console: Console) -> None:
     console.print(rich, soft_wrap=True)
 
 
+def markdown(table: TextTable, notes: Sequence[str]) -> str:
+    """Return a table in Markdown, the best cells bold, the second-best underlined, with its notes as a list."""
+    lines = [table.columns, ("---",) * len(table.columns)]
+    for i, row in enumerate(table.rows):
+        lines.append(tuple(_emphasised(cell, table, (i, j)) for j, cell in enumerate(row)))
+    text = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+    return f"{text}\n\n" + "".join(f"- {note}\n" for note in notes)
+
+
+def _columns_beside(results: Results) -> dict[str, Column]:
+    """Return what stands beside a run's values: a classification's other metrics, and labels where they are few."""
+    if not results.sites:
+        return {}
+    others = {METRIC_NAMES[key]: values for key, values in metric_columns(results).items()}
+    known = {name: values for name, values in others.items() if any(value is not None for value in values)}
+    labels = label_columns(results)
+    is_few = len(labels) <= MOST_LABELS_BESIDE_THE_VALUE
+    return known | ({f"{results.metric or 'value'} of {name}": labels[name] for name in labels} if is_few else {})
+
+
+def _with_mean(values: Column) -> list[str]:
+    """Return values and their mean over those that are known."""
+    return [*map(number, values), number(mean_of_known(values))]
+
+
+def _summary_rows(results: Results) -> list[tuple[str, ...]]:
+    num_tested = sum(value is not None for value in results.sites.values())
+    of = "sites" if num_tested == len(results.sites) else f"{num_tested} of {len(results.sites)} sites"
+    tested = results.tested
+    validation = mean_of_known(score.value for score in tested.validation.values())
+    cases, excluded = (str(sum(counts.values())) for counts in (tested.cases, tested.excluded_cases))
+    return [
+        (f"mean over {of}", number(results.mean), "", "", number(validation)),
+        (f"spread over {of} (std)", number(results.spread), "", "", ""),
+        ("pooled over all cases", number(results.pooled), cases, excluded, ""),
+    ]
+
+
+def _title(results: Results) -> str:
+    parts = [f"{results.study}: {results.algorithm}", f"preset {results.preset}"]
+    return ", ".join([*parts, f"seed {results.seed}", f"{results.rounds} rounds"])
+
+
 def _mark(table: TextTable, row: int, column: int) -> str:
     """Return the sign of a cell's place, which a terminal without bold letters shows too."""
     if (row, column) in table.best_cells or (row in table.best and table.columns[column] == "mean"):
@@ -215,4 +249,10 @@ def _mark(table: TextTable, row: int, column: int) -> str:
 
 
 def _marked(cell: str, mark: str) -> Text:
-    return Text(f"{cell} {mark}".rstrip(), style={"*": "bold", "+": "underline"}.get(mark, ""))
+    return Text(f"{cell} {mark}".rstrip(), style=MARK_STYLES[mark])
+
+
+def _emphasised(cell: str, table: TextTable, place: tuple[int, int]) -> str:
+    if place in table.best_cells:
+        return f"**{cell}**"
+    return f"<ins>{cell}</ins>" if place in table.second_cells else cell

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import argparse
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,14 +12,109 @@ from typing import Any
 from rich.console import Console
 
 from silofl.errors import ConfigError, ExitCode, SiloFLError
+from silofl.federation.results import Results, read_results
 from silofl.files import write_json, write_text
-from silofl.report.ledger_tables import duration
-from silofl.report.methods import Method, compared, markdown, methods_table, methods_values
-from silofl.report.methods_notes import is_comparable, notes_of
-from silofl.report.tables import print_lines, print_table
+from silofl.options import (
+    add_backend,
+    add_data,
+    add_json,
+    add_pretrained,
+    add_rounds,
+    add_set,
+    by_key,
+    changes_of,
+    check_backend,
+    console_for,
+    names,
+    natural,
+    text_of,
+)
+from silofl.report.comparison import Method, method_sites
+from silofl.report.methods import is_comparable, methods_notes, methods_table, methods_values
+from silofl.report.sentences import changes_sentence
+from silofl.report.tables import duration, markdown, print_lines, print_table
+from silofl.settings import NAME
 from silofl.studies import pooled as centralised
 from silofl.studies import simulate
 from silofl.studies.compared_runs import CENTRALISED, Comparison, Run, planned
+from silofl.studies.methods import method_names
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl compare``."""
+    parser.epilog = "\n  ".join(["methods, or ALGORITHM:PRESET:", *method_names()])
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("jobs", type=Path, nargs="+", metavar="JOB", help="job folder; methods take the first's study")
+    add_data(parser)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and the table; goes on in it")
+    parser.add_argument("--seeds", type=_seeds, default=(0, 1, 2), help="as 0,1,2, which is the default")
+    parser.add_argument("--methods", type=names, default=[], help="in the first job's study, as a,b; named below")
+    add_pretrained(parser)
+    parser.add_argument(
+        "--pooled", action="store_true", help="also train on all sites' data in one place: simulation only"
+    )
+    add_rounds(parser)
+    add_set(parser)
+    parser.add_argument(
+        "--as",
+        dest="variants",
+        action=_Row,
+        default={},
+        metavar="NAME",
+        help="a row of the first job's study with what was --set before it; --set after the last --as is for all rows",
+    )
+    add_backend(parser)
+    add_json(parser, "table.json")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a comparison and return its exit code."""
+    check_backend(options)
+    asked = Comparison(
+        jobs=tuple(options.jobs),
+        methods=tuple(options.methods),
+        variants=options.variants,
+        changes=changes_of(options),
+        seeds=options.seeds,
+        data=text_of(options.data),
+        threads=options.threads,
+        is_pooled=options.pooled,
+        pretrained=text_of(options.pretrained),
+        is_alone=options.alone,
+    )
+    code = compare(asked, options.out, console_for(options))
+    if options.json and code != ExitCode.INTERRUPTED:
+        print((options.out / "table.json").read_text(), end="")
+    return code
+
+
+class _Row(argparse.Action):
+    """Gives a row what was set since the row before."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Note the row; the settings that follow are another's."""
+        name = str(values)
+        if not re.fullmatch(NAME, name) or name in namespace.variants or not namespace.settings:
+            parser.error(
+                "--as must follow at least one --set, with a name of its own of letters, digits, '.', '_' and '-', not "
+                f"{name!r}"
+            )
+        try:
+            changes = by_key(namespace.settings)
+        except ConfigError as error:
+            parser.error(str(error))
+        namespace.variants = {**namespace.variants, name: changes}
+        namespace.settings = []
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    return tuple(natural(seed) for seed in text.split(","))
 
 
 def compare(asked: Comparison, out: Path, console: Console) -> int:
@@ -57,7 +153,7 @@ def compare(asked: Comparison, out: Path, console: Console) -> int:
             console.print("to go on with the comparison, give the same command again")
             return ExitCode.INTERRUPTED
     methods = collected(runs, failures)
-    _show(methods, runs, asked.seeds, out, console)
+    _show(methods, runs, asked, out, console)
     return _exit_code(methods)
 
 
@@ -70,7 +166,7 @@ def collected(runs: Sequence[Run], failures: Mapping[Path, str]) -> list[Method]
     """
     methods = []
     for name in dict.fromkeys(run.name for run in runs):
-        results: dict[int, Any] = {}
+        results: dict[int, Results] = {}
         unfinished = {}
         for run in (run for run in runs if run.name == name):
             try:
@@ -90,42 +186,60 @@ def _carry_out(run: Run, console: Console) -> int:
     return simulate.start(run.job, run.path, run.wanted, run.changes, console)
 
 
-def _result(run: Run, failure: str | None) -> dict[str, Any]:
+def _result(run: Run, failure: str | None) -> Results:
     """Return a run's result.
 
     Raises:
         ConfigError: The run has no numbers, for the reason that is given.
     """
-    path = run.path / "results.json"
-    results = json.loads(path.read_text()) if failure is None and path.is_file() else {}
-    if results.get("status") not in ("COMPLETE", "INCOMPLETE"):
-        why = failure or "; ".join(results.get("reasons", [])) or f"it ended early, and {run.path / 'log.txt'} says why"
-        raise ConfigError(why)
+    results = read_results(run.path) if failure is None else None
+    if results is None:
+        raise ConfigError(failure or f"it ended early, and {run.path / 'log.txt'} says why")
+    if not results.is_finished:
+        raise ConfigError("; ".join(results.reasons))
     if run.name != CENTRALISED:
         return results
     return centralised.by_their_sites(results, centralised.read_scores(run.path, results))
 
 
-def _show(methods: Sequence[Method], runs: Sequence[Run], seeds: Sequence[int], out: Path, console: Console) -> None:
+def _show(methods: Sequence[Method], runs: Sequence[Run], asked: Comparison, out: Path, console: Console) -> None:
     """Print the table with its notes, and write both."""
-    table, notes = methods_table(methods, len(seeds), is_comparable(methods)), notes_of(methods, seeds)
+    table = methods_table(methods, len(asked.seeds), is_comparable(methods))
+    notes = methods_notes(methods, asked.seeds) + _changes_notes(asked)
     console.print()
     print_table(table, console)
     print_lines(["", *notes], console)
     write_text(out / "table.md", markdown(table, notes))
-    values = {"seeds": list(seeds), "sites": compared(methods), "rows": methods_values(methods), "notes": notes}
+    values = {
+        "seeds": list(asked.seeds),
+        "sites": method_sites(methods),
+        "rows": methods_values(methods),
+        "notes": notes,
+    }
     write_json(out / "table.json", values | {"runs": [_described(run, methods) for run in runs]})
     console.print(f"table: {out / 'table.md'}, {out / 'table.json'}", markup=False)
 
 
+def _changes_notes(asked: Comparison) -> list[str]:
+    """Return a sentence for what the command line changed in the study of every row, and in that of each."""
+    changed = {"every row": asked.changes, **asked.variants}
+    return [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
+
+
 def _described(run: Run, methods: Sequence[Method]) -> dict[str, Any]:
     (method,) = (method for method in methods if method.name == run.name)
-    status = method.results[run.seed]["status"] if run.seed in method.results else "FAILED"
-    return {"name": run.name, "seed": run.seed, "folder": str(run.path), "status": status}
+    status = method.results[run.seed].status if run.seed in method.results else "FAILED"
+    return {
+        "name": run.name,
+        "seed": run.seed,
+        "folder": str(run.path),
+        "status": status,
+        "changes": dict(run.changes),
+    }
 
 
 def _exit_code(methods: Sequence[Method]) -> int:
     if any(method.unfinished for method in methods):
         return ExitCode.FAILED
-    statuses = {run["status"] for method in methods for run in method.results.values()}
+    statuses = {run.status for method in methods for run in method.results.values()}
     return ExitCode.INCOMPLETE if "INCOMPLETE" in statuses else ExitCode.COMPLETE

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from silofl.errors import ConfigError, nearest
+from silofl.errors import ConfigError
 from silofl.inference.directory import plain_study
 from silofl.studies import simulate
-from silofl.studies.methods import METHODS
-from silofl.studies.simulation import Simulation, check_pretrained, settled, study_file
+from silofl.studies.methods import algorithm_of
+from silofl.studies.simulation import Simulation, changes_algorithm, check_pretrained, settled, study_file
 from silofl.study import Study, load_study
 
 CENTRALISED = "centralised"
@@ -22,9 +25,10 @@ class Comparison:
 
     Attributes:
         jobs: Job folders; the first one's study is that of every method.
-        methods: Names out of `METHODS`.
-        seeds: Of the runs of each job and method.
-        rounds: Instead of the studies'.
+        methods: As `silofl.studies.methods.algorithm_of` takes them.
+        variants: Name of a row -> what changes in the first job's study for it, by dotted key.
+        changes: What changes in the study of every row, by dotted key.
+        seeds: Of the runs of each row.
         data: Folder that holds one data folder a site; where None, ``phantoms``, made at first use.
         threads: Sites that NVFlare runs at a time; all where None.
         is_pooled: Whether the centralised upper bound is run too.
@@ -34,8 +38,9 @@ class Comparison:
 
     jobs: tuple[Path, ...]
     methods: tuple[str, ...] = ()
+    variants: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    changes: Mapping[str, object] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0, 1, 2)
-    rounds: int | None = None
     data: str | None = None
     threads: int | None = None
     is_pooled: bool = False
@@ -45,15 +50,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a job or a method.
+    """One run of a row.
 
     Attributes:
-        name: The job's or the method's.
+        name: The row's: a job's, a method's or a variant's.
         seed: Of the study.
         path: Folder of the run.
         job: The job it is made of.
         wanted: Data, sites and threads.
-        changes: Keys of the job's study that differ.
+        changes: What differs from the job's study, by dotted key.
     """
 
     name: str
@@ -61,7 +66,7 @@ class Run:
     path: Path
     job: Path
     wanted: Simulation
-    changes: dict[str, object]
+    changes: Mapping[str, object]
 
     @property
     def has_started(self) -> bool:
@@ -70,62 +75,99 @@ class Run:
 
 
 def planned(asked: Comparison, out: Path) -> list[Run]:
-    """Return the runs of all jobs and methods in the order of the rows, every study and all data checked.
+    """Return the runs of all jobs, variants and methods in the order of the rows, every study and all data checked.
 
     Raises:
-        ConfigError: A job, a method or a seed is wrong, or an earlier run in ``out`` is another.
+        ConfigError: A job, a method, a change or a seed is wrong, or an earlier run in ``out`` is another.
         DataError: A site's data is wrong.
     """
     if len(set(asked.seeds)) != len(asked.seeds):
         raise ConfigError(f"--seeds must name each seed once, not {','.join(map(str, asked.seeds))}")
-    entries = [(job.resolve().name, job, {}) for job in asked.jobs]
-    entries += [(name, asked.jobs[0], {"algorithm": _algorithm(name)}) for name in asked.methods]
-    names = [name for name, *_ in entries]
-    for name in names:
-        if [*names, CENTRALISED].count(name) > 1:
+    _check_changes(asked)
+    first = asked.jobs[0]
+    entries: list[tuple[str, Path, Mapping[str, object]]] = [(job.resolve().name, job, {}) for job in asked.jobs]
+    entries += [(name, first, changes) for name, changes in asked.variants.items()]
+    entries += [(name, first, {"algorithm": algorithm_of(name)}) for name in asked.methods]
+    for name, number in Counter([*(_folder(name) for name, *_ in entries), CENTRALISED]).items():
+        if number > 1:
             raise ConfigError(
-                f"jobs and methods must have names of their own, not {name!r} twice; rename the job's folder"
+                f"jobs, methods and --as must have names of their own, not {name!r} twice; rename the job's folder"
             )
     wanted = Simulation(asked.data, (), asked.threads, is_alone=asked.is_alone)
-    return [
-        run for name, job, changes in entries for run in seeded(asked, out, Run(name, 0, out, job, wanted, changes))
-    ]
-
-
-def seeded(asked: Comparison, out: Path, pattern: Run) -> list[Run]:
-    """Return a run for each seed, checked; of the pattern, name, job, simulation and changes count."""
-    runs = []
-    for seed in asked.seeds:
-        changes = pattern.changes | {"seed": seed} | ({} if asked.rounds is None else {"rounds": asked.rounds})
-        path = out / "runs" / f"{pattern.name}-seed{seed}"
-        study, _ = settled(pattern.job, pattern.wanted, changes)
-        given = asked.pretrained if study.recipe.needs_pretrained else None
-        runs.append(Run(pattern.name, seed, path, pattern.job, replace(pattern.wanted, pretrained=given), changes))
-    for run in runs:
-        _check(run, reads_data=run is runs[0])
+    patterns = [Run(name, 0, out, job, wanted, changes) for name, job, changes in entries]
+    runs = [run for pattern in patterns for run in seeded(asked, out, pattern)]
+    read_data_of(runs)
     return runs
 
 
-def _algorithm(name: str) -> dict[str, object]:
-    if name not in METHODS:
-        raise ConfigError(f"--methods must be among {', '.join(METHODS)}, not {name!r}{nearest(name, METHODS)}")
-    return METHODS[name]
+def seeded(asked: Comparison, out: Path, pattern: Run) -> list[Run]:
+    """Return a run for each seed, its study checked; of the pattern, name, job, simulation and changes count."""
+    runs = []
+    for seed in asked.seeds:
+        changes = {**pattern.changes, **asked.changes, "seed": seed}
+        path = out / "runs" / f"{_folder(pattern.name)}-seed{seed}"
+        run = replace(pattern, seed=seed, path=path, changes=changes)
+        given = asked.pretrained if _settled(run)[0].recipe.needs_pretrained else None
+        runs.append(replace(run, wanted=replace(run.wanted, pretrained=given)))
+    for run in runs:
+        _check(run)
+    return runs
 
 
-def _check(run: Run, reads_data: bool) -> None:
-    """Refuse a run that could not start, or whose folder holds something else; seeds share their data."""
-    try:
-        study, simulation = settled(run.job, run.wanted, run.changes)
-        if not run.has_started:
-            check_pretrained(run.job, study, simulation)
-    except ConfigError as error:
-        raise ConfigError(f"{run.name}: {error}") from None
+def read_data_of(runs: Sequence[Run]) -> None:
+    """Read and cache the data of each row's first run, whose other seeds share them, so that a fault shows early.
+
+    Raises:
+        DataError: A site's data is wrong.
+    """
+    read: set[str] = set()
+    for run in runs:
+        if run.name not in read:
+            simulate.read_data(*_settled(run), run.path)
+            read.add(run.name)
+
+
+def _check_changes(asked: Comparison) -> None:
+    """Refuse changes that would take away what tells rows apart."""
+    for changes in (asked.changes, *asked.variants.values()):
+        if "seed" in changes:
+            raise ConfigError("seed must be given as --seeds, not with --set")
+    if (asked.methods or asked.is_pooled) and changes_algorithm(asked.changes):
+        raise ConfigError(
+            "a key of algorithm must not be set for every row beside --methods or --pooled, which bring algorithms of "
+            "their own; name the row that it is for with --as"
+        )
+
+
+def _folder(name: str) -> str:
+    """Return the name of a row as part of a folder's."""
+    return name.replace(":", "-")
+
+
+def _check(run: Run) -> None:
+    """Refuse a run that could not start, or whose folder holds something else."""
+    study, simulation = _settled(run)
     if run.has_started:
         _check_same(run, study, simulation)
-    elif run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+        return
+    with _named(run):
+        check_pretrained(run.job, study, simulation)
+    if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
         raise ConfigError(f"{run.path} must hold a run or nothing, not something else; remove it")
-    if reads_data:
-        simulate.read_data(study, simulation, run.path)
+
+
+def _settled(run: Run) -> tuple[Study, Simulation]:
+    with _named(run):
+        return settled(run.job, run.wanted, run.changes)
+
+
+@contextmanager
+def _named(run: Run) -> Iterator[None]:
+    """Let what is wrong with a run begin with its name."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{run.name}: {error}") from None
 
 
 def _check_same(run: Run, study: Study, simulation: Simulation) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import argparse
 import time
 from pathlib import Path
 
@@ -10,15 +10,37 @@ from rich.console import Console
 
 from silofl.data.phantoms import SITES, UNSEEN_SITE, make_phantoms
 from silofl.errors import ExitCode
+from silofl.federation.results import read_results
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import FOLDER
+from silofl.options import add_rounds, changes_of, console_for, natural
+from silofl.report.comparison import print_comparison
 from silofl.report.pages import write_comparison
-from silofl.report.tables import print_comparison
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation
 
-JOBS = ("fedavg_phantoms", "fedbn_phantoms", "harmofl_phantoms", "adafed_phantoms", "fedsm_phantoms")
+# Run -> the job it is made of and what changes in its study.
+RUNS: dict[str, tuple[str, dict[str, object]]] = {
+    "fedavg_phantoms": ("fedavg_phantoms", {}),
+    "fedbn_phantoms": ("fedavg_phantoms", {"name": "fedbn_phantoms", "algorithm": {"name": "fedbn"}}),
+    "harmofl_phantoms": ("harmofl_phantoms", {}),
+    "adafed_phantoms": ("adafed_phantoms", {}),
+    "fedsm_phantoms": ("fedsm_phantoms", {}),
+}
 SUPER_JOB = "fedsm_phantoms"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl demo``."""
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder of phantoms, runs and report")
+    parser.add_argument("--jobs", type=Path, default=Path("jobs"), help="folder of the job folders")
+    add_rounds(parser)
+    parser.add_argument("--seed", type=natural, help="of phantoms and training, instead of 0")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the demonstration."""
+    return run_demo(options.out, options.jobs, changes_of(options), console_for(options))
 
 
 def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console) -> int:
@@ -43,17 +65,17 @@ def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console
     )
     make_phantoms(data, changes.get("seed", 0))
     runs = []
-    for number, name in enumerate(JOBS, start=2):
+    for number, (name, (job, own)) in enumerate(RUNS.items(), start=2):
         run = out / name
         console.print(f"\n{number}. Training {name}: the images stay in their hospital's folder, only updates travel")
-        code = _run(jobs / name, data, run, changes, console)
+        code = _run(jobs / job, data, run, own | changes, console)
         if code:
             return code
         runs.append(run)
     report = write_comparison(runs, out / "report.html")
     console.print()
-    print_comparison([json.loads((run / "results.json").read_text()) for run in runs], console)
-    code = _predict_unseen(out, data, len(JOBS) + 2, console)
+    print_comparison([results for run in runs if (results := read_results(run))], console)
+    code = _predict_unseen(out, data, len(RUNS) + 2, console)
     console.print(f"\nReport with pictures: {report}")
     console.print(f"The demonstration took {(time.monotonic() - started) / 60:.1f} minutes.")
     return code

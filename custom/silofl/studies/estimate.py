@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -15,13 +18,18 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from silofl.errors import ConfigError
+from silofl.data.site_data import SiteData
+from silofl.errors import ConfigError, ExitCode
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import STEPS, time_steps
+from silofl.methods.part import AFTER, TRAIN, Exchange
+from silofl.methods.work import Work
+from silofl.options import add_set, changes_of, console_for, count
+from silofl.settings import read_yaml
 from silofl.studies.random_examples import has_own_size, image_shape, random_part
-from silofl.studies.simulation import study_file
-from silofl.studies.traffic import Traffic, count_traffic
+from silofl.studies.simulation import changed, changed_study, changes_algorithm, guard_batchnorm, study_file
+from silofl.studies.traffic import Traffic, count_traffic, site_names
 from silofl.study import Study, load_study
 from silofl.training.device import choose_device
 
@@ -93,6 +101,41 @@ class Estimate:
         return plain | {"rounds": by_round} | whole | {"federation": {"task_timeout_s": self.task_timeout_s}}
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl estimate``."""
+    parser.add_argument("job", type=Path, help="job folder, as jobs/harmofl_phantoms")
+    parser.add_argument("--sites", type=count, required=True, help="number of sites")
+    parser.add_argument("--bandwidth", required=True, help="of the server's line, which the sites share, as 50Mbit")
+    parser.add_argument("--examples", type=count, default=500, help="for training at the largest site; 500 by default")
+    add_set(parser)
+    parser.add_argument("--seconds-per-step", type=float, help="of the slowest site; measured here by default")
+    parser.add_argument("--image-size", metavar="HxW", help="of the sites' images, where the study leaves it open")
+    parser.add_argument("--write", type=Path, metavar="NEWJOB", help="copy the job with the timeouts that follow")
+    parser.add_argument("--json", action="store_true", help="the estimate as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print an estimate, and write the job that follows from it where that is asked for."""
+    setting = Setting(
+        sites=options.sites,
+        bandwidth=parse_bandwidth(options.bandwidth),
+        examples=options.examples,
+        seconds_per_step=options.seconds_per_step,
+        image_size=parse_size(options.image_size) if options.image_size else None,
+    )
+    changes = changes_of(options)
+    found = estimate(changed_study(options.job, changes), setting)
+    job = write_job(options.job, options.write, found, changes) if options.write else None
+    console = console_for(options)
+    if options.json:
+        print(json.dumps(found.as_dict(), indent=1))
+    else:
+        print_estimate(found, console)
+    if job:
+        console.print(f"{job} has the new timeout; its study.yaml has lost its comments", markup=False)
+    return ExitCode.COMPLETE
+
+
 def parse_bandwidth(text: str) -> float:
     """Return the bits a second of a text as ``50Mbit``.
 
@@ -127,7 +170,7 @@ def estimate(study: Study, setting: Setting) -> Estimate:
     shape = image_shape(study, setting.image_size)
     traffic = count_traffic(study, setting.sites, shape)
     step = setting.seconds_per_step or _measured_step(study, shape, setting.sites)
-    training = step * _steps(study, setting.examples)
+    training = step * _steps(study, setting)
     transfer = setting.sites * traffic.site_bytes * 8 / setting.bandwidth
     rounds = zip(traffic.bytes_to, traffic.bytes_from, strict=True)
     largest = max([to + back for to, back in rounds] + [traffic.finish_bytes_to])
@@ -149,20 +192,21 @@ def estimate(study: Study, setting: Setting) -> Estimate:
     )
 
 
-def write_job(job: Path, target: Path, found: Estimate) -> Path:
-    """Copy a job with the timeout that follows from an estimate; comments in study.yaml are lost.
+def write_job(job: Path, target: Path, found: Estimate, changes: Mapping[str, object]) -> Path:
+    """Copy a job with changes by dotted key and the timeout that follows; comments in study.yaml are lost.
 
     Raises:
         ConfigError: The new folder exists.
     """
     if target.exists():
         raise ConfigError(f"--write must name a new folder, not {target}, which exists; name another")
-    content = yaml.safe_load(study_file(job).read_text(encoding="utf-8"))
-    content["federation"] = (content.get("federation") or {}) | {"task_timeout_s": found.task_timeout_s}
+    content = changed(read_yaml(study_file(job)), dict(changes) | {"federation.task_timeout_s": found.task_timeout_s})
     shutil.copytree(job, target)
     path = study_file(target)
     path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
-    load_study(path)
+    study = load_study(path)
+    if changes_algorithm(changes):
+        guard_batchnorm(target, study.recipe.stays_home == "batchnorm")
     return target
 
 
@@ -170,7 +214,7 @@ def print_estimate(found: Estimate, console: Console) -> None:
     """Print an estimate as two tables."""
     traffic, mib = found.traffic, 1 << 20
     table = Table("round", "MiB to a site", "MiB from a site", box=SIMPLE_HEAD)
-    by_round = zip(range(1, len(traffic.rounds) + 1), traffic.bytes_to, traffic.bytes_from, strict=True)
+    by_round = zip(range(1, len(traffic.bytes_to) + 1), traffic.bytes_to, traffic.bytes_from, strict=True)
     for (to, back), group in groupby(by_round, key=lambda row: row[1:]):
         numbers = [row[0] for row in group]
         name = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
@@ -201,15 +245,17 @@ def _check(study: Study, setting: Setting) -> None:
             raise ConfigError(f"--sites must be at least federation.{key}, {wanted}, not {setting.sites}")
 
 
-def _steps(study: Study, examples: int) -> int:
-    """Return the training steps of a round; each further step of the selector is a pass, counted as if all trained."""
-    passes = study.training.local_epochs * (study.recipe.selector_steps if study.recipe.learns_site else 1)
-    return math.ceil(examples / study.training.batch_size) * passes
+def _steps(study: Study, setting: Setting) -> int:
+    """Return the training steps of a round; each further pass that a part asks for counts as if all trained."""
+    server = ServerRounds.start(study, "estimate", site_names(setting.sites), {})
+    passes = study.training.local_epochs * (1 + len(server.asks(AFTER, 1)))
+    return math.ceil(setting.examples / study.training.batch_size) * passes
 
 
 def _measured_step(study: Study, shape: tuple[int, int, int], sites: int) -> float:
     """Return the seconds of a step on random examples, with the models that the first round trains."""
-    names = [f"site-{number}" for number in range(1, sites + 1)]
-    task = ServerRounds.start(study, "estimate", names, {}).train_task(names[0])
+    names = site_names(sites)
+    task = ServerRounds.start(study, "estimate", names, {}).task(names[0], Exchange(TRAIN, 1))
     part = random_part(study, shape, STEPS * study.training.batch_size)
-    return time_steps(study, part, choose_device(study.device), names[0], task).seconds
+    data = SiteData(part, part.taken([]), part.taken([]))
+    return time_steps(Work(names[0], study, data, task, choose_device(study.device))).seconds

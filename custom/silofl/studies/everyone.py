@@ -8,29 +8,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from silofl.data.parts import joined
 from silofl.data.site_data import SiteData
+from silofl.federation.results import Everyone
 from silofl.inference import SuperModel
 from silofl.studies.leave_out import assembled
 from silofl.training.device import choose_device
 from silofl.training.evaluation import evaluate
 
 
-def everyone(run: Path, data: Mapping[str, SiteData]) -> dict[str, Any]:
+def everyone(run: Path, data: Mapping[str, SiteData]) -> Everyone:
     """Test each site's own model of a finished classification run on all sites' test data.
 
     Args:
         run: Folder of the finished run.
         data: Site -> its data.
-
-    Returns:
-        Mean over the sites' models of ``accuracy`` and ``balanced_accuracy``, the values of each ``by_site``, and
-        ``num_cases``.
 
     Raises:
         ConfigError: No site kept its model, or one is broken.
@@ -42,5 +38,7 @@ def everyone(run: Path, data: Mapping[str, SiteData]) -> dict[str, Any]:
     for site, state in contents.models.items():
         model = SuperModel(replace(contents, models={site: state}), device).network(site)
         scores[site] = evaluate(model, together, study, device)[1].also
-    means = {key: float(np.mean([own[key] for own in scores.values()])) for key in ("accuracy", "balanced_accuracy")}
-    return means | {"by_site": scores, "num_cases": len(set(together.cases))}
+    accuracy, balanced = (
+        float(np.mean([own[key] for own in scores.values()])) for key in ("accuracy", "balanced_accuracy")
+    )
+    return Everyone(accuracy, balanced, scores, len(set(together.cases)))

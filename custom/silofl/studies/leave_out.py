@@ -6,7 +6,6 @@ arXiv:2203.10144.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,14 +18,16 @@ from silofl.algorithms.fedsm import THRESHOLDS, tune_threshold
 from silofl.data.parts import Part
 from silofl.data.site_data import SiteData
 from silofl.errors import ConfigError
-from silofl.federation.case_results import CaseResult, by_model, case_results, choices, score_of, value_of
+from silofl.federation.results import read_results
 from silofl.files import write_json
 from silofl.inference import SuperModel
+from silofl.inference.case_results import CaseResult, by_model, case_results, choices, score_of, value_of
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, fingerprint_of, read, write
 from silofl.inference.geometry import check_images
 from silofl.inference.super_model import ENSEMBLE
-from silofl.models.members import GLOBAL
+from silofl.models.roles import GLOBAL
+from silofl.report.run_records import UnseenTest, read_unseen
 from silofl.training.device import choose_device
 
 HOME = {"batchnorm": "BatchNorm", "head": "the last layer", "everything": "every model"}
@@ -36,7 +37,7 @@ NO_SUPER_MODEL = (
 )
 
 
-def unseen_result(run: Path, site: str, load: Callable[[], SiteData], console: Console) -> dict[str, Any]:
+def unseen_result(run: Path, site: str, load: Callable[[], SiteData], console: Console) -> UnseenTest:
     """Test a finished run's super model on a site that did not take part, write ``unseen.json`` and return it.
 
     A test of the very same super model on the very same site is read, not made again.
@@ -51,21 +52,21 @@ def unseen_result(run: Path, site: str, load: Callable[[], SiteData], console: C
         ConfigError: There is no super model, and none can be put together; or it is broken.
         DataError: The site's images do not have the form of the training images.
     """
-    path, folder = run / "unseen.json", run / FOLDER
+    folder = run / FOLDER
     if not folder.is_dir():
         contents = assembled(run)
         console.print(NO_SUPER_MODEL.format(home=HOME[contents.study.recipe.stays_home]))
         write(folder, contents)
-    facts = {"site": site, "fingerprint": fingerprint_of(folder)}
-    known = _known(path)
-    if all(known.get(key) == value for key, value in facts.items()):
+    fingerprint, known = fingerprint_of(folder), _known(run)
+    if known is not None and (known.site, known.fingerprint) == (site, fingerprint):
         return known
     contents, data = read(folder), load()
     # Set as at the sites: other thread counts round sums differently.
     torch.set_num_threads(contents.study.torch_threads)
     model = SuperModel(contents, choose_device(contents.study.device))
-    result = facts | evaluate(model, (data.training, data.validation, data.test))
-    write_json(path, result)
+    found = evaluate(model, (data.training, data.validation, data.test))
+    result = UnseenTest.from_dict({"site": site, "fingerprint": fingerprint} | found)
+    write_json(run / "unseen.json", result.as_dict())
     return result
 
 
@@ -75,14 +76,15 @@ def assembled(run: Path) -> Contents:
     Raises:
         ConfigError: No site kept its model, or one is broken.
     """
-    results = json.loads((run / "results.json").read_text())
-    folders = {site: run / "sites" / site / str(results["run"]) / FOLDER for site in sorted(results["sites"])}
+    results = read_results(run)
+    tested = results.tested.run if results else None
+    folders = {site: run / "sites" / site / tested / FOLDER for site in sorted(results.sites)} if tested else {}
     own = {site: read(folder) for site, folder in folders.items() if folder.is_dir()}
     if not own:
         raise ConfigError(f"{run} must hold a super model or the sites' own models, not neither; train it anew")
     first = next(iter(own.values()))
     states = {site: contents.models[site] for site, contents in own.items()}
-    facts = {"run": results["run"], "reported_round": results["best_round"], "assembled_from": "the sites' own models"}
+    facts = {"run": tested, "reported_round": results.best_round, "assembled_from": "the sites' own models"}
     return Contents(first.study, first.image_shape, states, "mean", facts=facts)
 
 
@@ -115,9 +117,10 @@ def evaluate(model: SuperModel, parts: Sequence[Part]) -> dict[str, Any]:
 def _with_selector(model: SuperModel, results: Mapping[str, CaseResult]) -> dict[str, Any]:
     contents, models = model.contents, by_model(results)
     recipe, own = contents.study.recipe, _at(model, results, contents.threshold)
-    by_threshold = [] if recipe.learns_best_model else [_at(model, results, gamma) for gamma in THRESHOLDS]
+    learns_site = recipe.answer("selector").learns_site
+    by_threshold = [_at(model, results, gamma) for gamma in THRESHOLDS] if learns_site else []
     answer = models[ENSEMBLE] if contents.is_ensemble else own["value"]
-    found = {"answer": recipe.answer, "threshold_from": _origin(contents), "models": models}
+    found = {"answer": recipe.answer("super_model").answer, "threshold_from": _origin(contents), "models": models}
     return found | own | {"value": answer, "by_threshold": by_threshold, "best_in_hindsight": _best(by_threshold)}
 
 
@@ -147,7 +150,7 @@ def _origin(contents: Contents) -> str | None:
     """Return where the super model's threshold comes from."""
     if contents.threshold is None:
         return None
-    if contents.study.recipe.threshold != "tuned":
+    if contents.study.recipe.answer("super_model").threshold != "tuned":
         return "set by the study"
     scores = (contents.facts.get("validation") or {}).values()
     has_validation = any(score["value"] is not None for score in scores)
@@ -164,10 +167,9 @@ def _without_selector(model: SuperModel, results: Mapping[str, CaseResult]) -> d
     }
 
 
-def _known(path: Path) -> dict[str, Any]:
-    """Return what an earlier test wrote; nothing where there is none, or it is broken."""
+def _known(run: Path) -> UnseenTest | None:
+    """Return what an earlier test wrote; None where there is none, or it is broken and has to be made anew."""
     try:
-        known = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}
+        return read_unseen(run)
+    except ConfigError:
+        return None

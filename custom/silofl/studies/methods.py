@@ -1,20 +1,40 @@
-"""The methods that a comparison knows by name."""
+"""The methods that a comparison puts in the place of a study's algorithm: by name, or as ``ALGORITHM:PRESET``."""
 
-# What takes the place of the first job's ``algorithm`` section.
-METHODS: dict[str, dict[str, object]] = {
-    "local": {"name": "local"},
-    "fedavg": {"name": "fedavg"},
-    "fedprox": {"name": "fedprox"},
-    "fedper": {"name": "fedper"},
-    "fedbn": {"name": "fedbn"},
+from __future__ import annotations
+
+from silofl.algorithms.recipe import algorithm_names
+from silofl.errors import ConfigError, nearest
+
+# Names of more than an algorithm with its recommended preset.
+VARIANTS: dict[str, dict[str, object]] = {
     "fedbn-pretrained": {"name": "fedbn", "start_from_pretrained": True},
     "adafed": {"name": "adafed", "preset": "paper"},
     "adafed-from-scratch": {"name": "adafed", "preset": "paper", "start_from_pretrained": False},
-    "d-adafed": {"name": "adafed", "preset": "paper", "statistics_layers": "last"},
+    "d-adafed": {"name": "adafed", "preset": "paper", "statistics": {"layers": "last"}},
     "f-adafed": {"name": "adafed", "preset": "recommended"},
-    "harmofl": {"name": "harmofl"},
-    "finetuning": {"name": "finetuning"},
-    "softpull": {"name": "softpull"},
-    "fedsm": {"name": "fedsm"},
-    "fedsm-extra": {"name": "fedsm", "selector_labels": "best_model", "extra_rounds": 50},
+    "fedsm-extra": {"name": "fedsm", "selector": {"labels": "best_model"}, "extra_rounds": 50},
 }
+
+
+def method_names() -> list[str]:
+    """Return the names of all methods, those of all algorithms included."""
+    return [*dict.fromkeys([*algorithm_names(), *VARIANTS])]
+
+
+def algorithm_of(method: str) -> dict[str, object]:
+    """Return the ``algorithm`` section that a method stands for.
+
+    Args:
+        method: A name in `VARIANTS`, an algorithm, which then has its recommended preset, or ``ALGORITHM:PRESET``.
+
+    Raises:
+        ConfigError: There is no such method; an unknown preset is left to the study to refuse.
+    """
+    if method in VARIANTS:
+        return VARIANTS[method]
+    name, colon, preset = method.partition(":")
+    known = algorithm_names() if colon else method_names()
+    if name not in known:
+        what = f"ALGORITHM:PRESET with ALGORITHM among {', '.join(known)}" if colon else f"among {', '.join(known)}"
+        raise ConfigError(f"--methods must be {what}, not {name!r}{nearest(name, known)}")
+    return {"name": name, "preset": preset} if colon else {"name": name}

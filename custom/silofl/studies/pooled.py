@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
 
 from silofl.data.pooled import POOLED_SITE, by_site, pool_sites
 from silofl.errors import ConfigError
-from silofl.studies.compared_runs import CENTRALISED, Comparison, Run, seeded
+from silofl.federation.results import Results
+from silofl.studies.compared_runs import CENTRALISED, Comparison, Run, read_data_of, seeded
 from silofl.studies.simulation import Simulation, settled
 
 WARNING = (
@@ -37,34 +38,37 @@ def centralised_runs(asked: Comparison, out: Path, console: Console) -> list[Run
     alone = study.federation.model_dump(exclude={"sites"}) | {"min_sites": 1}
     changes = {"algorithm": {"name": "fedavg"}, "federation": alone}
     wanted = Simulation(str(data), (POOLED_SITE,), 1, is_alone=asked.is_alone)
-    return seeded(asked, out, Run(CENTRALISED, 0, out, job, wanted, changes))
+    runs = seeded(asked, out, Run(CENTRALISED, 0, out, job, wanted, changes))
+    read_data_of(runs)
+    return runs
 
 
-def by_their_sites(results: Mapping[str, Any], scores: Mapping[str, float]) -> dict[str, Any]:
+def by_their_sites(results: Results, scores: Mapping[str, float]) -> Results:
     """Return the result of a run on pooled data as if each site had tested its own cases.
 
     Args:
-        results: The run's results.json.
+        results: The run's result.
         scores: Value of each test case, the cases named ``site/case``.
     """
     values = by_site(scores)
     means = {site: float(np.mean(found)) for site, found in values.items()}
-    return dict(results) | {
-        "sites": means,
-        "mean": float(np.mean(list(means.values()))) if means else None,
-        "spread": float(np.std(list(means.values()))) if means else None,
-        "pooled": float(np.mean(list(scores.values()))) if scores else None,
-        "cases": {site: len(found) for site, found in values.items()},
-    }
+    return replace(
+        results,
+        sites=means,
+        mean=float(np.mean(list(means.values()))) if means else None,
+        spread=float(np.std(list(means.values()))) if means else None,
+        pooled=float(np.mean(list(scores.values()))) if scores else None,
+        tested=replace(results.tested, cases={site: len(found) for site, found in values.items()}),
+    )
 
 
-def read_scores(run: Path, results: Mapping[str, Any]) -> dict[str, float]:
+def read_scores(run: Path, results: Results) -> dict[str, float]:
     """Return the value of each test case of a run on pooled data.
 
     Raises:
         ConfigError: The simulated site's scores are not there, or broken.
     """
-    path = run / "sites" / POOLED_SITE / str(results.get("run")) / "scores.csv"
+    path = run / "sites" / POOLED_SITE / str(results.tested.run) / "scores.csv"
     try:
         with path.open(newline="", encoding="utf-8") as stream:
             return {row["case"]: float(row["value"]) for row in csv.DictReader(stream)}

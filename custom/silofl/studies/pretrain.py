@@ -6,6 +6,7 @@ Only training examples are taken, so that no test example is seen before its tes
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from silofl.data.batches import training_batches
 from silofl.data.parts import Part, joined
 from silofl.data.progress import follow
 from silofl.data.transforms import augmentation
-from silofl.errors import ConfigError
+from silofl.errors import ConfigError, ExitCode
 from silofl.files import save_tensors, write_json
 from silofl.models import build_plain_model
+from silofl.options import add_data, console_for, count, text_of
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation, settled
 from silofl.study import Study
@@ -34,6 +36,22 @@ WARNING = (
     "possible in a simulation alone; in a federation no example leaves its site: take a model trained on public data, "
     "or statistics: running, which needs none."
 )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl pretrain``."""
+    parser.add_argument("job", type=Path, help="job folder, as jobs/adafed_activity")
+    add_data(parser)
+    parser.add_argument("--out", type=Path, required=True, help="new file for the model, ending in .pt")
+    parser.add_argument("--share", type=float, default=0.2, help="of each site's training examples; 0.2 by default")
+    parser.add_argument("--epochs", type=count, help="passes over them; the study's rounds x local epochs by default")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train and write a pretrained model."""
+    wanted = Simulation(data=text_of(options.data))
+    pretrain(options.job, options.out, wanted, options.share, options.epochs, console_for(options))
+    return ExitCode.COMPLETE
 
 
 def pretrain(job: Path, out: Path, wanted: Simulation, share: float, epochs: int | None, console: Console) -> Path:

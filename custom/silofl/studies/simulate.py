@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 from rich.console import Console
@@ -18,32 +19,104 @@ from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
 from silofl.federation.alone import run_alone
+from silofl.federation.results import Results, read_results
 from silofl.files import held, write_json, write_text
 from silofl.flare.workspace import prepare_workspace
 from silofl.models.pretrained import read_pretrained
+from silofl.options import (
+    add_backend,
+    add_data,
+    add_json,
+    add_pretrained,
+    add_rounds,
+    add_seed,
+    add_set,
+    changes_of,
+    check_backend,
+    console_for,
+    names,
+    text_of,
+)
 from silofl.report.pages import write_report
-from silofl.report.progress import RoundLines
+from silofl.report.sentences import changes_sentence
+from silofl.report.super_model import print_unseen
 from silofl.report.tables import print_results
-from silofl.report.unseen_tables import print_unseen
+from silofl.settings import read_yaml
 from silofl.site import Server, Site
 from silofl.studies.everyone import everyone
 from silofl.studies.leave_out import unseen_result
 from silofl.studies.processes import ProcessTree
-from silofl.studies.simulation import Simulation, check_pretrained, guard_batchnorm, settled, study_file
+from silofl.studies.progress import RoundLines
+from silofl.studies.simulation import (
+    Simulation,
+    changed,
+    changes_algorithm,
+    check_pretrained,
+    guard_batchnorm,
+    settled,
+    study_file,
+)
 from silofl.study import Study, load_study
 from silofl.training.device import choose_device
 
 POLL_S = 0.3
 
 
-def start(job: Path, run: Path, wanted: Simulation, changes: dict[str, object], console: Console) -> int:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl simulate``."""
+    parser.add_argument("job", type=Path, nargs="?", help="job folder, as jobs/harmofl_phantoms")
+    add_data(parser)
+    parser.add_argument("--out", type=Path, help="new folder for the run")
+    add_rounds(parser)
+    add_seed(parser)
+    add_set(parser)
+    parser.add_argument("--sites", type=names, default=[], help="sites that take part, as a,b; all by default")
+    add_backend(parser)
+    add_pretrained(parser)
+    parser.add_argument("--leave-out", metavar="SITE", help="does not train; then tests the super model")
+    parser.add_argument("--prepare", type=Path, metavar="WORKSPACE", help="only write local/ for nvflare simulator")
+    add_json(parser, "results.json")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a job from its first round, or prepare a workspace, and return the exit code."""
+    if options.prepare:
+        if options.job or options.out or options.leave_out:
+            raise ConfigError("--prepare must be given without JOB, --out and --leave-out; it only writes a workspace")
+        return prepare(options.prepare)
+    missing = [name for name, value in (("JOB", options.job), ("--out", options.out)) if value is None]
+    if missing:
+        raise ConfigError(f"JOB and --out must be given; missing: {', '.join(missing)}; see silofl simulate --help")
+    check_backend(options)
+    wanted = Simulation(
+        data=text_of(options.data),
+        sites=tuple(options.sites),
+        threads=options.threads,
+        left_out=options.leave_out,
+        pretrained=text_of(options.pretrained),
+        is_alone=options.alone,
+    )
+    code = start(options.job, options.out, wanted, changes_of(options), console_for(options))
+    if options.json:
+        print_json(options.out)
+    return code
+
+
+def print_json(run: Path) -> None:
+    """Print a run's result, where it has one, as JSON on standard output."""
+    if (run / "results.json").is_file():
+        results, unseen = json.loads((run / "results.json").read_text()), run / "unseen.json"
+        print(json.dumps(results | ({"unseen": json.loads(unseen.read_text())} if unseen.is_file() else {}), indent=1))
+
+
+def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object], console: Console) -> int:
     """Run a job from its first round.
 
     Args:
         job: An NVFlare job folder with ``app/config/study.yaml``.
         run: Folder of the run; must not hold anything.
         wanted: Data, sites and threads.
-        changes: Keys of the study to change in this run's copy of the job: rounds, seed.
+        changes: Dotted key -> value, put in place in this run's copy of the job.
         console: Where rounds and results are shown.
 
     Returns:
@@ -64,11 +137,13 @@ def start(job: Path, run: Path, wanted: Simulation, changes: dict[str, object], 
     # run.json comes last: with it, the run can be resumed.
     shutil.copytree(job, run / "job")
     _write_study(run / "job", changes)
-    if "algorithm" in changes:
+    if changes_algorithm(changes):
         guard_batchnorm(run / "job", study.recipe.stays_home == "batchnorm")
     if simulation.pretrained:
         shutil.copy(simulation.pretrained, study_file(run / "job").with_name(study.model.pretrained))
-    write_json(run / "run.json", asdict(simulation))
+    write_json(run / "run.json", asdict(simulation) | {"changes": dict(changes)})
+    if changes:
+        console.print(f"set for this run: {changes_sentence(changes)}", markup=False)
     return _run(run, simulation, study, console)
 
 
@@ -120,10 +195,10 @@ def _site_data(study: Study, simulation: Simulation, run: Path, name: str) -> Si
         raise DataError(f"site {name!r}: {error}") from None
 
 
-def _write_study(job: Path, changes: dict[str, object]) -> None:
+def _write_study(job: Path, changes: Mapping[str, object]) -> None:
     if changes:
         path = study_file(job)
-        write_text(path, yaml.safe_dump(yaml.safe_load(path.read_text()) | changes, sort_keys=False))
+        write_text(path, yaml.safe_dump(changed(read_yaml(path), changes), sort_keys=False))
 
 
 def _site_settings(simulation: Simulation, run: Path) -> Site:
@@ -193,34 +268,20 @@ def _keep_tensorboard(workspace: Path, run: Path) -> None:
 
 def is_finished(run: Path) -> bool:
     """Return whether a run has its result; a FAILED one can be resumed."""
-    results = _results(run)
-    return results is not None and results["status"] in ("COMPLETE", "INCOMPLETE")
-
-
-def _results(run: Path) -> dict[str, Any] | None:
-    """Return the result in a run's folder, None where there is none yet."""
-    path = run / "results.json"
-    if not path.is_file():
-        return None
-    try:
-        results = json.loads(path.read_text())
-    except ValueError:
-        results = None
-    if not isinstance(results, dict) or "status" not in results:
-        raise ConfigError(f"{path} must be a result that silofl wrote; it is broken: delete it and resume")
-    return results
+    results = read_results(run)
+    return results is not None and results.is_finished
 
 
 def _outcome(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
     """Print and draw what the run came to, test it on the site that was left out; return its exit code."""
-    results = _results(run)
+    results = read_results(run)
     if results is None:
         console.print(f"the run ended without a result; {run / 'log.txt'} says why; to go on: silofl resume {run}")
         return ExitCode.FAILED
-    if study.task == "classification" and results["status"] != "FAILED" and "everyone" not in results:
+    if study.task == "classification" and results.is_finished and results.everyone is None:
         results = _with_everyone(run, results, simulation, study, console)
     print_results(results, console)
-    code = ExitCode[results["status"]]
+    code = ExitCode[results.status]
     if simulation.left_out is not None and code != ExitCode.FAILED:
         code = max(code, _show_unseen(run, simulation, study, console))
     try:
@@ -230,17 +291,15 @@ def _outcome(run: Path, simulation: Simulation, study: Study, console: Console) 
     return code
 
 
-def _with_everyone(
-    run: Path, results: dict[str, Any], simulation: Simulation, study: Study, console: Console
-) -> dict[str, Any]:
+def _with_everyone(run: Path, results: Results, simulation: Simulation, study: Study, console: Console) -> Results:
     """Add to the result what each site's model makes of all sites' test data."""
     sites = replace(simulation, left_out=None)
     try:
-        results = results | {"everyone": everyone(run, read_data(study, sites, run))}
+        results = replace(results, everyone=everyone(run, read_data(study, sites, run)))
     except (SiloFLError, OSError) as error:
         console.print(f"no test on all sites' test data together: {error}", markup=False)
         return results
-    write_json(run / "results.json", results)
+    write_json(run / "results.json", results.as_dict())
     return results
 
 

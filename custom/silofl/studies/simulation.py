@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import yaml
+from typing import Any
 
 from silofl.data.phantoms import LABELS, UNSEEN_SITE, is_phantoms, make_phantoms
 from silofl.errors import ConfigError, nearest
 from silofl.files import write_json
 from silofl.models.pretrained import read_pretrained
-from silofl.settings import parse
+from silofl.settings import check_key, parse, read_yaml
 from silofl.study import Study, load_study
 
 GUARD = "silofl.flare.filters.BatchNormStaysHome"
@@ -39,13 +40,13 @@ class Simulation:
     is_alone: bool = False
 
 
-def settled(job: Path, wanted: Simulation, changes: dict[str, object]) -> tuple[Study, Simulation]:
-    """Return a job's study with its changes, and the simulation with all its sites and threads named.
+def settled(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> tuple[Study, Simulation]:
+    """Return a job's study with its changes, by dotted key, and the simulation with all sites and threads named.
 
     Raises:
         ConfigError: The job, the study or the command is wrong.
     """
-    study = _changed_study(job, changes)
+    study = changed_study(job, changes)
     if wanted.data is None and study.labels != LABELS:
         raise ConfigError(
             f"--data must name the folder of the sites' data for {study.name}; only a study of phantoms does without"
@@ -90,10 +91,37 @@ def guard_batchnorm(job: Path, is_guarded: bool) -> None:
     write_json(path, config | {"task_result_filters": others + [guard] * is_guarded})
 
 
-def _changed_study(job: Path, changes: dict[str, object]) -> Study:
+def changed_study(job: Path, changes: Mapping[str, object]) -> Study:
+    """Return a job's study with changes by dotted key, as ``training.batch_size``, checked as its study.yaml is.
+
+    Raises:
+        ConfigError: The folder is no job, its study is wrong, or a key or value of the changes is.
+    """
     path = study_file(job)
     load_study(path)
-    return parse(Study, yaml.safe_load(path.read_text()) | changes, "the command line with study.yaml")
+    for key in changes:
+        check_key(key, Study)
+    return parse(Study, changed(read_yaml(path), changes), "the command line with study.yaml")
+
+
+def changed(values: Mapping[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
+    """Return a study's plain values with others in the place of dotted keys."""
+    result = deepcopy(dict(values))
+    for key, value in changes.items():
+        *sections, last = key.split(".")
+        place = result
+        for section in sections:
+            if not isinstance(place.get(section), dict):
+                place[section] = {}
+            place = place[section]
+        # Labels have numbers as keys.
+        place[next((known for known in place if str(known) == last), last)] = value
+    return result
+
+
+def changes_algorithm(changes: Mapping[str, object]) -> bool:
+    """Return whether changes by dotted key concern the algorithm."""
+    return any(key.partition(".")[0] == "algorithm" for key in changes)
 
 
 def _settled(wanted: Simulation) -> Simulation:

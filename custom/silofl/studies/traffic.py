@@ -1,51 +1,38 @@
 """What a run sends and receives, counted on the server's own messages while nobody trains.
 
-All sites are sent the same, so one stands for all; their answers are as large as what they answer.
+The course of the study runs as it is, over a network that weighs each task and answers with nothing new. All sites are
+sent the same, so one stands for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from silofl.algorithms.mixing import Arrays
-from silofl.federation.ledger import Round
-from silofl.federation.message import Message
-from silofl.federation.selector import is_selectors
+from silofl.federation.course import Answers, Course
 from silofl.federation.server import ServerRounds
-from silofl.federation.similarity import statistics_arrays
-from silofl.federation.super_rounds import SuperRounds
-from silofl.models.members import Members
+from silofl.methods.part import VALIDATE, Exchange, Message
+from silofl.models.names import read_arrays
 from silofl.models.networks import build_plain_model
-from silofl.models.parts import AMPLITUDE, read_arrays
 from silofl.study import Study
 
-NUMBERS = {"num_examples": 1, "metrics": {"loss": 0.0, "drift": 0.0}}
 
-
-@dataclass(frozen=True)
+@dataclass
 class Traffic:
     """The bytes of a run, for each site.
 
     Attributes:
-        rounds: The ledger's records of all rounds, with ``bytes_to`` and ``bytes_from`` of one site.
+        bytes_to: To a site, by round.
+        bytes_from: From a site, by round.
         finish_bytes_to: What each site is sent after the rounds: models to validate and test, or the super model.
     """
 
-    rounds: list[Round]
-    finish_bytes_to: int
-
-    @property
-    def bytes_to(self) -> list[int]:
-        """Bytes to a site by round."""
-        return [sum(record.bytes_to.values()) for record in self.rounds]
-
-    @property
-    def bytes_from(self) -> list[int]:
-        """Bytes from a site by round."""
-        return [sum(record.bytes_from.values()) for record in self.rounds]
+    bytes_to: list[int] = field(default_factory=list)
+    bytes_from: list[int] = field(default_factory=list)
+    finish_bytes_to: int = 0
 
     @property
     def site_bytes(self) -> int:
@@ -54,84 +41,43 @@ class Traffic:
 
 
 def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> Traffic:
-    """Go through all rounds of a study as the server does, with answers that hold nothing new.
+    """Run the course of a study with answers that hold nothing new.
 
     Args:
         study: The study.
         num_sites: Sites that take part in every round.
-        image_shape: (C, H, W) of the images, to which an amplitude belongs.
+        image_shape: (C, H, W) of the images, to which an input normalisation belongs.
 
     Raises:
         ConfigError: The study does not allow so many sites.
     """
-    sites = [f"site-{number}" for number in range(1, num_sites + 1)]
-    server = ServerRounds.start(study, "estimate", sites, _any_pretrained(study))
-    amplitude = Members.build(study, image_shape).amplitude()
-    while server.finished_rounds < study.total_rounds:
-        record = Round(server.finished_rounds + 1)
-        _count_round(server, sites, record, amplitude)
-        server.ledger.append(record)
-    return Traffic(server.ledger, _finish_bytes(server, sites[0]))
+    server = ServerRounds.start(study, "estimate", site_names(num_sites), _any_pretrained(study))
+    server.image_shape = tuple(image_shape)
+    traffic = Traffic()
+
+    def weigh(task: str, messages: Mapping[str, Message]) -> Answers:
+        site, message = next(iter(messages.items()))
+        expected = server.expected(site, Exchange(task, message.meta["round"], message.meta["step"]))
+        if server.finished_rounds == study.total_rounds or task == VALIDATE:
+            traffic.finish_bytes_to += message.num_bytes
+        else:
+            new = server.finished_rounds + 1 - len(traffic.bytes_to)
+            traffic.bytes_to += [0] * new
+            traffic.bytes_from += [0] * new
+            traffic.bytes_to[-1] += message.num_bytes
+            traffic.bytes_from[-1] += sum(one.num_bytes for one in expected.values())
+        # Differences to what was sent are kept back, so that no model is mixed; only what is new is given.
+        given = {name: np.zeros(one.shape, np.float32) for name, one in expected.items() if name not in message.arrays}
+        meta = {"num_examples": 1, "metrics": {"loss": 0.0, "drift": 0.0}}
+        return Answers(dict.fromkeys(messages, Message(given, meta)), {}, [])
+
+    Course(server, weigh).run()
+    return traffic
 
 
-def _count_round(server: ServerRounds, sites: list[str], record: Round, amplitude: np.ndarray | None) -> None:
-    site, is_selector_alone = sites[0], server.is_selector_alone
-    if not is_selector_alone:
-        _share_statistics(server, site, record)
-        sent = server.train_task(site)
-        record.add_traffic({site: sent}, {site: _answer(server, site, sent, amplitude)})
-        _note_amplitude(server, sites, sent, amplitude)
-    first = 1 if is_selector_alone else 2
-    last = server.study.recipe.selector_steps if is_selector_alone else server.selector_steps
-    for step in range(first, last + 1):
-        task = server.selector_task(site, step)
-        record.add_traffic({site: task}, {site: Message(_selectors(server, task))})
-    record.close(
-        _weights(server, record.round, len(sites)), dict.fromkeys(sites, 1), dict.fromkeys(sites, {"drift": 0})
-    )
-
-
-def _answer(server: ServerRounds, site: str, sent: Message, amplitude: np.ndarray | None) -> Message:
-    """Return an answer of the right size: the site's model, the selector's update, the amplitude if it is wanted."""
-    arrays = server.models[site] | _selectors(server, sent)
-    return Message(arrays | ({AMPLITUDE: amplitude} if sent.meta["wants_amplitude"] else {}))
-
-
-def _selectors(server: ServerRounds, sent: Message) -> Arrays:
-    return {name: array for name, array in sent.arrays.items() if is_selectors(name)}
-
-
-def _note_amplitude(server: ServerRounds, sites: list[str], sent: Message, amplitude: np.ndarray | None) -> None:
-    """Let the server know the amplitude after the first round, and that the sites hold it after the second."""
-    given = {AMPLITUDE: amplitude} if sent.meta["wants_amplitude"] else {}
-    for site in sites:
-        server.accept(site, sent, Message(given, NUMBERS))
-    server.amplitude = given.get(AMPLITUDE, server.amplitude)
-
-
-def _share_statistics(server: ServerRounds, site: str, record: Round) -> None:
-    sent = server.statistics_tasks()
-    if not sent:
-        return
-    none = [(np.zeros(size), np.zeros(size)) for size in server.similarity.sizes]
-    answers = {name: Message(statistics_arrays(none)) for name in sent}
-    server.note_statistics(record, answers, {})
-    record.add_traffic({site: sent[site]}, {site: answers[site]})
-
-
-def _weights(server: ServerRounds, number: int, num_sites: int) -> np.ndarray:
-    """Return weights that say no more than whether a site listens to itself alone, for then its model stays there."""
-    study, recipe = server.study, server.study.recipe
-    is_alone = number > study.rounds or (recipe.mixing != "shared" and recipe.self_weight == 1)
-    return np.eye(num_sites) if is_alone else np.full((num_sites, num_sites), 1 / num_sites)
-
-
-def _finish_bytes(server: ServerRounds, site: str) -> int:
-    if server.study.recipe.has_selector:
-        together = SuperRounds(server)
-        return together.task(site).num_bytes
-    # The last round's models are validated, then the best round's are tested.
-    return 2 * server.evaluation_task(site, server.finished_rounds).num_bytes
+def site_names(num_sites: int) -> list[str]:
+    """Return names for sites that are only counted."""
+    return [f"site-{number}" for number in range(1, num_sites + 1)]
 
 
 def _any_pretrained(study: Study) -> Arrays | None:

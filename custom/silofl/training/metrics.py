@@ -66,6 +66,14 @@ class Score:
         found = {"accuracy": _mean(self.by_case.values()), "balanced_accuracy": _mean(self.by_label.values())}
         return found if area is None else found | {"auroc": area}
 
+    def numbers(self) -> dict[str, Any]:
+        """Return what of it leaves the site: no case is named."""
+        value = self.value if self.num_cases else None
+        labels = {str(label): mean for label, mean in self.by_label.items()}
+        found = {"value": value, "num_cases": self.num_cases, "num_excluded": self.num_excluded, "labels": labels}
+        cases = {str(label): count for label, count in self.label_cases.items()}
+        return found | {"also": self.also, "label_cases": cases} if self.also else found
+
     @classmethod
     def of(
         cls,

@@ -1,0 +1,108 @@
+"""Figures of the package's own source: sizes, comments, names, and who mentions which algorithm.
+
+    python bench/house.py [COMMIT ...]
+
+One column a commit, the working tree last; each is read from git, so that anybody can measure any two states.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import statistics
+import subprocess
+import sys
+import tarfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE, JOBS = "custom/silofl/", "jobs/"
+ALGORITHMS = ("harmofl", "fedsm", "adafed", "fedprox", "scaffold", "fedopt")
+Sources = dict[str, str]
+
+
+def main() -> None:
+    """Print the figures as a Markdown table."""
+    columns = {commit: figures(of_commit(commit)) for commit in sys.argv[1:]} | {"now": figures(of_tree())}
+    print(f"| | {' | '.join(columns)} |")
+    print(f"|---|{'---|' * len(columns)}")
+    for name in columns["now"]:
+        print(f"| {name} | {' | '.join(column[name] for column in columns.values())} |")
+
+
+def of_commit(commit: str) -> Sources:
+    """Return path -> text of all files of a commit that are counted."""
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        members = [member for member in tar.getmembers() if member.isfile() and is_counted(member.name)]
+        return {member.name: tar.extractfile(member).read().decode() for member in members}
+
+
+def of_tree() -> Sources:
+    """Return the same of the working tree."""
+    paths = [path.relative_to(ROOT) for top in (PACKAGE, JOBS) for path in (ROOT / top).rglob("*") if path.is_file()]
+    return {str(path): (ROOT / path).read_text() for path in paths if is_counted(str(path))}
+
+
+def is_counted(path: str) -> bool:
+    """Return whether a file is source of the package, or part of a job."""
+    return (path.startswith(PACKAGE) and path.endswith(".py")) or path.startswith(JOBS)
+
+
+def figures(sources: Sources) -> dict[str, str]:
+    """Return what is counted, by its name."""
+    package = {path: text for path, text in sources.items() if path.startswith(PACKAGE)}
+    sizes = sorted(len(text.splitlines()) for path, text in package.items() if not path.endswith("__init__.py"))
+    trees = {path: ast.parse(text) for path, text in package.items()}
+    functions = sorted(length for tree in trees.values() for length in function_lengths(tree))
+    lines = [line.strip() for text in package.values() for line in text.splitlines()]
+    comments = sum(line.startswith("#") for line in lines)
+    names = Counter(name for tree in trees.values() for name in {node.name for node in top_definitions(tree)})
+    mentions = {name: sum(name in text.lower() for text in package.values()) for name in ALGORITHMS}
+    lengths = f"{statistics.median(functions):.0f}, {percentile(functions)}"
+    report = [text for path, text in package.items() if path.startswith(f"{PACKAGE}report/")]
+    flare = [text for path, text in package.items() if path.startswith(f"{PACKAGE}flare/")]
+    jobs = {path: text for path, text in sources.items() if path.startswith(JOBS)}
+    return {
+        "files of the package": f"{len(sizes)}",
+        "lines of the package": f"{sum(sizes)}",
+        "lines of a file, median and 90th percentile": f"{statistics.median(sizes):.0f}, {percentile(sizes)}",
+        "lines of a function without docstring, the same": lengths,
+        "lines that are comments": f"{100 * comments / len(lines):.1f} %",
+        "public and private names defined in more than one file": f"{sum(count > 1 for count in names.values())}",
+        **{f"files that mention {name}": f"{count}" for name, count in mentions.items()},
+        "`.get(` in report/": f"{sum(text.count('.get(') for text in report)}",
+        "files of report/": f"{len(report)}",
+        "files of flare/, and those that import NVFlare": f"{len(flare)}, {sum(map(imports_nvflare, flare))}",
+        "jobs": f"{len({path.split('/')[1] for path in jobs})}",
+        "lines of jobs/": f"{sum(len(text.splitlines()) for text in jobs.values())}",
+    }
+
+
+def imports_nvflare(text: str) -> bool:
+    """Return whether a source imports NVFlare."""
+    return "import nvflare" in text or "from nvflare" in text
+
+
+def function_lengths(tree: ast.Module) -> Iterator[int]:
+    """Yield the lines of every function, its docstring left out."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            docstring = ast.get_docstring(node)
+            yield node.end_lineno - node.lineno + 1 - (len(docstring.splitlines()) + 1 if docstring else 0)
+
+
+def top_definitions(tree: ast.Module) -> list[ast.FunctionDef | ast.ClassDef]:
+    """Return the functions and classes of a module."""
+    return [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+
+
+def percentile(values: list[int], share: float = 0.9) -> int:
+    """Return the value that so large a share of the sorted values lies below."""
+    return values[int(share * len(values))]
+
+
+if __name__ == "__main__":
+    main()

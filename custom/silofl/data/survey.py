@@ -1,0 +1,145 @@
+"""What the data of sites say of themselves: their task and labels, and the form of their first images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from silofl.data.images import Image, read_image
+from silofl.data.manifest import FILE_NAME, read_content
+from silofl.data.records import Record, locate, parse_record
+from silofl.errors import ConfigError, DataError
+
+# First training images of a site that are looked at.
+SAMPLES = 3
+Kind = Literal["pictures", "volumes", "windows"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One image that was looked at: its record, where it lies, and what it holds."""
+
+    record: Record
+    path: Path
+    image: Image
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the sites have in common.
+
+    Attributes:
+        sites: Their names.
+        task: ``segmentation`` or ``classification``.
+        labels: Number -> name.
+        split_unit: What the parts of each site's data do not share.
+        samples: The first training images of each site.
+    """
+
+    sites: tuple[str, ...]
+    task: str
+    labels: dict[int, str]
+    split_unit: str
+    samples: tuple[Sample, ...]
+
+    @property
+    def kind(self) -> Kind:
+        """What the images are.
+
+        Raises:
+            DataError: They are of several kinds.
+        """
+        kinds: dict[Kind, str] = {_kind(sample.image): sample.record.case for sample in self.samples}
+        if len(kinds) > 1:
+            (first, one), (second, other), *_ = kinds.items()
+            raise DataError(
+                f"the images must all be {first}, as case {one!r}, not {second}, as case {other!r}; make two studies"
+            )
+        return next(iter(kinds))
+
+    @property
+    def channels(self) -> int:
+        """Channels that the study needs: 1 or 3 of pictures, as many as are stored of windows and other images.
+
+        Raises:
+            DataError: Sites differ in what cannot be converted.
+        """
+        stored = {len(sample.image.array): sample.record.case for sample in self.samples}
+        if self.kind != "windows" and stored.keys() <= {1, 3, 4}:
+            return 1 if stored.keys() == {1} else 3
+        if len(stored) > 1:
+            (first, one), (second, other), *_ = stored.items()
+            raise DataError(
+                f"case {one!r} must have the channels of case {other!r}, {second}, not {first}; bring them to one form"
+            )
+        return next(iter(stored))
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether all images are stored as integers."""
+        return all(sample.image.dtype_max is not None for sample in self.samples)
+
+
+def survey(data: Path) -> Survey:
+    """Look at a site's data folder, or at all site folders in a folder.
+
+    Raises:
+        ConfigError: There is no site's data.
+        DataError: A dataset.json or one of the first images is wrong, or sites differ in task, labels or split unit.
+    """
+    folders = [data] if (data / FILE_NAME).is_file() else sorted(path.parent for path in data.glob(f"*/{FILE_NAME}"))
+    if not folders:
+        raise ConfigError(f"--data must hold a dataset.json, or a folder with one for each site; {data} does not")
+    found = [_surveyed(folder) for folder in folders]
+    for other in found[1:]:
+        _check_agrees(other, found[0])
+    names, samples = (tuple(one for part in found for one in getattr(part, key)) for key in ("sites", "samples"))
+    return Survey(names, found[0].task, found[0].labels, found[0].split_unit, samples)
+
+
+def _surveyed(folder: Path) -> Survey:
+    content, site = read_content(folder), folder.resolve().name
+    try:
+        task, labels = _declared(content)
+        records = content.get("training")
+        if not isinstance(records, list) or not records:
+            raise DataError(f"{FILE_NAME} must list at least one case in training, not {records!r}")
+        samples = tuple(
+            _sample(folder, value, number, task, labels) for number, value in enumerate(records[:SAMPLES], 1)
+        )
+    except DataError as error:
+        raise DataError(f"site {site!r}: {error}") from None
+    return Survey((site,), task, labels, str(content.get("split_unit", "patient")), samples)
+
+
+def _declared(content: Mapping[str, object]) -> tuple[str, dict[int, str]]:
+    task, labels = content["task"], content["labels"]
+    if task not in ("segmentation", "classification"):
+        raise DataError(f"{FILE_NAME} must have the task segmentation or classification, not {task!r}; correct it")
+    if not isinstance(labels, dict) or not all(key.isdecimal() for key in labels):
+        raise DataError(f'{FILE_NAME} must have labels as {{"1": "nucleus"}}, not {labels!r}; correct it')
+    return str(task), {int(number): str(name) for number, name in labels.items()}
+
+
+def _sample(folder: Path, value: object, number: int, task: str, labels: dict[int, str]) -> Sample:
+    record = parse_record(value, f"record {number} of training", task, labels)
+    path = locate(folder, record.image, record.case)
+    return Sample(record, path, read_image(path, record.image, record.index))
+
+
+def _check_agrees(other: Survey, first: Survey) -> None:
+    for name in ("task", "labels", "split_unit"):
+        wanted, found = getattr(first, name), getattr(other, name)
+        if found != wanted:
+            raise DataError(
+                f"site {other.sites[0]!r} must have the {name} of site {first.sites[0]!r}, {wanted}, not {found}; "
+                "bring the sites' dataset.json to one form"
+            )
+
+
+def _kind(image: Image) -> Kind:
+    if image.is_window:
+        return "windows"
+    return "volumes" if image.array.ndim == 4 else "pictures"

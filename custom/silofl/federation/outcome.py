@@ -1,0 +1,114 @@
+"""What a run comes to: the sites' test scores as one result, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from silofl import __version__
+from silofl.federation.course import Tests
+from silofl.federation.ledger import Round
+from silofl.federation.results import UNFINISHED, ClassResults, Results, Tested
+from silofl.federation.server import ServerRounds
+from silofl.study import Study
+from silofl.training.metrics import pooled_score
+from silofl.training.site_score import SiteScore
+
+OF_THE_STUDY = ("algorithm", "preset", "seed", "rounds", "metric", "normalization", "split_unit", "version")
+
+
+def finished_results(server: ServerRounds, tests: Tests) -> Results:
+    """Return a finished run's result: one value a site, their mean, and the mean over all cases together.
+
+    Args:
+        server: The run after its last round.
+        tests: What the sites' tests came to.
+    """
+    scores, number, study = tests.scores, server.reported_round, server.study
+    values = {site: scores[site].value if site in scores else None for site in server.sites}
+    known = [value for value in values.values() if value is not None]
+    reasons = _shortcomings(server, tests)
+    return Results(
+        **_description(study),
+        status="INCOMPLETE" if reasons else "COMPLETE",
+        reasons=tuple(reasons),
+        best_round=number,
+        model=_chosen(server),
+        sites=values,
+        mean=float(np.mean(known)) if known else None,
+        spread=float(np.std(known)) if known else None,
+        pooled=pooled_score([score.as_dict() for score in scores.values()], study.metric),
+        tested=Tested(
+            run=server.id,
+            cases={site: score.num_cases for site, score in scores.items()},
+            excluded_cases={site: score.num_excluded for site, score in scores.items()},
+            by_label={site: _named(study, score.labels or {}) for site, score in scores.items()},
+            validation=server.ledger[number - 1].validation,
+        ),
+        classes=_class_results(study, scores) if study.task == "classification" else None,
+        **{key: more for part in server.parts.values() for key, more in part.results(server, scores).items()},
+    )
+
+
+def _class_results(study: Study, scores: Mapping[str, SiteScore]) -> ClassResults:
+    return ClassResults(
+        also={site: score.also or {} for site, score in scores.items()},
+        label_cases={site: _named(study, score.label_cases or {}) for site, score in scores.items()},
+    )
+
+
+def _named(study: Study, by_label: Mapping[str, float]) -> dict[str, float]:
+    """Return values by label under the labels' names."""
+    names = {"0": "background"} | {str(number): name for number, name in study.labels.items()}
+    return {names.get(label, label): value for label, value in by_label.items()}
+
+
+def _description(study: Study) -> dict[str, Any]:
+    return study.description() | {"version": __version__}
+
+
+def _chosen(server: ServerRounds) -> str:
+    """Return how the reported round was chosen."""
+    number = server.reported_round
+    if server.best_round is None:
+        return f"last round, {number}: no validation data"
+    counts = {record.rank[0] for record in server.ledger if record.rank}
+    among = f", among the rounds that {max(counts)} sites validated" if len(counts) > 1 else ""
+    return f"best validation, round {number}{among}"
+
+
+def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
+    """Return why a finished run is not complete: sites that missed too many rounds, or the test."""
+    allowed = server.study.federation.max_missed_rounds
+    reasons = []
+    for site in server.sites:
+        missed = [record.round for record in server.ledger if site in record.missed]
+        if len(missed) > allowed:
+            last = next(r for r in reversed(server.ledger) if site in r.missed)
+            reasons.append(f"site {site} missed rounds {missed} ({_reason(last, site)}); the study allows {allowed}")
+        if site not in tests.scores:
+            reasons.append(f"site {site} did not test the model ({tests.missing.get(site, 'no answer')})")
+    return reasons
+
+
+def _reason(record: Round, site: str) -> str:
+    return record.failed.get(site) or record.refused.get(site) or "no answer in time"
+
+
+def without_numbers(study: Study | str, status: str, reasons: Sequence[str] = ()) -> Results:
+    """Return what is known of a run that has no numbers.
+
+    Args:
+        study: The study, or its name where no more is known of it.
+        status: FAILED or UNFINISHED.
+        reasons: Why.
+    """
+    if isinstance(study, str):
+        known = dict.fromkeys(OF_THE_STUDY) | {"study": study, "recipe": {}, "labels": {}}
+    else:
+        # Which version an unfinished run was started with is not known.
+        known = _description(study) | ({"version": None} if status == UNFINISHED else {})
+    nothing = dict.fromkeys(("best_round", "model", "mean", "spread", "pooled"))
+    return Results(**known, status=status, reasons=tuple(reasons), sites={}, **nothing)

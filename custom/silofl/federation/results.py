@@ -1,0 +1,233 @@
+"""What a run came to: the record in its results.json, from the sites' tests to the pages.
+
+A test score passes eight files on its way to the page: `training.metrics` computes it, a part's site half in
+`methods` sends it, `training.site_score` is what of it may leave the site, `federation.outcome` makes the result of all
+sites' scores, this file is what results.json holds of it, `report.run_records` reads that, `report.tables` puts it into
+a cell, and `report.pages` the cell on the page. Files between them carry it and know nothing of it.
+
+``python -m silofl.federation.results`` prints the schema as ``docs/results.md`` holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from silofl.errors import ConfigError
+from silofl.inference.super_results import SuperResults
+from silofl.schema import given, group, markdown, optional, plain, read, read_file
+from silofl.training.site_score import Counts, SiteScore, Values
+
+FILE = "results.json"
+UNFINISHED = "UNFINISHED"
+FINISHED = ("COMPLETE", "INCOMPLETE")
+
+
+@dataclass(frozen=True)
+class Tested:
+    """What a run says that reached the test of its model.
+
+    Attributes:
+        run: The run's id.
+        cases: Site -> test cases that count.
+        excluded_cases: Site -> test cases left out because truth and prediction are both empty.
+        by_label: Site -> label's name -> mean value of this label alone; of a class its recall.
+        validation: Site -> its score on validation data of the model that is reported.
+    """
+
+    run: str | None = given()
+    cases: Counts
+    excluded_cases: Counts
+    by_label: Mapping[str, Mapping[str, float]]
+    validation: Mapping[str, SiteScore]
+
+
+@dataclass(frozen=True)
+class ClassResults:
+    """What the result of a classification says more.
+
+    Attributes:
+        also: Of a classification: site -> accuracy, balanced_accuracy and, where it is defined, auroc.
+        label_cases: Of a classification: site -> class's name -> test cases of this class.
+    """
+
+    also: Mapping[str, Mapping[str, float]]
+    label_cases: Mapping[str, Counts]
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """The sites' own models on the test data of all sites, which only a simulation can measure.
+
+    Attributes:
+        accuracy: Mean over the sites' models.
+        balanced_accuracy: Mean over the sites' models.
+        by_site: Site -> accuracy, balanced_accuracy and auroc of its model.
+        num_cases: Test cases of all sites.
+    """
+
+    accuracy: float
+    balanced_accuracy: float
+    by_site: Mapping[str, Mapping[str, float]]
+    num_cases: int
+
+
+@dataclass(frozen=True)
+class SiteResult:
+    """One site's part of a result; None and nothing where it did not test the model.
+
+    Attributes:
+        value: The study's metric, mean over the site's test cases.
+        num_cases: Test cases that count.
+        num_excluded: Test cases left out.
+        validation: The metric on validation data.
+        labels: Label's name -> value of this label alone.
+        also: A classification's other metrics.
+        models: Model -> its value, of a run with several models.
+    """
+
+    value: float | None
+    num_cases: int | None
+    num_excluded: int | None
+    validation: float | None
+    labels: Mapping[str, float]
+    also: Mapping[str, float]
+    models: Values
+
+
+NOTHING_TESTED = Tested(None, {}, {}, {}, {})
+
+
+@dataclass(frozen=True)
+class Results:
+    """The content of results.json, or what is known of a run that has none yet.
+
+    Attributes:
+        study: The study's name.
+        algorithm: The algorithm's name.
+        preset: The algorithm's preset.
+        recipe: The algorithm's answers, each under its key of study.yaml.
+        seed: Of the study.
+        rounds: Rounds of the study, extra ones not counted.
+        metric: Name of the values: dice, dice_with_background, accuracy or balanced_accuracy.
+        labels: Label's number -> its name.
+        normalization: Kind of the network's normalisation layers.
+        split_unit: What the parts of a site's data do not share: patient, recordings, slices or examples.
+        version: Version of silofl that wrote the result.
+        status: How the run ended; UNFINISHED stands in no file.
+        reasons: Why it is not COMPLETE, one sentence each.
+        best_round: The reported round, from 1.
+        model: How the reported round was chosen.
+        sites: Site -> the metric, mean over its test cases, in [0, 1]; null where it did not test the model.
+        mean: Mean over the sites that have a value.
+        spread: Standard deviation over them.
+        pooled: The metric over all test cases of all sites together.
+        tested: All else of a run that reached its test.
+        classes: All else of a classification.
+        super_model: All else of a run whose super model chooses.
+        everyone: Of a simulated classification: the sites' models on the test data of all sites.
+    """
+
+    study: str
+    algorithm: str | None = given()
+    preset: str | None = given()
+    recipe: Mapping[str, Any]
+    seed: int | None = given()
+    rounds: int | None = given()
+    metric: str | None = given()
+    labels: Mapping[str, str]
+    normalization: str | None = given()
+    split_unit: str | None = given()
+    version: str | None = given()
+    status: Literal["COMPLETE", "INCOMPLETE", "FAILED", "UNFINISHED"]
+    reasons: tuple[str, ...]
+    best_round: int | None
+    model: str | None
+    sites: Values
+    mean: float | None
+    spread: float | None
+    pooled: float | None
+    tested: Tested = group(NOTHING_TESTED)
+    classes: ClassResults | None = group(None)
+    super_model: SuperResults | None = group(None)
+    everyone: Everyone | None = optional()
+
+    def __post_init__(self) -> None:
+        """Refuse the result of a finished run without its test."""
+        if self.is_finished and self.tested.run is None:
+            raise ConfigError(f"run must be given with status {self.status}; it is missing")
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has its numbers; a FAILED one can be resumed."""
+        return self.status in FINISHED
+
+    @property
+    def by_site(self) -> dict[str, SiteResult]:
+        """All that the result says of each site, in the order of its sites."""
+        return {site: self._of_site(site) for site in self.sites}
+
+    def recipe_value(self, key: str) -> object:
+        """Return what the recipe says under a key; None where it does not know the key."""
+        return self.recipe.get(key)
+
+    def constant(self, section: str, key: str) -> object:
+        """Return a constant of one of the recipe's answers; None where it gives no such answer."""
+        return self.recipe.get("constants", {}).get(section, {}).get(key)
+
+    @property
+    def questions(self) -> Mapping[str, str]:
+        """The recipe's questions with its answers as sentences; nothing of a run whose recipe is not known."""
+        return self.recipe.get("questions", {})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the content of results.json."""
+        return plain(self)
+
+    @classmethod
+    def from_dict(cls, values: object, where: str = FILE) -> Results:
+        """Return the result that `as_dict` described; the errors of `silofl.schema.read`."""
+        return read(cls, values, where)
+
+    def _of_site(self, site: str) -> SiteResult:
+        tested = self.tested
+        validation = tested.validation.get(site)
+        return SiteResult(
+            value=self.sites[site],
+            num_cases=tested.cases.get(site),
+            num_excluded=tested.excluded_cases.get(site),
+            validation=validation and validation.value,
+            labels=tested.by_label.get(site, {}),
+            also=self.classes.also.get(site, {}) if self.classes else {},
+            models=self.super_model.models.get(site, {}) if self.super_model else {},
+        )
+
+
+def read_results(folder: Path) -> Results | None:
+    """Return the result in a run's folder; None where there is none yet.
+
+    Raises:
+        ConfigError: The file cannot be read, or is not what silofl wrote.
+    """
+    return read_file(Results, folder / FILE)
+
+
+PAGE = """# results.json
+
+Every run ends with this file in its folder, whatever happened. `key.*.inner` is the key `inner` below every site's or
+model's name under `key`. Values of metrics lie in [0, 1].
+
+<!-- Generated: PYTHONPATH=custom python -m silofl.federation.results > docs/results.md -->
+
+{table}"""
+
+
+def schema_page() -> str:
+    """Return ``docs/results.md``."""
+    return PAGE.format(table=markdown(Results))
+
+
+if __name__ == "__main__":
+    print(schema_page(), end="")

@@ -1,0 +1,136 @@
+"""HarmoFL's amplitude: learned by each site in its first round, averaged once, and the same for all after that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from silofl.algorithms.harmofl import AmplitudeNorm, mean_amplitude
+from silofl.algorithms.mixing import Arrays
+from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
+from silofl.study import Study
+from silofl.training.loop import TrainingResult
+
+ROLE, MEAN = "amplitude", "amplitude/mean"
+PURPOSE = "the mean frequency amplitude of the training images, sent once so that all sites normalise alike"
+
+
+@dataclass(frozen=True)
+class AmplitudePart(Part):
+    """The sites' mean amplitude.
+
+    Attributes:
+        study: The study.
+        amplitude: The mean, once it is known.
+        shape: The shape of the first one that was accepted, which the others must have.
+        informed: Site -> the round from which on it holds the mean.
+    """
+
+    study: Study
+    amplitude: NDArray | None = None
+    shape: tuple[int, ...] | None = None
+    informed: dict[str, int] = field(default_factory=dict)
+    role: str = ROLE
+
+    def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
+        """Ask for the amplitude in the first round; bring the mean to a site that begins from before it had it."""
+        if exchange.task not in (TRAIN, VALIDATE, TEST):
+            return Message()
+        if self._is_wanted(exchange):
+            return Message(meta={ROLE: {"is_wanted": True}})
+        is_informed = site in self.informed and self.informed[site] <= exchange.models_round
+        return Message() if self.amplitude is None or is_informed else Message({MEAN: self.amplitude})
+
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+        """Return what an amplitude must be like: the first accepted one has the shape, as the server sees no image."""
+        if not self._is_wanted(exchange):
+            return {}
+        origin = " as the other sites' images have it (name a Resize in data.transforms)"
+        shape = self.shape or (run.image_shape and _half_spectrum(run.image_shape))
+        size = 4 * prod(shape) if shape else 0
+        return {MEAN: Expected(shape, is_required=True, minimum=0, origin=origin, num_bytes=size)}
+
+    def checked(self, site: str, exchange: Exchange, answer: Message, run: Run) -> AmplitudePart:
+        """Remember the first shape, and that a site which has trained with the mean holds it."""
+        if MEAN in answer.arrays:
+            return replace(self, shape=np.shape(answer.arrays[MEAN]))
+        if exchange.task == TRAIN and MEAN in self.to_send(site, exchange, run).arrays:
+            return replace(self, informed=self.informed | {site: exchange.round})
+        return self
+
+    def merged(
+        self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
+    ) -> AmplitudePart:
+        """Take the mean of the sites' amplitudes, once."""
+        amplitudes = [answer.arrays[MEAN] for answer in replies.accepted.values() if MEAN in answer.arrays]
+        return replace(self, amplitude=mean_amplitude(amplitudes)) if amplitudes else self
+
+    def to_save(self) -> Arrays:
+        """Return the buffers of `AmplitudeNorm` that hold the mean."""
+        if self.amplitude is None:
+            return {}
+        return {"input_norm.running_amplitude": self.amplitude, "input_norm.is_fixed": np.array(True)}
+
+    def state(self) -> dict[str, Any]:
+        """Return a checkpoint."""
+        mean = None if self.amplitude is None else torch.from_numpy(self.amplitude)
+        return {"amplitude": mean, "shape": self.shape and list(self.shape), "informed": self.informed}
+
+    def restored(self, state: Mapping[str, Any]) -> AmplitudePart:
+        """Return what `state` described."""
+        mean = None if state["amplitude"] is None else state["amplitude"].numpy()
+        return replace(
+            self, amplitude=mean, shape=state["shape"] and tuple(state["shape"]), informed=dict(state["informed"])
+        )
+
+    def _is_wanted(self, exchange: Exchange) -> bool:
+        is_alone = self.study.recipe.stays_home == "everything"
+        return exchange.task == TRAIN and self.amplitude is None and not is_alone
+
+
+class SiteAmplitude(SitePart):
+    """A site's amplitude: the same in all its models, because all see the same batches."""
+
+    name = ROLE
+
+    def prepare(self) -> None:
+        """Fix the received mean in every model."""
+        if MEAN in self.work.message.arrays:
+            for norm in self._norms():
+                norm.fix(self.work.message.arrays[MEAN])
+
+    def finish(self, results: Mapping[str, TrainingResult]) -> Message:
+        """Return the amplitude where it is wanted; a site that trains alone fixes its own after the first round."""
+        norms = self._norms()
+        if self.work.study.recipe.stays_home == "everything" and self.work.number == 1:
+            for norm in norms:
+                norm.fix(norm.running_amplitude)
+        if not self.work.message.about(ROLE).get("is_wanted"):
+            return Message()
+        return Message({MEAN: norms[0].band_amplitude().cpu().numpy()})
+
+    def _norms(self) -> list[AmplitudeNorm]:
+        return [model.input_norm for model in self.work.models.values()]
+
+
+def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
+    """Return the server half before the first round."""
+    return [AmplitudePart(study)]
+
+
+def kinds(study: Study) -> list[Kind]:
+    """Return what leaves a site for it."""
+    return [Kind("amplitude", PURPOSE, ROLE, is_of_images=True)]
+
+
+SITE = SiteAmplitude
+
+
+def _half_spectrum(image_shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*image_shape[:-1], image_shape[-1] // 2 + 1)

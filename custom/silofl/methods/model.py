@@ -1,0 +1,328 @@
+"""The models themselves: what every algorithm sends, one part for each role that a site trains side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from silofl.algorithms.fedavg import server_step, uniform_weights
+from silofl.algorithms.mixing import Arrays, mix
+from silofl.data.parts import Part as Examples
+from silofl.errors import TrainingError
+from silofl.inference.contents import Contents
+from silofl.inference.directory import FOLDER, write
+from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
+from silofl.models import build_model
+from silofl.models.names import (
+    batchnorm_names,
+    buffer_names,
+    input_norm_names,
+    read_arrays,
+    traveling_names,
+    write_arrays,
+)
+from silofl.models.networks import build_models
+from silofl.models.roles import GLOBAL, MODEL, role_of, with_role
+from silofl.study import Study
+from silofl.training.evaluation import evaluate
+from silofl.training.loop import Learner, TrainingResult, make_optimizer
+from silofl.training.losses import make_loss
+from silofl.training.pictures import keep_test
+
+WEIGHTS = "what the round's training changed in the model's weights; they are mixed with other sites'"
+BATCHNORM = "what the round's training changed in BatchNorm, which holds means over the site's images"
+
+
+@dataclass(frozen=True)
+class ModelPart(Part):
+    """The sites' models in one role: one for all as long as all listen alike, after that one for each.
+
+    Attributes:
+        study: The study.
+        role: ``model``, or ``global`` and ``personal`` where both train side by side.
+        common: The model of all sites.
+        own: Site -> its own model; empty as long as there is one for all.
+        buffers: Names that are no parameters, so that the server's step does not act on them.
+        pretrained: All arrays of the model that training starts from, what stays at home included; not part of the
+            checkpoint.
+    """
+
+    study: Study
+    role: str
+    common: Arrays
+    own: dict[str, Arrays] = field(default_factory=dict)
+    buffers: frozenset[str] = frozenset()
+    pretrained: Arrays = field(default_factory=dict)
+    follows_best: bool = True
+
+    def of(self, site: str) -> Arrays:
+        """Return a site's model."""
+        return self.own.get(site, self.common)
+
+    def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
+        """Return a site's model, unless the site trained it all by itself and holds it."""
+        if exchange.task not in (TRAIN, VALIDATE, TEST):
+            return Message()
+        arrays, number = self.of(site), exchange.models_round
+        if arrays and 1 <= number <= run.finished_rounds and self._is_own(number):
+            if run.listens_to_itself(site, number):
+                return Message(meta={self.role: {"holds": number}})
+        if self.pretrained and exchange.task == TRAIN and not run.has_trained(site):
+            arrays = self.pretrained | arrays
+        return Message(with_role(self.role, arrays))
+
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+        """Return the arrays that travel, any of which a site may keep back."""
+        return Expected.like(with_role(self.role, self.of(site))) if exchange.task == TRAIN else {}
+
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run) -> ModelPart:
+        """Mix the trained models into the next ones.
+
+        Where all share one model, an absent site gets it too; where each has its own, an absent site keeps its last.
+        """
+        if exchange.task != TRAIN:
+            return self
+        started = {site: self.of(site) for site in replies.accepted}
+        trained = {
+            site: {name: started[site][name] + change for name, change in answer.of(self.role).items()}
+            for site, answer in replies.accepted.items()
+        }
+        mixed = mixed_models(started, trained, weights_of(self.role))
+        if not self._is_own(exchange.round):
+            # All rows are alike, so the first site's mixture is everybody's.
+            first = next(iter(mixed))
+            return replace(self, common=self._stepped(started[first], mixed[first], replies, run))
+        own = {site: self.of(site) for site in run.sites}
+        own |= {site: self._stepped(started[site], arrays, replies, run) for site, arrays in mixed.items()}
+        return replace(self, own=own)
+
+    def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray | None:
+        """Return who listens to whom by the recipe: nobody to anybody in rounds after the study's own (fine-tuning)."""
+        if role != self.role or not self._is_own(number):
+            return None
+        return np.eye(len(sites)) if number > self.study.rounds else self.study.recipe.mixing.weights(len(sites))
+
+    def joined(self, site: str) -> ModelPart:
+        """Give a site that comes late the mean of the others' models."""
+        if not self.own:
+            return self
+        mean = mix(self.own, uniform_weights(len(self.own)))
+        return replace(self, own=dict(sorted((self.own | {site: next(iter(mean.values()))}).items())))
+
+    def models(self) -> dict[str, Arrays]:
+        """Return what the run's folder keeps: with a global and a personalised model the super model holds them."""
+        if self.role != MODEL:
+            return {}
+        return self.own or {"": self.common}
+
+    def contents(self, run: Run) -> Contents | None:
+        """Return the super model of a run with one role; None where part of every model stays at its site.
+
+        One model for all answers everybody. Where each site has its own, a new hospital gets the mean of them all.
+        """
+        if self.role != MODEL or self.study.recipe.stays_home != "nothing" or run.image_shape is None:
+            return None
+        named = self.own or {GLOBAL: self.common}
+        states = {
+            name: complete_state(self.study, run.image_shape, arrays | saved_beside(run))
+            for name, arrays in named.items()
+        }
+        return Contents(self.study, run.image_shape, states, "mean" if self.own else "only", facts=run.facts())
+
+    def state(self) -> dict[str, Any]:
+        """Return a checkpoint."""
+        return {"common": _tensors(self.common), "own": {site: _tensors(arrays) for site, arrays in self.own.items()}}
+
+    def restored(self, state: Mapping[str, Any]) -> ModelPart:
+        """Return what `state` described."""
+        own = {site: _arrays(tensors) for site, tensors in state["own"].items()}
+        return replace(self, common=_arrays(state["common"]), own=own)
+
+    def _is_own(self, number: int) -> bool:
+        """Return whether sites have models of their own after a round."""
+        recipe, rounds = self.study.recipe, self.study.rounds
+        return self.role != GLOBAL and number > recipe.shared_rounds(rounds)
+
+    def _stepped(self, previous: Arrays, mixed: Arrays, replies: Replies, run: Run) -> Arrays:
+        """Take the server's step: the parts' on the parameters, then that of the server's learning rate."""
+        parameters = {name: array for name, array in mixed.items() if name not in self.buffers}
+        before = {name: previous[name] for name in parameters}
+        mixed = mixed | run.server_step(self.role, before, parameters, replies)
+        return server_step(previous, mixed, self.study.recipe.server_lr, self.buffers)
+
+
+def mixed_models(started: Mapping[str, Arrays], trained: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
+    """Mix trained models, each array over the sites that sent it.
+
+    Args:
+        started: Site -> the model that it began from; the order is that of the weights' rows.
+        trained: Site -> what it sent of its trained model.
+        weights: Aggregation weights, shape (K, K).
+
+    Returns:
+        Site -> its next model; what nobody sent stays as it was.
+    """
+    mixed = {site: dict(arrays) for site, arrays in started.items()}
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name in next(iter(started.values())):
+        groups.setdefault(tuple(site for site in trained if name in trained[site]), []).append(name)
+    for senders, names in groups.items():
+        if not senders:
+            continue
+        params = {site: {name: trained[site].get(name, started[site][name]) for name in names} for site in trained}
+        for site, arrays in mix(params, _listening_to(weights, [site in senders for site in trained])).items():
+            mixed[site].update(arrays)
+    return mixed
+
+
+def complete_state(study: Study, image_shape: tuple[int, ...], arrays: Arrays) -> dict[str, Tensor]:
+    """Return the whole state dict of a model from what travels of it."""
+    return filled(build_model(study, image_shape, study.seed), arrays)
+
+
+def filled(model: nn.Module, arrays: Arrays) -> dict[str, Tensor]:
+    """Return a model's state dict with some arrays written into it."""
+    write_arrays(model.state_dict(), arrays)
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def saved_beside(run: Run) -> Arrays:
+    """Return the arrays of all parts that belong into every written model."""
+    return {name: array for part in run.parts.values() for name, array in part.to_save().items()}
+
+
+class SiteModels(SitePart):
+    """A site's models and their optimisers."""
+
+    name = "models"
+    tasks = (VALIDATE, TEST)
+
+    def prepare(self) -> None:
+        """Write what was received over what this site kept at home."""
+        work = self.work
+        for role in work.models:
+            held = work.message.about(role).get("holds")
+            if held and held not in work.kept_rounds:
+                raise TrainingError(
+                    f"site {work.site!r} must hold its own model of round {held}, which is not on its disk any more; "
+                    "the server sends it again in the next round"
+                )
+        kept = work.kept.get(self.name) or {"home": {}}
+        with torch.no_grad():
+            for name, value in kept["home"].items():
+                self._state()[name].copy_(value)
+        for role, model in work.models.items():
+            write_arrays(model.state_dict(), work.message.of(role))
+
+    def learners(self) -> Mapping[str, Learner]:
+        """Return every model with its optimiser as the last round left it, and the step of the recipe and its parts."""
+        study, kept = self.work.study, self.work.kept.get(self.name)
+        self._before = self._read()
+        self._optimizers = {r: make_optimizer(study.training, model) for r, model in self.work.models.items()}
+        loss, learners = make_loss(study), {}
+        for role, model in self.work.models.items():
+            if kept:
+                self._optimizers[role].load_state_dict(kept["optimizer"][role])
+            step = study.recipe.make_step()
+            for part in self.work.parts:
+                step = part.step(role, step)
+            learners[role] = Learner(model, self._optimizers[role], loss, step, study.recipe.measures_drift)
+        return learners
+
+    def finish(self, results: Mapping[str, TrainingResult]) -> Message:
+        """Return the differences that training made."""
+        return Message({name: value - self._before[name] for name, value in self._read().items()})
+
+    def kept(self) -> dict[str, Any]:
+        """Return all that the server does not send, and the optimisers.
+
+        A model of the site's own is kept whole: where nobody else listens to it, it does not travel back.
+        """
+        recipe, received = self.work.study.recipe, self.work.message.arrays
+        has_own = recipe.mixing is not None or recipe.extra_rounds > 0
+        sent = {n for n in self._traveling() if n in received and not (has_own and role_of(n) != GLOBAL)}
+        home = {name: value.cpu() for name, value in self._state().items() if name not in sent}
+        return {"home": home, "optimizer": {role: one.state_dict() for role, one in self._optimizers.items()}}
+
+    def answer(self, task: str) -> Message:
+        """Validate or test the received models of a finished round."""
+        if task == VALIDATE:
+            return Message(meta={"metrics": {"validation": self.work.validation()}})
+        return Message(meta={"metrics": {"test": self._test()}})
+
+    def validation(self, examples: Examples) -> dict[str, Any]:
+        """Return the score of the site's own model, or as a part combines the models."""
+        work = self.work
+        scores = {role: evaluate(model, examples, work.study, work.device)[1] for role, model in work.models.items()}
+        judged = next((score for part in work.parts if (score := part.judged(scores, examples))), None)
+        models = {role: score.numbers()["value"] for role, score in scores.items()}
+        own = judged or scores[work.study.recipe.roles[-1]].numbers()
+        return own | ({"models": models} if len(models) > 1 else {})
+
+    def _test(self) -> dict[str, Any]:
+        """Test the site's model, and keep it as the site's own super model, which holds nothing else."""
+        work = self.work
+        model, part = work.own, work.data.test
+        predictions, result = evaluate(model, part, work.study, work.device)
+        found, state = result.numbers(), {name: value.cpu() for name, value in model.state_dict().items()}
+        shape = tuple(part.images.shape[1:])
+        write(work.folder / FOLDER, Contents(work.study, shape, {work.site: state}, "only", facts=found))
+        keep_test(work.folder, result, predictions, model, part, work.device)
+        return found
+
+    def _traveling(self) -> list[str]:
+        recipe = self.work.study.recipe
+        return [f"{r}/{name}" for r, model in self.work.models.items() for name in traveling_names(model, recipe)]
+
+    def _state(self) -> dict[str, Tensor]:
+        models = self.work.models.items()
+        return {f"{r}/{name}": value for r, model in models for name, value in model.state_dict().items()}
+
+    def _read(self) -> Arrays:
+        return read_arrays(self._state(), self._traveling())
+
+
+def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
+    """Return the same models for every site, drawn from the study's seed or pretrained."""
+    recipe, parts = study.recipe, []
+    for role, model in build_models(study, None).items():
+        if recipe.start_from_pretrained:
+            write_arrays(model.state_dict(), pretrained or {})
+        common = read_arrays(model.state_dict(), traveling_names(model, recipe))
+        given = (pretrained or {}) if recipe.start_from_pretrained else {}
+        parts.append(ModelPart(study, role, common, buffers=frozenset(buffer_names(model)), pretrained=given))
+    return parts
+
+
+def kinds(study: Study) -> list[Kind]:
+    """Return what leaves a site of its models: all arrays but those of the input normalisation."""
+    found = []
+    for role, model in build_models(study, None).items():
+        batchnorm = frozenset(batchnorm_names(model))
+        weights = frozenset(model.state_dict()) - batchnorm - input_norm_names(model)
+        found += [Kind("weights", WEIGHTS, role, names=weights), Kind("batchnorm", BATCHNORM, role, names=batchnorm)]
+    return found
+
+
+SITE = SiteModels
+
+
+def _listening_to(weights: NDArray, is_sender: list[bool]) -> NDArray:
+    """Renormalise every row over the senders; a row without any listens to its own site's last model."""
+    rows = weights * np.array(is_sender, dtype=np.float64)
+    sums = rows.sum(axis=1, keepdims=True)
+    return np.where(sums > 0, rows / np.where(sums > 0, sums, 1), np.eye(len(rows)))
+
+
+def _tensors(arrays: Arrays) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+
+
+def _arrays(tensors: Mapping[str, Tensor]) -> Arrays:
+    return {name: tensor.numpy() for name, tensor in tensors.items()}

@@ -1,0 +1,354 @@
+"""What a part is: something that travels, with a half at the server and a half at each site.
+
+The engine sends, checks, mixes, writes down and resumes; a part says what there is to send, what a right answer looks
+like and what answers become. A part that needs nothing of a kind leaves that method as it is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.algorithms.mixing import Arrays, check_array
+from silofl.algorithms.steps import Step
+from silofl.errors import AggregationError
+from silofl.models.roles import of_role
+from silofl.study import Study
+from silofl.training.loop import Learner, TrainingResult
+from silofl.training.site_score import SiteScore
+
+if TYPE_CHECKING:
+    from silofl.data.parts import Part as Examples
+    from silofl.inference.contents import Contents
+    from silofl.methods.work import Work
+    from silofl.training.metrics import Score
+
+# When a part may ask for more than the engine does: before a round's training, in its place, after it, at the end.
+BEFORE, INSTEAD, AFTER, END = "before", "instead", "after", "end"
+TRAIN, VALIDATE, TEST = "train", "validate", "test"
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message in either direction.
+
+    Attributes:
+        arrays: ``role/name`` -> array; from a site, differences to what the server sent it.
+        meta: Plain numbers, strings, lists and dictionaries; what a part adds stands under its role.
+    """
+
+    arrays: Arrays = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(np.asarray(array).nbytes for array in self.arrays.values())
+
+    def __or__(self, other: Message) -> Message:
+        """Return one message of both."""
+        return Message(self.arrays | other.arrays, self.meta | other.meta)
+
+    def of(self, role: str) -> Arrays:
+        """Return the arrays of one role under its own names."""
+        return of_role(role, self.arrays)
+
+    def about(self, role: str) -> dict[str, Any]:
+        """Return what a part says beside its arrays."""
+        return dict(self.meta.get(role) or {})
+
+    def failed(self, reason: str) -> Message:
+        """Return what a site sends in place of an answer: the round of this task or answer, and why there is none."""
+        return Message(meta={"round": self.meta.get("round"), "error": reason})
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One message to each site, and its answer.
+
+    Attributes:
+        task: What the sites are asked to do; the part whose site half names it among its ``tasks`` answers.
+        round: The round that it belongs to; of an evaluation, the finished round whose models it is about.
+        step: Which of several alike it is within a round, from 1.
+        sites: Whom it goes to; None for all.
+        is_needed: Whether too few answers end the run.
+        models_round: The finished round after which sites begin from what they kept.
+    """
+
+    task: str
+    round: int
+    step: int = 1
+    sites: tuple[str, ...] | None = None
+    is_needed: bool = True
+    models_round: int = 0
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an array of an answer must be like.
+
+    Attributes:
+        shape: Its shape; None where the first accepted answer decides it.
+        is_required: Whether an answer without it is refused.
+        minimum: The least value that it may hold.
+        origin: Words that say where the shape comes from, and what to do.
+        num_bytes: What it takes on the line.
+    """
+
+    shape: tuple[int, ...] | None
+    is_required: bool = False
+    minimum: float | None = None
+    origin: str = ""
+    num_bytes: int = 0
+
+    @classmethod
+    def like(cls, arrays: Arrays) -> dict[str, Expected]:
+        """Return the expectation of arrays of the same shapes, any of which may be withheld."""
+        return {name: cls(np.shape(array), num_bytes=np.asarray(array).nbytes) for name, array in arrays.items()}
+
+
+@dataclass(frozen=True)
+class Replies:
+    """What came of an exchange, in the order of site names.
+
+    Attributes:
+        accepted: The answers that fit.
+        refused: Site -> what is wrong with its answer.
+        missing: Site -> why there is none.
+    """
+
+    accepted: dict[str, Message]
+    refused: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def sites(self) -> list[str]:
+        """The sites whose answers were accepted."""
+        return list(self.accepted)
+
+    @property
+    def examples(self) -> dict[str, int]:
+        """The sites' numbers of training examples."""
+        return {site: answer.meta["num_examples"] for site, answer in self.accepted.items()}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What people are told of some of the arrays that leave a site.
+
+    Attributes:
+        name: What ``may_leave`` of site.yaml calls it.
+        purpose: What it is, and what it is for.
+        is_of_images: Whether it is a mean over the images themselves, which would show them if there were few.
+        role: The role of its arrays.
+        names: Their names within the role; None for all.
+    """
+
+    name: str
+    purpose: str
+    role: str
+    is_of_images: bool = False
+    names: frozenset[str] | None = None
+
+    def holds(self, role: str, name: str) -> bool:
+        """Return whether an array is of this kind."""
+        return role == self.role and (self.names is None or name in self.names)
+
+
+class Run(Protocol):
+    """What a part may ask of the run that it is a part of."""
+
+    study: Study
+    id: str
+    sites: list[str]
+    best_round: int | None
+    image_shape: tuple[int, ...] | None
+    parts: dict[str, Part]
+
+    @property
+    def finished_rounds(self) -> int:
+        """The number of the last finished round, 0 before the first."""
+
+    @property
+    def reported_round(self) -> int:
+        """The round whose models are reported."""
+
+    def reported_parts(self) -> Mapping[str, Part]:
+        """Return the parts as they are reported."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a model says of how it was made."""
+
+    def has_trained(self, site: str) -> bool:
+        """Return whether a site's update was ever mixed."""
+
+    def listens_to_itself(self, site: str, number: int) -> bool:
+        """Return whether nobody else's model went into a site's own one in a round."""
+
+    def server_step(self, role: str, previous: Arrays, mixed: Arrays, replies: Replies) -> Arrays:
+        """Return a model's next parameters after every part's `Part.server_step`."""
+
+
+class Part:
+    """A part's half at the server: a value, of which every step returns the next one.
+
+    Attributes:
+        role: Prefix of its arrays on the wire.
+        follows_best: Whether it is reported as it was after the best round, and not as it is after the last.
+        test_task: The task by which sites test what the run came to, where that is not `TEST`.
+        test_score: What such a test says.
+        num_bytes: Bytes of one copy of what learns in it beside the models.
+    """
+
+    role: str
+    follows_best: bool = False
+    test_task: ClassVar[str | None] = None
+    test_score: ClassVar[type[SiteScore]] = SiteScore
+    num_bytes: int = 0
+
+    def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
+        """Return its own exchanges before, in place of, or after the training of a round, or after all rounds."""
+        return ()
+
+    def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
+        """Return its share of a task."""
+        return Message()
+
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+        """Return what its share of the answer must be like, by ``role/name``."""
+        return {}
+
+    def checked(self, site: str, exchange: Exchange, answer: Message, run: Run) -> Part:
+        """Return the part after it has seen an answer that fits what it expected.
+
+        Raises:
+            AggregationError: The answer is refused all the same.
+        """
+        return self
+
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run) -> Part:
+        """Return the part after an exchange.
+
+        Args:
+            exchange: What was asked.
+            replies: What came back.
+            weights_of: Role -> aggregation weights (K', K') of the sites that answered.
+            run: The run.
+        """
+        return self
+
+    def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray | None:
+        """Return who listens to whom in a role and round, shape (K', K'); None where this part does not decide it."""
+        return None
+
+    def server_step(self, role: str, previous: Arrays, mixed: Arrays, replies: Replies) -> tuple[Arrays, Part]:
+        """Return a model's next parameters from the mixed ones, and this part after that; buffers never come here."""
+        return mixed, self
+
+    def joined(self, site: str) -> Part:
+        """Return the part after a site has come late."""
+        return self
+
+    def notes(self, exchange: Exchange) -> Sequence[str]:
+        """Return sentences on what a reader must know of an exchange of its own that has just ended."""
+        return ()
+
+    def files(self) -> dict[str, Any]:
+        """Return file name -> plain values that the run's folder keeps for people."""
+        return {}
+
+    def models(self) -> dict[str, Arrays]:
+        """Return the models that a run's folder keeps, by site; the only one of all sites has the empty name."""
+        return {}
+
+    def to_save(self) -> Arrays:
+        """Return arrays that belong into every written model, by the model's own names."""
+        return {}
+
+    def contents(self, run: Run) -> Contents | None:
+        """Return the super model that it makes of the run; None where it makes none."""
+        return None
+
+    def results(self, run: Run, tests: Mapping[str, SiteScore]) -> dict[str, Any]:
+        """Return what a result says more of it, by field of `silofl.federation.results.Results`."""
+        return {}
+
+    def check_test(self, site: str, score: SiteScore | None) -> None:
+        """Refuse a test that lacks what this part needs of it; the errors of `checked`."""
+
+    def state(self) -> dict[str, Any]:
+        """Return a checkpoint: plain values, and tensors."""
+        return {}
+
+    def restored(self, state: Mapping[str, Any]) -> Part:
+        """Return what `state` described."""
+        return self
+
+
+class SitePart:
+    """A part's half at a site, for one task.
+
+    Args:
+        work: The task, and what the site has for it.
+
+    Attributes:
+        name: Under which it keeps what stays at home.
+        tasks: Tasks that this part answers by itself.
+    """
+
+    name: ClassVar[str]
+    tasks: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def prepare(self) -> None:
+        """Bring the models to where the task begins."""
+
+    def answer(self, task: str) -> Message:
+        """Carry out one of its ``tasks``."""
+        raise NotImplementedError(task)
+
+    def step(self, role: str, step: Step) -> Step:
+        """Return the step of a model, with what this part adds to it."""
+        return step
+
+    def learners(self) -> Mapping[str, Learner]:
+        """Return what learns beside the models, fed by the same pass over the data."""
+        return {}
+
+    def finish(self, results: Mapping[str, TrainingResult]) -> Message:
+        """Return what leaves after training."""
+        return Message()
+
+    def kept(self) -> dict[str, Any]:
+        """Return what stays at home until the next round."""
+        return {}
+
+    def judged(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any] | None:
+        """Return the score of the site's models as this part combines them; None where it does not."""
+        return None
+
+
+def check_arrays(site: str, answer: Message, expected: Mapping[str, Expected]) -> None:
+    """Refuse an answer with arrays that are not expected, or not as they are expected.
+
+    Raises:
+        AggregationError: Names the site and the array.
+    """
+    for name in answer.arrays:
+        if name not in expected:
+            raise AggregationError(f"site {site!r} must send only arrays that were asked for; {name!r} is none of them")
+    for name, wanted in expected.items():
+        array = answer.arrays.get(name)
+        if array is None and wanted.is_required:
+            raise AggregationError(f"site {site!r} must send {name!r}; it is missing from its answer")
+        if array is None:
+            continue
+        check_array(site, name, array, np.shape(array) if wanted.shape is None else wanted.shape, wanted.origin)
+        if wanted.minimum is not None and np.any(np.asarray(array) < wanted.minimum):
+            raise AggregationError(f"site {site!r} must send {name!r} with values of at least {wanted.minimum:g}")

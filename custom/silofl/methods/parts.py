@@ -1,0 +1,58 @@
+"""The parts of a study: the models, and one for each answer of its recipe that sends something beside them.
+
+Only the files that a recipe names are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from silofl.algorithms.mixing import Arrays
+from silofl.errors import ConfigError
+from silofl.methods.part import Kind, Part, SitePart
+from silofl.study import Study
+
+if TYPE_CHECKING:
+    from silofl.methods.work import Work
+
+
+def start_parts(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> dict[str, Part]:
+    """Return the server halves at a run's start by role, the models first.
+
+    Raises:
+        ConfigError: A part does not fit the study or its sites, or its file is broken.
+    """
+    parts = [part for module in _modules(study) for part in module.start(study, sites, pretrained)]
+    return {part.role: part for part in parts}
+
+
+def site_parts(work: Work) -> list[SitePart]:
+    """Return the site halves for one task, the models first."""
+    return [module.SITE(work) for module in _modules(work.study)]
+
+
+def kinds(study: Study) -> list[Kind]:
+    """Return all that may leave a site in a study."""
+    return [kind for module in _modules(study) for kind in module.kinds(study)]
+
+
+def kind_of(kinds: Iterable[Kind], role: str, name: str) -> Kind | None:
+    """Return the kind of an array; None where it is no part of the study."""
+    return next((kind for kind in kinds if kind.holds(role, name)), None)
+
+
+def _modules(study: Study) -> list[ModuleType]:
+    names = dict.fromkeys(["model", *(answer.method for answer in study.recipe.answers if answer.method)])
+    return [_module(name) for name in names]
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return import_module(f"silofl.methods.{name}")
+    except Exception as error:
+        raise ConfigError(
+            f"methods/{name}.py must load; {type(error).__name__}: {error}: repair it, or choose another algorithm"
+        ) from error

@@ -1,0 +1,275 @@
+"""FedSM's selector: it learns beside the models, at the sites or at the server, which of them suits an image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from silofl.algorithms.fedsm import AdamState, GradientStep, Selector, adam_step, site_loss
+from silofl.algorithms.mixing import Arrays, mix
+from silofl.algorithms.steps import Loss, plain_step
+from silofl.data.parts import Part as Examples
+from silofl.errors import AggregationError
+from silofl.methods.part import (
+    AFTER,
+    INSTEAD,
+    TRAIN,
+    VALIDATE,
+    Exchange,
+    Expected,
+    Kind,
+    Message,
+    Part,
+    Replies,
+    Run,
+    SitePart,
+)
+from silofl.methods.super_model import with_best_models
+from silofl.models import HarmonizedModel
+from silofl.models.names import read_arrays, write_arrays
+from silofl.models.roles import GLOBAL, PERSONAL, of_role, role_of, with_role
+from silofl.models.selector import build_selector
+from silofl.study import Study
+from silofl.training.evaluation import softmax_of
+from silofl.training.loop import Learner, TrainingResult
+from silofl.training.metrics import Score, members_of
+
+ROLE = "selector"
+# Adam's moments travel beside the parameters where they are averaged too.
+AVERAGE, SQUARE = "average", "square"
+HEAD = ("network.head.weight", "network.head.bias")
+PURPOSE = "what the selector learnt, which tells the sites' images apart"
+
+
+@dataclass(frozen=True)
+class SelectorPart(Part):
+    """The selector after a step.
+
+    Attributes:
+        study: Its recipe says how the selector learns.
+        outputs: What the outputs stand for: site names, behind ``global`` where the best model is learnt.
+        parameters: {parameter name: array}.
+        adam: The moments that the server keeps (``gradients``) or averages (``moments``).
+    """
+
+    study: Study
+    outputs: tuple[str, ...]
+    parameters: Arrays
+    adam: AdamState
+    role: str = ROLE
+
+    @property
+    def settings(self) -> Selector:
+        """The recipe's answer."""
+        return self.study.recipe.answer("selector")
+
+    @property
+    def follows_best(self) -> bool:
+        """Whether it learns with the models, and not only after them."""
+        return self.settings.learns_site
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its parameters."""
+        return sum(array.nbytes for array in self.parameters.values())
+
+    def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
+        """Ask for further steps after a round's first one, or for all steps of a round of its own."""
+        if moment == AFTER and self.settings.learns_site:
+            return [Exchange(ROLE, number, step, models_round=number) for step in range(2, self.settings.steps + 1)]
+        if moment == INSTEAD and not self.settings.learns_site:
+            return [Exchange(ROLE, number, step, models_round=number) for step in range(1, self.settings.steps + 1)]
+        return ()
+
+    def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
+        """Return what a site needs to learn from here, or to validate."""
+        if not self._takes_part(exchange):
+            return Message()
+        return Message(self._arrays(), {ROLE: {"outputs": list(self.outputs), "step": self.adam.steps}})
+
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+        """Return what a step at a site leaves: a gradient, or differences to what it was sent."""
+        is_learning = self._takes_part(exchange) and exchange.task != VALIDATE
+        return Expected.like(self._arrays()) if is_learning else {}
+
+    def merged(
+        self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
+    ) -> SelectorPart:
+        """Take one step from the sites that sent a whole update."""
+        wanted = self._arrays().keys()
+        answers = {site: answer.arrays for site, answer in replies.accepted.items()}
+        is_whole = np.array([wanted <= arrays.keys() for arrays in answers.values()])
+        if not self._takes_part(exchange) or exchange.task == VALIDATE or not is_whole.any():
+            return self
+        weights = weights_of(ROLE)[0][is_whole]
+        senders = [site for site, whole in zip(answers, is_whole, strict=True) if whole]
+        chosen = {site: of_role(ROLE, answers[site]) for site in senders}
+        mean = mix(chosen, np.tile(weights / weights.sum(), (len(chosen), 1)))[next(iter(chosen))]
+        parameters, average, square = _split(mean)
+        if self.settings.learning == "gradients":
+            new, adam = adam_step(self.parameters, parameters, self.adam, self.settings.learning_rate)
+            return replace(self, parameters=new, adam=adam)
+        # Rounding may leave a square a hair below zero, whose root Adam would take.
+        squares = {name: np.maximum(array, 0) for name, array in _sum(self.adam.square, square).items()}
+        adam = AdamState(_sum(self.adam.mean, average), squares, self.adam.steps + 1)
+        return replace(self, parameters=_sum(self.parameters, parameters), adam=adam)
+
+    def joined(self, site: str) -> SelectorPart:
+        """Add an output, which starts undecided; the others keep theirs."""
+        adam = AdamState(_grown(self.adam.mean), _grown(self.adam.square), self.adam.steps)
+        return replace(self, outputs=(*self.outputs, site), parameters=_grown(self.parameters), adam=adam)
+
+    def state(self) -> dict[str, Any]:
+        """Return a checkpoint."""
+        parts = {"parameters": self.parameters, "mean": self.adam.mean, "square": self.adam.square}
+        tensors = {
+            key: {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()} for key, arrays in parts.items()
+        }
+        return {"outputs": list(self.outputs), "steps": self.adam.steps, **tensors}
+
+    def restored(self, state: Mapping[str, Any]) -> SelectorPart:
+        """Return what `state` described."""
+        parameters, mean, square = (
+            {name: tensor.numpy() for name, tensor in state[key].items()} for key in ("parameters", "mean", "square")
+        )
+        adam = AdamState(mean, square, state["steps"])
+        return replace(self, outputs=tuple(state["outputs"]), parameters=parameters, adam=adam)
+
+    def _takes_part(self, exchange: Exchange) -> bool:
+        return exchange.task == ROLE or (self.settings.learns_site and exchange.task in (TRAIN, VALIDATE))
+
+    def _arrays(self) -> Arrays:
+        arrays = dict(self.parameters)
+        if self.settings.learning == "moments":
+            arrays |= with_role(AVERAGE, self.adam.mean) | with_role(SQUARE, self.adam.square)
+        return with_role(ROLE, arrays)
+
+
+class SiteSelector(SitePart):
+    """The selector in one task of a site: it learns from the site's own images; only what it learnt leaves."""
+
+    name = ROLE
+    tasks = (ROLE,)
+
+    def learners(self) -> Mapping[str, Learner]:
+        """Return how it learns beside the models that every image is this site's."""
+        return {ROLE: self._learner(self.work.site)} if self._is_here() else {}
+
+    def finish(self, results: Mapping[str, TrainingResult]) -> Message:
+        """Return a mean gradient, or differences to what was sent."""
+        return Message(self._update()) if self._is_here() else Message()
+
+    def kept(self) -> dict[str, Any]:
+        """Return its optimiser, where it takes local steps."""
+        is_kept = self._is_here() and self._optimizer is not None
+        return {"optimizer": self._optimizer.state_dict()} if is_kept else {}
+
+    def answer(self, task: str) -> Message:
+        """Take one more pass over the training data with the selector alone."""
+        work, settings = self.work, self._settings
+        examples, site = work.data.training, work.site
+        if not settings.learns_site:
+            outputs = work.message.about(ROLE)["outputs"]
+            examples, site = with_best_models(work, examples, outputs), None
+        learners = {ROLE: self._learner(site)}
+        results = work.train(learners, examples, ROLE, work.message.meta["step"])
+        if kept := self.kept():
+            work.to_keep = {**work.kept, self.name: kept}
+        return Message(self._update(), work.numbers(results))
+
+    def judged(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any] | None:
+        """Return what the super model would come to as far as the site can see it.
+
+        A case that the selector gives to this site is answered by its personalised model, any other by the global one.
+        """
+        if not self._is_here():
+            return None
+        model, outputs = self._received()
+        sites = softmax_of(model, examples.images, self.work.study.training.batch_size, self.work.device)
+        index = outputs.index(self.work.site)
+        is_own = {case: sites[rows].mean(axis=0).argmax() == index for case, rows in members_of(examples.cases).items()}
+        combined = Score.merged({case: scores[PERSONAL if own else GLOBAL] for case, own in is_own.items()})
+        return combined.numbers() | {"selector_accuracy": float(np.mean(sites.argmax(axis=1) == index))}
+
+    @property
+    def _settings(self) -> Selector:
+        return self.work.study.recipe.answer("selector")
+
+    def _is_here(self) -> bool:
+        return bool(self.work.message.about(ROLE))
+
+    def _received(self) -> tuple[HarmonizedModel, list[str]]:
+        work, outputs = self.work, list(self.work.message.about(ROLE)["outputs"])
+        model = build_selector(work.study, len(outputs), work.study.seed).to(work.device)
+        write_arrays(model.state_dict(), _split(work.message.of(ROLE))[0])
+        return model, outputs
+
+    def _learner(self, site: str | None) -> Learner:
+        """Return how it learns: that every image is this site's, or where None the class that stands with each image.
+
+        Raises:
+            AggregationError: The server's outputs do not name this site.
+        """
+        self._model, outputs = self._received()
+        if site is not None and site not in outputs:
+            raise AggregationError(f"the selector's outputs must name site {site!r}, not only {outputs}")
+        self._gradient, self._optimizer = GradientStep(), None
+        if self._settings.learning == "local_steps":
+            self._optimizer = torch.optim.Adam(self._model.parameters(), lr=self._settings.learning_rate)
+            if kept := self.work.kept.get(self.name):
+                self._optimizer.load_state_dict(kept["optimizer"])
+        loss: Loss = nn.functional.cross_entropy if site is None else site_loss(outputs.index(site))
+        step = plain_step if self._optimizer is not None else self._gradient
+        return Learner(self._model, self._optimizer, loss, step)
+
+    def _update(self) -> Arrays:
+        if self._settings.learning == "gradients":
+            return with_role(ROLE, self._gradient.mean(self._model))
+        sent, trained = self.work.message.of(ROLE), self._trained()
+        return with_role(ROLE, {name: trained[name] - array for name, array in sent.items()})
+
+    def _trained(self) -> Arrays:
+        parameters, average, square = _split(self.work.message.of(ROLE))
+        if self._settings.learning == "local_steps":
+            return read_arrays(self._model.state_dict(), parameters)
+        state = AdamState(average, square, int(self.work.message.about(ROLE)["step"]))
+        gradient = self._gradient.mean(self._model)
+        parameters, adam = adam_step(parameters, gradient, state, self._settings.learning_rate)
+        return parameters | with_role(AVERAGE, adam.mean) | with_role(SQUARE, adam.square)
+
+
+def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
+    """Return the selector drawn from the study's seed."""
+    outputs = tuple(sites) if study.recipe.answer("selector").learns_site else (GLOBAL, *sites)
+    model = build_selector(study, len(outputs), study.seed)
+    parameters = read_arrays(model.state_dict(), [name for name, _ in model.named_parameters()])
+    return [SelectorPart(study, outputs, parameters, AdamState.zero(parameters))]
+
+
+def kinds(study: Study) -> list[Kind]:
+    """Return what leaves a site for it."""
+    return [Kind("selector", PURPOSE, ROLE)]
+
+
+SITE = SiteSelector
+
+
+def _split(arrays: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+    """Return the selector's parameters and the two moments of its Adam."""
+    parameters = {name: array for name, array in arrays.items() if not role_of(name)}
+    return parameters, of_role(AVERAGE, arrays), of_role(SQUARE, arrays)
+
+
+def _sum(arrays: Arrays, difference: Arrays) -> Arrays:
+    return {name: array + difference[name] if name in difference else array for name, array in arrays.items()}
+
+
+def _grown(arrays: Arrays) -> Arrays:
+    grown = {name: np.concatenate([arrays[name], np.zeros_like(arrays[name][:1])]) for name in HEAD}
+    return arrays | grown

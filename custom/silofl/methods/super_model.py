@@ -1,0 +1,330 @@
+"""FedSM's super model: all models to every site, the threshold from the sites' counts, and the test of it all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from silofl.algorithms.fedsm import THRESHOLDS, SuperModel, tune_threshold
+from silofl.algorithms.mixing import Arrays
+from silofl.data.batches import evaluation_batches
+from silofl.data.parts import Part as Examples
+from silofl.errors import AggregationError
+from silofl.files import write_atomically
+from silofl.inference import SuperModel as Loaded
+from silofl.inference.case_results import CaseResult, by_model, case_results, choices, score_of, value_of
+from silofl.inference.contents import Contents
+from silofl.inference.directory import FOLDER, read, write
+from silofl.inference.super_model import ENSEMBLE
+from silofl.inference.super_results import SelectorResults, SuperResults, ThresholdValue
+from silofl.methods.model import complete_state, filled, saved_beside
+from silofl.methods.part import BEFORE, END, Exchange, Kind, Message, Part, Replies, Run, SitePart
+from silofl.methods.work import Work
+from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, of_role, role_of, with_role
+from silofl.models.selector import build_selector
+from silofl.study import Study
+from silofl.training.evaluation import outputs_of
+from silofl.training.losses import make_loss
+from silofl.training.metrics import members_of
+from silofl.training.pictures import keep_test
+from silofl.training.site_score import SuperScore
+
+ROLE, ASSEMBLE, TEST = "super_model", "assemble", "test_super_model"
+
+
+@dataclass(frozen=True)
+class SuperModelPart(Part):
+    """What happens with the models of the reported round.
+
+    Attributes:
+        study: The study.
+        holders: Sites that hold all models; it starts empty again after a stop, so they are sent once more.
+        threshold: The paper's gamma; None where nothing is chosen by it.
+        refused: Site -> why it has no say in the threshold.
+    """
+
+    study: Study
+    holders: frozenset[str] = frozenset()
+    threshold: float | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+    role: str = ROLE
+    test_task: ClassVar[str] = TEST
+    test_score: ClassVar[type[SuperScore]] = SuperScore
+
+    @property
+    def settings(self) -> SuperModel:
+        """The recipe's answer."""
+        return self.study.recipe.answer(ROLE)
+
+    @property
+    def learns_site(self) -> bool:
+        """Whether the selector has learnt together with the models."""
+        return self.study.recipe.answer(SELECTOR).learns_site
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """The candidates for the threshold; none where the selector knows the global model too."""
+        return THRESHOLDS if self.learns_site else ()
+
+    def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
+        """Bring all models to sites that lack them: before a round of the selector's own, or at the end."""
+        is_before_extra = moment == BEFORE and number > self.study.rounds and not self.learns_site
+        lacking = tuple(site for site in run.sites if site not in self.holders)
+        if not lacking or not (is_before_extra or (moment == END and self.learns_site)):
+            return ()
+        return (Exchange(ASSEMBLE, run.reported_round, sites=lacking, is_needed=False),)
+
+    def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
+        """Return what a site lacks: all models unless it holds them, and the selector."""
+        if exchange.task not in (ASSEMBLE, TEST):
+            return Message()
+        is_holder = site in self.holders
+        # A holder has the selector too, unless it learnt after the models were sent.
+        has_selector = not is_holder if self.learns_site else exchange.task == TEST
+        arrays = ({} if is_holder else _models(run)) | (_selector(run) if has_selector else {})
+        return Message(with_role(ROLE, arrays), {ROLE: self._facts(run)})
+
+    def merged(
+        self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
+    ) -> SuperModelPart:
+        """Take in which sites hold the models now, and choose the threshold from their counts."""
+        if exchange.task != ASSEMBLE:
+            return self
+        counts, refused = [], dict(self.refused)
+        for site, answer in replies.accepted.items():
+            try:
+                counts += self._counts(answer)
+            except (AggregationError, TypeError, ValueError):
+                refused[site] = f"site {site!r} must send a sum and a count for each threshold; it has no say in it"
+        threshold = self.settings.threshold if self.thresholds else None
+        if threshold == "tuned":
+            threshold = tune_threshold(counts) if counts else THRESHOLDS[-1]
+        return replace(self, holders=self.holders | set(replies.accepted), threshold=threshold, refused=refused)
+
+    def notes(self, exchange: Exchange) -> Sequence[str]:
+        """Return why sites have no say in the threshold."""
+        return list(self.refused.values()) if exchange.task == ASSEMBLE else ()
+
+    def contents(self, run: Run) -> Contents:
+        """Return the super model itself."""
+        return _contents(_models(run) | _selector(run), self._facts(run), self.study, run.image_shape, {})
+
+    def results(self, run: Run, tests: Mapping[str, SuperScore]) -> dict[str, Any]:
+        """Return the value of each model, whom the selector chose, and the values by threshold."""
+        selector = SelectorResults(
+            outputs=tuple(run.reported_parts()[SELECTOR].outputs),
+            cases={site: test.selector.cases for site, test in tests.items()},
+            slices={site: test.selector.slices for site, test in tests.items()},
+        )
+        found = SuperResults(
+            models={site: test.models for site, test in tests.items()},
+            choices={site: test.choices for site, test in tests.items()},
+            selector=selector,
+            threshold=self.threshold,
+            threshold_without=self.refused,
+            by_threshold=_mean_by_threshold(self.thresholds, [test.by_threshold for test in tests.values()]),
+        )
+        return {"super_model": found}
+
+    def check_test(self, site: str, score: SuperScore | None) -> None:
+        """Refuse a test without a sum and a count for each threshold."""
+        if score is not None and len(score.by_threshold) != len(self.thresholds):
+            raise AggregationError(
+                f"site {site!r} must send by_threshold with its test for {len(self.thresholds)} thresholds, not "
+                f"{len(score.by_threshold)}"
+            )
+
+    def _facts(self, run: Run) -> dict[str, Any]:
+        outputs = list(run.reported_parts()[SELECTOR].outputs)
+        settings = {"thresholds": list(self.thresholds), "threshold": self.threshold}
+        return {"outputs": outputs, "facts": run.facts()} | settings
+
+    def _counts(self, answer: Message) -> list[list[list[float]]]:
+        """Return a site's sums by threshold, as a list of one; empty where it has no validation data."""
+        sums = answer.about(ROLE).get("by_threshold") or []
+        if not sums or not self.thresholds:
+            return []
+        tune_threshold([sums], self.thresholds)
+        return [sums]
+
+
+class SiteSuperModel(SitePart):
+    """The super model at a site, kept in the folder of the run."""
+
+    name = ROLE
+    tasks = (ASSEMBLE, TEST)
+
+    def answer(self, task: str) -> Message:
+        """Keep a received super model and count what each threshold would give, or test the kept one."""
+        if task == TEST:
+            return Message(meta={"metrics": {"test": self._test()}})
+        work, contents = self.work, self._receive()
+        if contents.selector is None or len(work.data.validation) == 0:
+            return Message()
+        model = Loaded(contents, work.device)
+        results = case_results(model, work.data.validation, work.study)
+        counts = _by_threshold(model, results, work.message.about(ROLE)["thresholds"])
+        return Message(meta={ROLE: {"by_threshold": counts}})
+
+    def _test(self) -> dict[str, Any]:
+        """Test the super model with all its models beside it; keep scores, pictures and the selector's features."""
+        work, contents = self.work, self._settled()
+        model, part = Loaded(contents, work.device), work.data.test
+        results = case_results(model, part, work.study)
+        chosen = choices(model, results, contents.threshold)
+        answers = dict.fromkeys(results, ENSEMBLE) if contents.is_ensemble else chosen
+        result = score_of(results, answers)
+        self._keep_features(model)
+        keep_test(work.folder, result, _predictions(part, results, answers), model.network(GLOBAL), part, work.device)
+        return result.numbers() | {
+            "models": by_model(results) | {"super": value_of(result)},
+            "choices": dict(Counter(chosen.values())),
+            "selector": _selector_counts(contents.outputs, results.values()),
+            "by_threshold": _by_threshold(model, results, work.message.about(ROLE)["thresholds"]),
+        }
+
+    def _receive(self) -> Contents:
+        """Keep a received super model; what follows from an older one's models goes."""
+        work, arrays = self.work, self.work.message.of(ROLE)
+        holds_models = any(role_of(name) == GLOBAL for name in arrays)
+        known = {} if holds_models else read(work.folder / FOLDER).models
+        shape = tuple(work.data.training.images.shape[1:])
+        contents = _contents(arrays, work.message.about(ROLE), work.study, shape, known)
+        write(work.folder / FOLDER, contents)
+        (work.folder / "best_models.npy").unlink(missing_ok=True)
+        return contents
+
+    def _settled(self) -> Contents:
+        """Keep the super model with the threshold and the facts that the server settled on, received now or before."""
+        work, facts = self.work, self.work.message.about(ROLE)
+        if work.message.arrays:
+            return self._receive()
+        contents = replace(read(work.folder / FOLDER), threshold=facts["threshold"], facts=facts["facts"])
+        write(work.folder / FOLDER, contents)
+        return contents
+
+    def _keep_features(self, model: Loaded) -> None:
+        """Keep the selector's features and scores of the validation and test images, for the report's map."""
+        work = self.work
+        images = np.concatenate([work.data.validation.images, work.data.test.images])
+        if len(images) == 0:
+            return
+        size = work.study.training.batch_size
+        features = outputs_of(model.selector.network.features, images, size, work.device)
+        arrays = {"features": features, "scores": model.slice_scores(images, size)}
+        outputs = np.array(model.contents.outputs)
+        write_atomically(
+            work.folder / "selector.npz", lambda stream: np.savez_compressed(stream, **arrays, outputs=outputs)
+        )
+
+
+def with_best_models(work: Work, part: Examples, outputs: Sequence[str]) -> Examples:
+    """Return the part with the index of the best model for each image as its class (Eq. 1: argmin_k L(h_k, y))."""
+    path = work.folder / "best_models.npy"
+    if not path.is_file():
+        model = Loaded(read(work.folder / FOLDER), work.device)
+        losses = np.stack([_losses(work, model.network(name), part) for name in outputs])
+        write_atomically(path, lambda stream: np.save(stream, losses.argmin(axis=0)))
+    return replace(part, targets=np.load(path, allow_pickle=False))
+
+
+def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
+    """Return the server half before any site holds the models."""
+    return [SuperModelPart(study)]
+
+
+def kinds(study: Study) -> list[Kind]:
+    """Return nothing: of the super model only numbers leave a site."""
+    return []
+
+
+SITE = SiteSuperModel
+
+
+def _models(run: Run) -> Arrays:
+    """Return all models of the reported round: ``global/...``, ``<site>/...``, and what belongs into each of them."""
+    parts = run.reported_parts()
+    arrays = with_role(GLOBAL, parts[GLOBAL].common)
+    for site in run.sites:
+        arrays |= with_role(site, parts[PERSONAL].of(site))
+    return arrays | saved_beside(run)
+
+
+def _selector(run: Run) -> Arrays:
+    return with_role(SELECTOR, run.reported_parts()[SELECTOR].parameters)
+
+
+def _contents(
+    arrays: Arrays,
+    facts: Mapping[str, Any],
+    study: Study,
+    image_shape: tuple[int, ...],
+    known: Mapping[str, dict[str, torch.Tensor]],
+) -> Contents:
+    """Return the super model of some arrays, with the models that are known where there are none among them.
+
+    Raises:
+        AggregationError: An array does not fit the study's networks.
+    """
+    names = dict.fromkeys(role for name in arrays if (role := role_of(name)))
+    beside = {name: array for name, array in arrays.items() if not role_of(name)}
+    models = dict(known) | {
+        name: complete_state(study, image_shape, of_role(name, arrays) | beside) for name in names if name != SELECTOR
+    }
+    outputs = tuple(facts["outputs"])
+    if SELECTOR not in names:
+        return Contents(study, image_shape, models, "mean", facts=dict(facts["facts"]))
+    selector = filled(build_selector(study, len(outputs), study.seed), of_role(SELECTOR, arrays))
+    return Contents(study, image_shape, models, "selector", selector, outputs, facts["threshold"], dict(facts["facts"]))
+
+
+def _losses(work: Work, network: nn.Module, part: Examples) -> NDArray:
+    """Return a model's loss of each image, shape (N,)."""
+    loss, values = make_loss(work.study), []
+    with torch.inference_mode():
+        for images, targets in evaluation_batches(part, work.study.training.batch_size, work.device):
+            logits = network(images)
+            values += [float(loss(logits[i : i + 1], targets[i : i + 1])) for i in range(len(images))]
+    return np.array(values)
+
+
+def _predictions(part: Examples, results: dict[str, CaseResult], answers: dict[str, str]) -> NDArray:
+    """Return the answers' label maps (N, H, W), or classes (N,), in the part's order."""
+    predictions = np.zeros(part.targets.shape, dtype=np.int64)
+    for case, rows in members_of(part.cases).items():
+        predictions[rows] = results[case].predictions[answers[case]]
+    return predictions
+
+
+def _selector_counts(outputs: Sequence[str], results: Iterable[CaseResult]) -> dict[str, dict[str, int]]:
+    """Return how many cases, and how many slices alone, the selector takes for each output."""
+    cases, slices = Counter(), Counter()
+    for result in results:
+        cases[outputs[int(result.scores.argmax())]] += 1
+        slices += result.slices
+    return {"cases": dict(cases), "slices": dict(slices)}
+
+
+def _by_threshold(model: Loaded, results: dict[str, CaseResult], thresholds: Sequence[float]) -> list[list[float]]:
+    """Return [sum of values, counted cases] of the chosen models by threshold."""
+    found = [score_of(results, choices(model, results, threshold)) for threshold in thresholds]
+    return [[float(sum(result.by_case.values())), result.num_cases] for result in found]
+
+
+def _mean_by_threshold(
+    thresholds: Sequence[float], tables: Sequence[Sequence[tuple[float, int]]]
+) -> tuple[ThresholdValue, ...]:
+    """Return for each threshold the mean over sites of their cases' mean value."""
+    found = []
+    for number, threshold in enumerate(thresholds):
+        means = [table[number][0] / table[number][1] for table in tables if table[number][1]]
+        if means:
+            found.append(ThresholdValue(threshold, float(np.mean(means))))
+    return tuple(found)

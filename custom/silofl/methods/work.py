@@ -1,0 +1,149 @@
+"""One task at a site: its models where the task begins, the training that it asks for, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from silofl.algorithms.steps import Batch
+from silofl.data.batches import training_batches
+from silofl.data.parts import Part as Examples
+from silofl.data.site_data import SiteData
+from silofl.data.transforms import augmentation
+from silofl.errors import TrainingError
+from silofl.methods.part import TRAIN, Message, SitePart
+from silofl.methods.parts import site_parts
+from silofl.models import HarmonizedModel
+from silofl.models.networks import build_models
+from silofl.study import Study
+from silofl.training.device import seed_of
+from silofl.training.loop import Learner, TrainingResult, train
+
+
+@dataclass
+class Work:
+    """One task at a site.
+
+    Attributes:
+        site: The site's name.
+        study: The study.
+        data: The site's data.
+        message: The task.
+        device: Where to compute.
+        folder: The site's folder of the run.
+        min_examples: Training examples that a mean over the site's images must come from.
+        kept: What each site half kept at home after the round that the task begins from.
+        kept_rounds: The rounds after which something is kept.
+        to_keep: What stays at home after this task; empty where the task leaves all as it was.
+    """
+
+    site: str
+    study: Study
+    data: SiteData
+    message: Message
+    device: torch.device
+    folder: Path = Path()
+    min_examples: int = 1
+    kept: Mapping[str, Any] = field(default_factory=dict)
+    kept_rounds: tuple[int, ...] = ()
+    to_keep: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def parts(self) -> list[SitePart]:
+        """The site halves of the study's parts."""
+        return site_parts(self)
+
+    @cached_property
+    def models(self) -> dict[str, HarmonizedModel]:
+        """The site's models by role where the task begins: what was received over what was kept."""
+        shape = tuple(self.data.training.images.shape[1:])
+        # The parts prepare the very dictionary that this returns.
+        self.__dict__["models"] = {
+            role: model.to(self.device) for role, model in build_models(self.study, shape).items()
+        }
+        for part in self.parts:
+            part.prepare()
+        return self.__dict__["models"]
+
+    @property
+    def own(self) -> HarmonizedModel:
+        """The site's own model: the personalised one, or the only one."""
+        return self.models[self.study.recipe.roles[-1]]
+
+    @property
+    def number(self) -> int:
+        """The round that the task belongs to."""
+        return self.message.meta["round"]
+
+    def answer(self, task: str) -> Message:
+        """Carry out the task.
+
+        Raises:
+            TrainingError: No part of the study knows such a task, or it cannot be done.
+        """
+        if task == TRAIN:
+            return self._train()
+        for part in self.parts:
+            if task in part.tasks:
+                return Message(meta={"round": self.number}) | part.answer(task)
+        known = [TRAIN, *(name for part in self.parts for name in part.tasks)]
+        raise TrainingError(f"a task must be one of {', '.join(known)} in this study, not {task!r}")
+
+    def learners(self) -> dict[str, Learner]:
+        """Return all that learns in a round's training: the models, and what learns beside them."""
+        self.models  # noqa: B018 - prepared before anything learns
+        return {role: learner for part in self.parts for role, learner in part.learners().items()}
+
+    def train(self, learners: Mapping[str, Learner], examples: Examples, *what: object) -> dict[str, TrainingResult]:
+        """Train on some examples for the study's local epochs, seeded by site, round, epoch and what it is."""
+        try:
+            return train(learners, self._epochs(examples, *what))
+        except TrainingError as error:
+            raise TrainingError(f"site {self.site!r}, round {self.number}: {error}") from None
+
+    def numbers(self, results: Mapping[str, TrainingResult]) -> dict[str, Any]:
+        """Return the numbers of a training: of the first learner its loss and drift, of those beside it the losses."""
+        own = self.study.recipe.roles[-1] if self.study.recipe.roles[-1] in results else next(iter(results))
+        metrics = {"loss": results[own].loss}
+        if results[own].drift is not None:
+            metrics["drift"] = results[own].drift
+        metrics |= {f"loss_{role}": result.loss for role, result in results.items() if role != own}
+        return {
+            "round": self.number,
+            "num_examples": len(self.data.training),
+            "image_shape": list(self.data.training.images.shape[1:]),
+            "metrics": metrics,
+            "steps": results[own].steps,
+        }
+
+    def validation(self) -> dict[str, Any] | None:
+        """Return the score of the site's models on its validation data; None where there is none."""
+        examples = self.data.validation
+        return self.parts[0].validation(examples) if len(examples) else None
+
+    def _train(self) -> Message:
+        """Validate the received models of the round before, then train one round from them.
+
+        Validating with the next round's task spares the models a way of their own.
+        """
+        learners = self.learners()
+        validation = {"validation": self.validation()} if self.number > 1 else {}
+        results = self.train(learners, self.data.training)
+        update = Message()
+        for part in self.parts:
+            update |= part.finish(results)
+        self.to_keep = {part.name: kept for part in self.parts if (kept := part.kept())}
+        meta = self.numbers(results)
+        return update | Message(meta=meta | {"metrics": validation | meta["metrics"]})
+
+    def _epochs(self, examples: Examples, *what: object) -> Iterator[Iterator[Batch]]:
+        settings, augment = self.study.training, augmentation(self.study, examples.targets.ndim > 1)
+        for epoch in range(1, settings.local_epochs + 1):
+            seed = seed_of(self.study.seed, self.site, self.number, epoch, *what)
+            torch.manual_seed(seed)
+            yield training_batches(examples, settings.batch_size, augment, seed, self.device)

@@ -1,0 +1,86 @@
+"""Which of a model's arrays travel and which stay at home: parameters and buffers told apart by module type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+
+from silofl.algorithms.recipe import Recipe
+from silofl.errors import AggregationError
+
+INPUT_NORM = "input_norm."
+
+
+def batchnorm_names(model: nn.Module) -> set[str]:
+    """Return the names of all BatchNorm parameters and buffers, found by module type."""
+    return _names_below(model, _BatchNorm)
+
+
+def input_norm_names(model: nn.Module) -> set[str]:
+    """Return the names of the input normalisation's arrays, which have an exchange of their own."""
+    return {name for name in model.state_dict() if name.startswith(INPUT_NORM)}
+
+
+def traveling_names(model: nn.Module, recipe: Recipe) -> list[str]:
+    """Return the names of the arrays that a site sends each round, in the model's order.
+
+    The input normalisation has its own exchange, integer buffers are never averaged, and what the recipe keeps at home
+    stays there.
+    """
+    home = input_norm_names(model) | home_names(model, recipe)
+    state = model.state_dict()
+    return [name for name, value in state.items() if name not in home and value.is_floating_point()]
+
+
+def home_names(model: nn.Module, recipe: Recipe) -> set[str]:
+    """Return the names of the arrays that never leave a site by the recipe's choice."""
+    return {
+        "nothing": set,
+        "batchnorm": lambda: batchnorm_names(model),
+        "head": lambda: head_names(model),
+        "everything": lambda: set(model.state_dict()),
+    }[recipe.stays_home]()
+
+
+def head_names(model: nn.Module) -> set[str]:
+    """Return the names of the last linear or convolutional layer's parameters, which give the answer."""
+    layers = [name for name, module in model.named_modules() if isinstance(module, (nn.Linear, _ConvNd))]
+    return {name for name in model.state_dict() if layers and name.startswith(layers[-1] + ".")}
+
+
+def buffer_names(model: nn.Module) -> set[str]:
+    """Return the names of the buffers: no parameters, so the server's learning rate does not act on them."""
+    return {name for name, _ in model.named_buffers()}
+
+
+def read_arrays(state: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, NDArray]:
+    """Copy some arrays of a model's state to NumPy."""
+    return {name: state[name].detach().cpu().numpy().copy() for name in names}
+
+
+def write_arrays(state: Mapping[str, Tensor], arrays: Mapping[str, NDArray]) -> None:
+    """Write arrays into a model's state in place.
+
+    Raises:
+        AggregationError: A name or shape that the model does not have.
+    """
+    for name, array in arrays.items():
+        if name not in state or tuple(state[name].shape) != np.shape(array):
+            here = f"shape {tuple(state[name].shape)}" if name in state else "no such array"
+            raise AggregationError(
+                f"the received {name!r} of shape {np.shape(array)} must fit the model; it has {here}"
+            )
+        with torch.no_grad():
+            state[name].copy_(torch.from_numpy(np.asarray(array, order="C")))
+
+
+def _names_below(model: nn.Module, kind: type[nn.Module]) -> set[str]:
+    modules = model.named_modules(remove_duplicate=False)
+    prefixes = tuple(name + "." for name, module in modules if isinstance(module, kind))
+    return {name for name in model.state_dict() if name.startswith(prefixes)} if prefixes else set()

@@ -1,0 +1,145 @@
+"""Options that several commands share, each with one name, one check and one explanation."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+
+from silofl.errors import ConfigError
+from silofl.settings import read_value
+
+
+def count(text: str) -> int:
+    """Read a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    return int(text)
+
+
+def natural(text: str) -> int:
+    """Read a whole number of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, not {text!r}")
+    return int(text)
+
+
+def share(text: str) -> float:
+    """Read a share from 0 to below 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"must be a share from 0 to below 1, not {text!r}")
+    return value
+
+
+def names(text: str) -> list[str]:
+    """Read names with commas between them."""
+    found = [name for name in text.split(",") if name]
+    if not found:
+        raise argparse.ArgumentTypeError(f"must give at least one name, not {text!r}")
+    return found
+
+
+def setting(text: str) -> tuple[str, object]:
+    """Read ``KEY=VALUE``: a dotted key of a study.yaml and a value as it would stand there."""
+    key, _, value = text.partition("=")
+    try:
+        if key and value.strip():
+            return key, read_value(value)
+    except (ConfigError, yaml.YAMLError):
+        pass
+    raise argparse.ArgumentTypeError(f"must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}")
+
+
+def add_set(parser: argparse.ArgumentParser) -> None:
+    """Add ``--set``."""
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        type=setting,
+        default=[],
+        metavar="KEY=VALUE",
+        help="instead of the study's, as training.learning_rate=0.01; may be given again",
+    )
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Add ``--data``."""
+    parser.add_argument("--data", type=Path, help="folder with one folder a site; phantoms/ by default")
+
+
+def add_json(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add ``--json`` for a command that prints ``what`` as JSON."""
+    parser.add_argument("--json", action="store_true", help=f"{what} on standard output, the rest on stderr")
+
+
+def add_rounds(parser: argparse.ArgumentParser) -> None:
+    """Add ``--rounds``."""
+    parser.add_argument("--rounds", type=count, help="instead of the study's")
+
+
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    """Add ``--seed``."""
+    parser.add_argument("--seed", type=natural, help="instead of the study's")
+
+
+def add_backend(parser: argparse.ArgumentParser) -> None:
+    """Add what decides how sites run on this machine: ``--threads`` and ``--alone``."""
+    parser.add_argument("--threads", type=count, help="sites at a time; all by default")
+    parser.add_argument("--alone", action="store_true", help="all sites in one process, without NVFlare: same weights")
+
+
+def check_backend(options: argparse.Namespace) -> None:
+    """Refuse threads where sites take turns.
+
+    Raises:
+        ConfigError: Both options were given.
+    """
+    if options.alone and options.threads is not None:
+        raise ConfigError("--threads must not go with --alone, where sites take turns; leave one out")
+
+
+def add_pretrained(parser: argparse.ArgumentParser) -> None:
+    """Add ``--pretrained``."""
+    parser.add_argument("--pretrained", type=Path, metavar="FILE", help="pretrained model, for studies that need one")
+
+
+def text_of(path: Path | None) -> str | None:
+    """Return a path as text, None where it was not given."""
+    return None if path is None else str(path)
+
+
+def changes_of(options: argparse.Namespace) -> dict[str, object]:
+    """Return the dotted keys of the study that ``--set``, ``--rounds`` and ``--seed`` change.
+
+    Raises:
+        ConfigError: A key was given twice.
+    """
+    named = [(key, getattr(options, key)) for key in ("rounds", "seed") if getattr(options, key, None) is not None]
+    return by_key([*getattr(options, "settings", []), *named])
+
+
+def by_key(settings: Iterable[tuple[str, object]]) -> dict[str, object]:
+    """Return settings by key.
+
+    Raises:
+        ConfigError: A key was given twice.
+    """
+    changes: dict[str, object] = {}
+    for key, value in settings:
+        if key in changes:
+            raise ConfigError(f"{key} must be given once, not {changes[key]!r} and {value!r}; leave one out")
+        changes[key] = value
+    return changes
+
+
+def console_for(options: argparse.Namespace) -> Console:
+    """Return the console of a command, on standard error where standard output is JSON alone."""
+    return Console(stderr=getattr(options, "json", False), highlight=False, soft_wrap=True)

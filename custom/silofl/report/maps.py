@@ -1,0 +1,348 @@
+"""Maps: images as the selector sees them, who listens to whom, and which site holds how many examples of which class.
+
+The first is Fig. 3 of FedSM (Xu et al., CVPR 2022, arXiv:2203.10144), the others are AdaFed's (Chen et al.,
+arXiv:2112.00734); its Fig. 5 is the dot plot of sites by classes, the area of a dot grows with the number of examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+from rich.console import Console
+
+from silofl.files import write_atomically, write_text
+from silofl.report.canvas import GRID, INK, LINE_COLOURS, MUTED, Image, legend, literal, panels, png, point_style
+from silofl.report.run_records import RunRecords, SelectorFeatures, SiteWeights
+from silofl.report.tables import TextTable, markdown, print_lines, print_table
+
+SEED = 0
+PERPLEXITIES = (5, 30)
+MAX_IMAGES = 1000
+RINGED = "ringed: taken for another site's"
+MOST_SITES_WITH_NUMBERS = 10
+COLOURS = "Blues"
+Counts = Mapping[str, Mapping[str, Mapping[str, int]]]
+PARTS = ("training", "validation", "test")
+NOTE = "A class's column counts training examples; the last three columns count all examples of each part."
+CELL_INCH = 0.42
+LARGEST_DOT = 0.92
+TRAINING, TEST = LINE_COLOURS[5], LINE_COLOURS[1]
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """The images of all sites as points of the plane.
+
+    Attributes:
+        points: Shape (n, 2).
+        owners: The site of each point, shape (n,).
+        is_wrong: Whether the selector takes the point for another site's, shape (n,).
+        method: How the points were found.
+        step: One image in so many is shown.
+    """
+
+    points: NDArray
+    owners: NDArray
+    is_wrong: NDArray
+    method: str
+    step: int
+
+    @classmethod
+    def of(cls, features: Mapping[str, SelectorFeatures]) -> FeatureMap:
+        """Put the sites' features on a map: t-SNE, or PCA where there are too few images for it."""
+        step = -(-sum(len(own.features) for own in features.values()) // MAX_IMAGES)
+        owners = np.concatenate([np.full(len(own.features), site) for site, own in features.items()])
+        is_wrong = np.concatenate([_is_wrong(site, own) for site, own in features.items()])
+        points, method = plane(np.concatenate([own.features for own in features.values()])[::step])
+        return cls(points, owners[::step], is_wrong[::step], method, step)
+
+
+def feature_image(run: RunRecords) -> Image | None:
+    """Return the map of the selector's features; None where the sites keep theirs, or the run has no selector."""
+    if not run.features:
+        return None
+    shown = FeatureMap.of(run.features)
+    many = f"one in {shown.step} of the validation and test images" if shown.step > 1 else "validation and test images"
+    alt = f"Map of {len(shown.points)} images of the sites {', '.join(run.features)}, by {shown.method}."
+    if shown.is_wrong.any():
+        alt += f" {int(shown.is_wrong.sum())} of them are taken for another site's."
+    caption = (
+        f"What the selector sees, before its last layer, of {many}: one point an image, coloured by its true site; "
+        f"neighbours look alike to the selector. Made by {shown.method}; the axes have no unit. Features do not leave "
+        "the sites: only a simulation, which holds all of them, or a site for itself can draw this."
+    )
+    return Image(draw_map(shown, run.sites), alt, caption)
+
+
+def plane(features: NDArray) -> tuple[NDArray, str]:
+    """Return points of the plane (n, 2) in which similar features (n, F) are neighbours, and the method's name.
+
+    t-SNE compares a point with about three times its perplexity of neighbours, so that it needs more points than that;
+    with less than 16 points the two principal components are taken.
+    """
+    perplexity = min(PERPLEXITIES[1], (len(features) - 1) // 3)
+    if perplexity < PERPLEXITIES[0] or not np.ptp(features, axis=0).any():
+        return principal_components(features), "PCA"
+    from sklearn.manifold import TSNE  # here, because it takes a second to import and most pages need no map
+
+    tsne = TSNE(n_components=2, perplexity=perplexity, init="pca", random_state=SEED)
+    return tsne.fit_transform(features.astype(np.float64)), f"t-SNE (perplexity {perplexity}, seed {SEED})"
+
+
+def principal_components(features: NDArray) -> NDArray:
+    """Return the first two principal components (n, 2) of features (n, F); 0 for those that do not exist."""
+    centred = features.astype(np.float64) - features.mean(axis=0)
+    left, lengths, _ = np.linalg.svd(centred, full_matrices=False)
+    points = (left * lengths)[:, :2]
+    return np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
+
+
+def draw_map(shown: FeatureMap, sites: list[str]) -> bytes:
+    """Draw the map with a colour and a shape for each site.
+
+    Args:
+        shown: The points.
+        sites: All sites, in the order of the other figures' colours.
+    """
+    figure, ((axes,),) = panels(1, 1, (10.4, 5.6))
+    handles = []
+    for place, site in enumerate(sites):
+        style = point_style(place)
+        _scatter(axes, shown, shown.owners == site, style)
+        handles.append(Line2D([], [], linestyle="", markersize=8, **style))
+    if shown.is_wrong.any():
+        handles.append(Line2D([], [], linestyle="", marker="o", markersize=8, color="none", markeredgecolor=INK))
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_color(GRID)
+    axes.margins(0.06)
+    legend(figure, handles, [*sites, RINGED][: len(handles)], size=10)
+    return png(figure)
+
+
+def weights_image(shown: SiteWeights) -> Image:
+    """Return the picture of one computation, with what it means."""
+    alt = f"Heat map of the weights with which {len(shown.sites)} sites listen to one another, and of their distances."
+    caption = (
+        "Left: a row is a site that listens, a column a site that it listens to; a row sums to 1, and the framed "
+        f"diagonal is a site's own model, lambda = {shown.self_weight:g}. Right: the distance between the sites' "
+        f"{statistics_words(shown)}; the darker, the closer, and the more weight."
+    )
+    if shown.without:
+        caption += " Hatched: a site that shares no statistics has no distance, and listens to all sites equally."
+    return Image(draw_weights(shown), alt, caption)
+
+
+def statistics_words(shown: SiteWeights) -> str:
+    """Return which statistics the sites are compared by."""
+    if shown.source == "running":
+        return "running statistics of the BatchNorm layers"
+    layers = "last layer" if shown.layers == "last" else "BatchNorm layers"
+    return f"mean and variance of the inputs of the {layers} in a pretrained model"
+
+
+def history_sentence(history: Sequence[SiteWeights]) -> str:
+    """Return when the weights were computed and, of several times, how far they moved in between."""
+    when = "before the first round" if history[-1].round == 0 else f"after round {history[-1].round}"
+    if len(history) == 1:
+        return f"The weights were computed once, {when}."
+    steps = [moved(*pair) for pair in zip(history, history[1:], strict=False)]
+    shares = ", ".join("-" if step is None else f"{100 * step:.1f} %" for step in steps)
+    return (
+        f"The weights were computed {len(history)} times, after rounds {', '.join(str(one.round) for one in history)}; "
+        f"the last is shown. From one to the next a site moved, on average, {shares} of its weight to other sites."
+    )
+
+
+def moved(before: SiteWeights, after: SiteWeights) -> float | None:
+    """Return the mean over sites of the share of a row's weight that moved: ``sum_j |after_ij - before_ij| / 2``.
+
+    Only sites in both count; None where there is none.
+    """
+    rows = [site for site in after.sites if site in before.sites]
+    columns = list(dict.fromkeys([*before.sites, *after.sites]))
+    steps = [sum(abs(after.weight(i, j) - before.weight(i, j)) for j in columns) / 2 for i in rows]
+    return float(np.mean(steps)) if steps else None
+
+
+def draw_weights(shown: SiteWeights) -> bytes:
+    """Draw the weights and the distances side by side, each with its colours from 0 to its largest off the diagonal."""
+    size = 3.9 if len(shown.sites) <= MOST_SITES_WITH_NUMBERS else 4.6
+    figure, ((left, right),) = panels(1, 2, (10.4, size))
+    _heat(left, np.array(shown.weights), shown.sites, "Weights", "{:.2f}", COLOURS)
+    _heat(right, np.array(shown.distances, dtype=np.float64), shown.sites, "Distances", "{:.3g}", f"{COLOURS}_r")
+    left.set_ylabel("listens", fontsize=9, color=MUTED)
+    left.set_xlabel("to", fontsize=9, color=MUTED)
+    return png(figure)
+
+
+def partition_table(counts: Counts) -> TextTable:
+    """Return one row a site with its training examples by class, then all examples of each part.
+
+    Args:
+        counts: Site -> part -> class -> number of examples; what is missing is 0.
+    """
+    classes = _classes(counts)
+    rows = [[_count(counts, site, "training", name) for name in classes] + _totals(counts, site) for site in counts]
+    rows.append([sum(column) for column in zip(*rows, strict=True)])
+    cells = tuple((name, *map(str, row)) for name, row in zip((*counts, "all sites"), rows, strict=True))
+    return TextTable(("site", *classes, *PARTS), cells, num_summary=1)
+
+
+def partition_image(counts: Counts) -> Image:
+    """Return the dot plot: a dot for the training examples of a class at a site, a ring for the test examples.
+
+    Args:
+        counts: Site -> part -> class -> number of examples; what is missing is 0.
+    """
+    classes = _classes(counts)
+    largest = max((n for parts in counts.values() for part in parts.values() for n in part.values()), default=0)
+    width, height = CELL_INCH * len(counts) + 3.4, CELL_INCH * max(len(classes), 4) + 0.9
+    figure, ((axes,),) = panels(1, 1, (width, height), "compressed")
+    for part, style in (("training", {"c": TRAINING}), ("test", {"c": "none", "edgecolors": TEST, "linewidths": 0.9})):
+        _dots(axes, counts, part, classes, max(largest, 1), style)
+    _style_dots(axes, list(counts), classes)
+    _dot_legend(figure, _round_sizes(largest), largest)
+    alt = f"Dot plot of the examples of {len(classes)} classes at {len(counts)} sites; the largest dot is {largest}."
+    caption = "The area of a dot is the number of a class's training examples at a site, that of a ring of test ones."
+    return Image(png(figure, is_trimmed=True), alt, caption)
+
+
+def write_partition(folder: Path, counts: Counts) -> tuple[Path, ...]:
+    """Write the plot and the table as ``partition.png`` and ``partition.md`` and return their paths.
+
+    Args:
+        folder: Where they go.
+        counts: Site -> part -> class -> number of examples; what is missing is 0.
+    """
+    image, picture, table = partition_image(counts), folder / "partition.png", folder / "partition.md"
+    write_atomically(picture, lambda stream: stream.write(image.png))
+    shown = f"\n![{image.alt}]({picture.name})\n\n{image.caption}\n"
+    write_text(table, markdown(partition_table(counts), [NOTE]) + shown)
+    return picture, table
+
+
+def print_partition(counts: Counts, console: Console) -> None:
+    """Print the table and how to read it."""
+    print_table(partition_table(counts), console)
+    print_lines([NOTE], console)
+
+
+def _scatter(axes: Axes, shown: FeatureMap, is_own: NDArray, style: Mapping[str, str]) -> None:
+    for is_ringed, edge, width in ((False, "white", 0.5), (True, INK, 1.4)):
+        points = shown.points[is_own & (shown.is_wrong == is_ringed)]
+        axes.scatter(*points.T, s=60, marker=style["marker"], c=style["color"], edgecolors=edge, linewidths=width)
+
+
+def _is_wrong(site: str, own: SelectorFeatures) -> NDArray:
+    """Return for which images another site has the highest score; for none where the selector learns best models."""
+    outputs = [str(name) for name in own.outputs]
+    if site not in outputs or "global" in outputs:
+        return np.zeros(len(own.features), dtype=bool)
+    return own.scores.argmax(axis=1) != outputs.index(site)
+
+
+def _heat(axes: Axes, values: NDArray, sites: Sequence[str], title: str, form: str, colours: str) -> None:
+    """Draw a matrix; the diagonal has no colour of its own, because it would hide how the others differ."""
+    others = np.where(np.eye(len(sites), dtype=bool), np.nan, values)
+    top = float(np.nanmax(others)) if np.isfinite(others).any() else 0.0
+    scale = ScalarMappable(Normalize(0, top or 1), colormaps[colours])
+    axes.imshow(others, cmap=scale.cmap, norm=scale.norm)
+    for i, j in np.ndindex(values.shape):
+        if np.isnan(values[i, j]):
+            axes.add_patch(
+                Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=GRID, edgecolor=MUTED, hatch="///", linewidth=0)
+            )
+        elif i == j:
+            axes.add_patch(Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, facecolor="white", edgecolor=INK, linewidth=1.2))
+        if len(sites) <= MOST_SITES_WITH_NUMBERS and np.isfinite(values[i, j]):
+            _write_number(axes, i, j, form.format(values[i, j]), "white" if i == j else scale.to_rgba(others[i, j]))
+    bar = axes.figure.colorbar(scale, ax=axes, shrink=0.9, pad=0.02)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=8, colors=MUTED, length=0)
+    _name_axes(axes, sites, title)
+
+
+def _write_number(axes: Axes, row: int, column: int, text: str, background: object) -> None:
+    """Write a number in black on light and in white on dark cells."""
+    size = 8 if axes.get_xlim()[1] < 8 else 7
+    is_dark = not isinstance(background, str) and float(np.dot(background[:3], (0.299, 0.587, 0.114))) < 0.5
+    axes.text(column, row, text, ha="center", va="center", fontsize=size, color="white" if is_dark else INK)
+
+
+def _name_axes(axes: Axes, sites: Sequence[str], title: str) -> None:
+    names, size = [literal(site) for site in sites], 8.5 if len(sites) <= MOST_SITES_WITH_NUMBERS else 7
+    is_wide = sum(map(len, names)) > 40
+    axes.set_title(title, loc="left", fontsize=10.5, color=INK, fontweight="bold")
+    axes.set_xticks(range(len(sites)), names, rotation=90 if is_wide else 0)
+    axes.set_yticks(range(len(sites)), names)
+    axes.tick_params(labelsize=size, colors=INK, length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _classes(counts: Counts) -> list[str]:
+    """Return all classes, in the order in which the sites name them."""
+    return list(dict.fromkeys(name for parts in counts.values() for part in parts.values() for name in part))
+
+
+def _count(counts: Counts, site: str, part: str, name: str) -> int:
+    return counts[site].get(part, {}).get(name, 0)
+
+
+def _totals(counts: Counts, site: str) -> list[int]:
+    return [sum(counts[site].get(part, {}).values()) for part in PARTS]
+
+
+def _area(count: int, largest: int) -> float:
+    """Return a dot's area in square points; the largest count nearly fills its cell."""
+    return (72 * CELL_INCH * LARGEST_DOT) ** 2 * count / largest
+
+
+def _dots(
+    axes: Axes, counts: Counts, part: str, classes: Sequence[str], largest: int, style: Mapping[str, object]
+) -> None:
+    places = [
+        (x, y, _count(counts, site, part, name)) for x, site in enumerate(counts) for y, name in enumerate(classes)
+    ]
+    shown = [(x, y, _area(count, largest)) for x, y, count in places if count]
+    if shown:
+        x, y, areas = zip(*shown, strict=True)
+        axes.scatter(x, y, areas, zorder=3, **style)
+
+
+def _style_dots(axes: Axes, sites: Sequence[str], classes: Sequence[str]) -> None:
+    turn = 90 if max(map(len, sites), default=0) > 3 else 0
+    axes.set_xticks(range(len(sites)), [literal(site) for site in sites], rotation=turn)
+    axes.set_yticks(range(len(classes)), [literal(name) for name in classes])
+    axes.set(xlim=(-0.6, len(sites) - 0.4), ylim=(len(classes) - 0.4, -0.6), aspect="equal")
+    axes.tick_params(labelsize=9, colors=INK, length=0)
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[:].set_color(GRID)
+
+
+def _round_sizes(largest: int) -> list[int]:
+    """Return up to three round numbers for the legend: the largest that fits, a quarter and a twentieth of it."""
+    step = 10 ** (len(str(largest)) - 1)
+    top = largest // step * step
+    return [size for size in dict.fromkeys((top // 20, top // 4, top)) if size]
+
+
+def _dot_legend(figure: Figure, sizes: Sequence[int], largest: int) -> None:
+    """Put the dots' sizes beside the plot; a large dot needs more room than a legend has between its lines."""
+    diameters = [_area(size, largest) ** 0.5 for size in sizes]
+    dots = [Line2D([], [], linestyle="", marker="o", markersize=d, color=TRAINING, mew=0) for d in diameters]
+    ring = Line2D([], [], linestyle="", marker="o", markersize=10, color="none", markeredgecolor=TEST)
+    names = [*(f"{size:,} training" for size in sizes), "test, same scale"]
+    spacing = {"labelspacing": 1.3, "handletextpad": 1.4, "borderpad": 1.2}
+    figure.legend([*dots, ring], names, loc="outside right upper", frameon=False, fontsize=9, labelcolor=INK, **spacing)

@@ -1,0 +1,327 @@
+"""The rounds of a run: curves of validation, loss, drift, bytes and seconds, and the ledger as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from silofl.federation.ledger import Round
+from silofl.report.canvas import INK, LINE_COLOURS, MUTED, Image, as_values, legend, line_style, panels, png, style_axes
+from silofl.report.run_records import RunRecords, run_names
+from silofl.report.tables import MISSING, TextTable, byte_size, duration, mean_of_known, number
+
+Value = Callable[[Round, str], float | None]
+KINDS = ("late", "failed", "refused")
+LATE_REASON = "no answer in time"
+MODEL_CURVES = "Each site's validation cases with the global model, and with the site's personalised model."
+ACCURACY_CURVES = (
+    f"{MODEL_CURVES} On the right the share of its slices that the selector takes for this site's. The validation "
+    "above is of both models together: a case that the selector gives to its own site counts with the personalised "
+    "model, any other with the global one."
+)
+
+
+def curve_images(run: RunRecords) -> list[Image]:
+    """Return the curves of validation, loss and drift; none before the first finished round."""
+    if not run.ledger:
+        return []
+    validation = f"Validation {run.metric} and t" if any(record.validation for record in run.ledger) else "T"
+    alt = f"{validation}raining loss of {len(run.sites)} sites over {len(run.ledger)} rounds"
+    curves = training_curves(run.ledger, run.sites, run.metric, run.best_round)
+    images = [Image(curves, f"{alt}. {_best_sentence(run)}", _best_sentence(run))]
+    models = model_curves(run.ledger, run.sites, run.metric, run.best_round)
+    if models:
+        images.append(_model_image(run, models))
+    drift = drift_curves(run.ledger, run.sites)
+    if drift:
+        alt = f"Drift of each site by round; mean {number(mean_drift(run.ledger[-1]))} in the last."
+        caption = "Squared distance of a site's weights to the round's start, mean over its steps (HarmoFL, Eq. 9)."
+        images.append(Image(drift, alt, caption))
+    return images
+
+
+def traffic_image(run: RunRecords) -> Image | None:
+    """Return the bytes and seconds of each round; None before the first finished round."""
+    if not run.ledger:
+        return None
+    longest = duration(max(record.seconds for record in run.ledger))
+    alt = f"Bars of the megabytes and seconds of {len(run.ledger)} rounds; the longest took {longest}."
+    caption = "Bytes of the arrays, before the transport wraps them. The time includes waiting for the slowest site."
+    return Image(traffic_bars(run.ledger), alt, caption)
+
+
+def run_curve_image(runs: Sequence[RunRecords]) -> Image | None:
+    """Return the validation curves of several runs; None where none has validated a round."""
+    named = run_names(runs).items()
+    ledgers = {name: run.ledger for name, run in named if any(record.validation for record in run.ledger)}
+    if not ledgers:
+        return None
+    sites = sorted({site for run in runs for site in run.sites})
+    metrics = " or ".join(sorted({run.metric for run in runs}))
+    alt = f"Validation of {len(ledgers)} runs over their rounds: mean over sites, and {', '.join(sites)}."
+    caption = f"Validation ({metrics}) of the model that each round made; the mean is over the sites that validated."
+    return Image(run_curves(ledgers, sites), alt, caption)
+
+
+def participation_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
+    """Return in how many rounds each site was asked, answered, was late, failed or was refused."""
+    columns = ("site", "asked", "answered", *KINDS, "training examples")
+    rows = tuple(
+        (
+            site,
+            *(str(_rounds_in(ledger, kind, site)) for kind in ("asked", "answered", *KINDS)),
+            _examples(ledger, site),
+        )
+        for site in sites
+    )
+    return TextTable(columns, rows)
+
+
+def incidents(ledger: Sequence[Round]) -> list[str]:
+    """Return a sentence for each site and reason, late, failed, refused or withheld, and each note, with its rounds."""
+    rounds: dict[tuple[str, str], list[int]] = {}
+    for record in ledger:
+        for incident in _incidents(record):
+            rounds.setdefault(incident, []).append(record.round)
+    return [f"{what} in {_spans(numbers)}: {why}" for (what, why), numbers in rounds.items()]
+
+
+def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
+    """Return the bytes of the arrays to and from each site over all rounds, and those of one round."""
+    rows = [
+        _traffic_row(site, [r.bytes_to.get(site) for r in ledger], [r.bytes_from.get(site) for r in ledger])
+        for site in sites
+    ]
+    to = [sum(record.bytes_to.values()) for record in ledger]
+    back = [sum(record.bytes_from.values()) for record in ledger]
+    columns = ("site", "to the site", "from the site", "both in one round")
+    return TextTable(columns, (*rows, _traffic_row("all sites", to, back)), num_summary=1)
+
+
+def training_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None) -> bytes:
+    """Draw each site's training loss by round, validation beside it where there is any, the reported round marked."""
+    has_validation = any(record.validation for record in ledger)
+    figure, (row,) = panels(1, 1 + has_validation, (10.4, 3.9))
+    handles = _site_lines(row[-1], ledger, sites, partial(_measured, "loss"))
+    names = list(sites)
+    if has_validation:
+        _site_lines(row[0], ledger, sites, validation_value)
+        handles.append(_mean_line(row[0], ledger, mean_validation))
+        names.append("mean over sites")
+        _finish(row[0], ledger, f"Validation: {metric}", best_round)
+    _finish(row[-1], ledger, "Training loss", best_round)
+    legend(figure, handles, names)
+    return png(figure)
+
+
+def model_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None) -> bytes | None:
+    """Draw the validation of global and personalised models, and the selector's accuracy; None without such models."""
+    if not any(score.models for record in ledger for score in record.validation.values()):
+        return None
+    values = {
+        f"Global model: {metric}": partial(_model_value, "global"),
+        f"Personalised models: {metric}": partial(_model_value, "personal"),
+    }
+    if any(selector_accuracy(record, site) is not None for record in ledger for site in sites):
+        values["Selector: slices it gets right"] = selector_accuracy
+    figure, (row,) = panels(1, len(values), (10.4, 3.6))
+    row[1].sharey(row[0])
+    handles: list[Line2D] = []
+    for axes, (title, value) in zip(row, values.items(), strict=True):
+        lines = _site_lines(axes, ledger, sites, value)
+        if value is selector_accuracy:
+            # A site has few slices: its line jumps and would hide the mean.
+            axes.set_ylim(-0.03, 1.12)
+            for line in lines:
+                line.set(alpha=0.35, linewidth=1)
+        lines.append(_mean_line(axes, ledger, partial(_mean_of, value, sites)))
+        handles = handles or lines
+        _finish(axes, ledger, title, best_round)
+    legend(figure, handles, [*sites, "mean over sites"])
+    return png(figure)
+
+
+def drift_curves(ledger: Sequence[Round], sites: Sequence[str]) -> bytes | None:
+    """Draw how far each site's weights moved from the round's start; None where no round measured it."""
+    if all(mean_drift(record) is None for record in ledger):
+        return None
+    figure, ((axes,),) = panels(1, 1, (10.4, 3.2))
+    handles = _site_lines(axes, ledger, sites, partial(_measured, "drift"))
+    handles.append(_mean_line(axes, ledger, mean_drift))
+    _finish(axes, ledger, "Drift", None)
+    axes.set_ylim(bottom=0)
+    legend(figure, handles, [*sites, "mean over sites"])
+    return png(figure)
+
+
+def traffic_bars(ledger: Sequence[Round]) -> bytes:
+    """Draw the megabytes of all sites, sent and received, and the seconds of each round."""
+    figure, ((left, right),) = panels(1, 2, (10.4, 3.2))
+    rounds = [record.round for record in ledger]
+    sent, received = ([sum(getattr(r, key).values()) / 1e6 for r in ledger] for key in ("bytes_to", "bytes_from"))
+    handles = [left.bar(rounds, sent, 0.7, color=LINE_COLOURS[0])]
+    handles.append(left.bar(rounds, received, 0.7, bottom=sent, color=LINE_COLOURS[5]))
+    right.bar(rounds, [record.seconds for record in ledger], 0.7, color=MUTED)
+    _finish(left, ledger, "Traffic of all sites, MB", None)
+    _finish(right, ledger, "Time, seconds", None)
+    legend(figure, handles, ["server to sites", "sites to server"])
+    return png(figure)
+
+
+def run_curves(ledgers: Mapping[str, Sequence[Round]], sites: Sequence[str]) -> bytes:
+    """Draw the validation of several runs in one panel for the mean over sites and one a site.
+
+    Args:
+        ledgers: Name of the run -> its rounds.
+        sites: All sites of the runs.
+    """
+    rows = -(-(len(sites) + 1) // 5)
+    columns = -(-(len(sites) + 1) // rows)
+    figure, grid = panels(rows, columns, (10.4, 2.7 * rows + 0.5), shares_y=True)
+    rounds = [record.round for ledger in ledgers.values() for record in ledger]
+    handles = []
+    for axes, site in zip(grid.flat, [None, *sites], strict=False):
+        handles = [_run_line(axes, i, ledger, site) for i, ledger in enumerate(ledgers.values())]
+        style_axes(axes, site or "Mean over sites", rounds)
+    for axes in grid.flat[len(sites) + 1 :]:
+        axes.set_visible(False)
+    legend(figure, handles, list(ledgers))
+    return png(figure)
+
+
+def validation_value(record: Round, site: str) -> float | None:
+    """Return a site's validation of the model that a round made."""
+    return record.validation[site].value if site in record.validation else None
+
+
+def selector_accuracy(record: Round, site: str) -> float | None:
+    """Return the share of a site's validation slices that the selector of a round takes for this site's."""
+    return record.validation[site].selector_accuracy if site in record.validation else None
+
+
+def mean_validation(record: Round) -> float | None:
+    """Return the mean over the sites that validated the model that a round made."""
+    return record.rank[1] if record.rank else None
+
+
+def mean_drift(record: Round) -> float | None:
+    """Return the mean over the sites that measured how far their weights moved; None where none did."""
+    return mean_of_known(_measured("drift", record, site) for site in record.metrics)
+
+
+def _measured(name: str, record: Round, site: str) -> float | None:
+    """Return what a site measured in its training, as ``loss``; None where it did not."""
+    return record.metrics[site].get(name) if site in record.metrics else None
+
+
+def _model_value(model: str, record: Round, site: str) -> float | None:
+    score = record.validation[site] if site in record.validation else None
+    return score.models.get(model) if score and score.models else None
+
+
+def _mean_of(value: Value, sites: Sequence[str], record: Round) -> float | None:
+    return mean_of_known(value(record, site) for site in sites)
+
+
+def _site_lines(axes: Axes, ledger: Sequence[Round], sites: Sequence[str], value: Value) -> list[Line2D]:
+    return [
+        _line(axes, ledger, [value(record, site) for record in ledger], linewidth=1.6, **line_style(i))
+        for i, site in enumerate(sites)
+    ]
+
+
+def _mean_line(axes: Axes, ledger: Sequence[Round], value: Callable[[Round], float | None]) -> Line2D:
+    return _line(axes, ledger, [value(record) for record in ledger], color=INK, linewidth=2.6)
+
+
+def _run_line(axes: Axes, place: int, ledger: Sequence[Round], site: str | None) -> Line2D:
+    values = [validation_value(record, site) if site else mean_validation(record) for record in ledger]
+    return _line(axes, ledger, values, linewidth=1.8, **line_style(place))
+
+
+def _line(axes: Axes, ledger: Sequence[Round], values: Sequence[float | None], **style: object) -> Line2D:
+    """Draw a line; where it is short, or gaps leave single points, also its points."""
+    numbers = as_values(values)
+    gaps = np.isnan(np.pad(numbers, 1, constant_values=np.nan))
+    is_sparse = len(ledger) <= 30 or bool((gaps[:-2] & ~gaps[1:-1] & gaps[2:]).any())
+    marker = {"marker": "o", "markersize": 4} if is_sparse else {}
+    return axes.plot([record.round for record in ledger], numbers, **style, **marker)[0]
+
+
+def _finish(axes: Axes, ledger: Sequence[Round], title: str, best_round: int | None) -> None:
+    rounds = [record.round for record in ledger]
+    style_axes(axes, title, rounds)
+    if best_round is not None:
+        axes.axvline(best_round, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        is_left = 2 * best_round < rounds[0] + rounds[-1]
+        axes.annotate(
+            f"round {best_round}",
+            (best_round, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(3 if is_left else -3, -2),
+            textcoords="offset points",
+            ha="left" if is_left else "right",
+            va="top",
+            fontsize=8.5,
+            color=MUTED,
+        )
+
+
+def _model_image(run: RunRecords, curves: bytes) -> Image:
+    has_accuracy = any(selector_accuracy(record, site) is not None for record in run.ledger for site in run.sites)
+    alt = f"Validation {run.metric} of the global model and of the personalised models of {len(run.sites)} sites"
+    alt += f" over {len(run.ledger)} rounds{', and the accuracy of the selector' if has_accuracy else ''}."
+    return Image(curves, alt, ACCURACY_CURVES if has_accuracy else MODEL_CURVES)
+
+
+def _best_sentence(run: RunRecords) -> str:
+    """Return which round is reported, and why."""
+    if run.best_round is None:
+        return "No site has validated a model yet."
+    values = [mean_validation(record) for record in run.ledger if record.round == run.best_round]
+    value = values[0] if values else None
+    if value is None:
+        return f"The reported round is {run.best_round}, the last: there are no validation data."
+    return f"The best round on validation is {run.best_round}: {run.metric} {number(value)}, mean over sites."
+
+
+def _rounds_in(ledger: Sequence[Round], kind: str, site: str) -> int:
+    return sum(site in getattr(record, kind) for record in ledger)
+
+
+def _examples(ledger: Sequence[Round], site: str) -> str:
+    counts = [record.examples[site] for record in ledger if site in record.examples]
+    return str(counts[-1]) if counts else MISSING
+
+
+def _incidents(record: Round) -> Iterator[tuple[str, str]]:
+    """Return what happened in a round, and why."""
+    yield from ((f"{site}: late", LATE_REASON) for site in record.late)
+    yield from ((f"{site}: failed", reason) for site, reason in record.failed.items())
+    yield from ((f"{site}: refused", reason) for site, reason in record.refused.items())
+    for site, names in record.withheld.items():
+        shown = f"{', '.join(names[:3])}{', ...' * (len(names) > 3)}"
+        yield f"{site}: withheld by its policy", f"{len(names)} arrays ({shown})"
+    yield from (("noted", note) for note in record.notes)
+
+
+def _spans(rounds: Sequence[int]) -> str:
+    """Return rounds as ``round 4`` or ``rounds 1-3, 7``."""
+    spans: list[list[int]] = []
+    for place in rounds:
+        if spans and place == spans[-1][1] + 1:
+            spans[-1][1] = place
+        else:
+            spans.append([place, place])
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    return f"round {text}" if len(rounds) == 1 else f"rounds {text}"
+
+
+def _traffic_row(name: str, to: Sequence[int | None], back: Sequence[int | None]) -> tuple[str, ...]:
+    sent, received = (sum(size or 0 for size in sizes) for sizes in (to, back))
+    asked = sum(size is not None for size in to)
+    return name, byte_size(sent), byte_size(received), byte_size((sent + received) / asked) if asked else MISSING

@@ -1,0 +1,297 @@
+"""All records in a run's folder: result, ledger, label names, weights, the sites' pictures and features."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.errors import ConfigError
+from silofl.federation.ledger import Round, read_ledger
+from silofl.federation.outcome import without_numbers
+from silofl.federation.results import UNFINISHED, Results, read_results
+from silofl.schema import group, optional, plain, read, read_file, read_json, read_list
+from silofl.study import Study, load_study
+from silofl.training.site_score import Counts, Values
+
+T = TypeVar("T", "Pictures", "SelectorFeatures")
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """A site's worst, median and best test case, one slice each.
+
+    Attributes:
+        images: Shape (n, C, H, W).
+        normalized: What the network sees: ``images`` after amplitude normalisation, the same shape.
+        truths: Label maps, shape (n, H, W).
+        predictions: Label maps, shape (n, H, W).
+        values: The metric of each whole case, shape (n,).
+        cases: Names of the cases, shape (n,).
+    """
+
+    images: NDArray
+    normalized: NDArray
+    truths: NDArray
+    predictions: NDArray
+    values: NDArray
+    cases: NDArray
+
+    @property
+    def is_normalized(self) -> bool:
+        """Whether the network saw other images than the files hold."""
+        return not np.array_equal(self.images, self.normalized)
+
+
+@dataclass(frozen=True)
+class SelectorFeatures:
+    """What FedSM's selector makes of a site's validation and test images.
+
+    Attributes:
+        features: What its last layer sees, shape (n, F).
+        scores: Its probabilities, shape (n, outputs).
+        outputs: What the outputs stand for: names of sites, and ``global`` where it knows the global model too.
+    """
+
+    features: NDArray
+    scores: NDArray
+    outputs: NDArray
+
+
+@dataclass(frozen=True)
+class SiteWeights:
+    """Who listens to whom in AdaFed, as it was computed once.
+
+    Attributes:
+        round: The finished rounds before it.
+        source: What sites are compared by: ``pretrained`` or ``running`` statistics.
+        layers: ``all`` BatchNorm layers, or the ``last`` layer.
+        self_weight: The paper's lambda.
+        sites: In the order of rows and columns.
+        distances: Shape (K, K), None where a site shares no statistics.
+        weights: Shape (K, K): how much the site of a row listens to that of a column; rows sum to 1.
+        without: Site -> why it shares no statistics.
+    """
+
+    round: int
+    source: str
+    layers: str
+    self_weight: float
+    sites: tuple[str, ...]
+    distances: tuple[tuple[float | None, ...], ...]
+    weights: tuple[tuple[float, ...], ...]
+    without: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        """Refuse a matrix that is not of the sites' size."""
+        for name in ("distances", "weights"):
+            sizes = [len(row) for row in getattr(self, name)]
+            if sizes != [len(self.sites)] * len(self.sites):
+                raise ConfigError(f"{name} must have {len(self.sites)} rows and columns, not rows of {sizes}")
+
+    def weight(self, listener: str, heard: str) -> float:
+        """Return how much a site listens to another; 0 to one that did not exist yet."""
+        return self.weights[self.sites.index(listener)][self.sites.index(heard)] if heard in self.sites else 0.0
+
+
+@dataclass(frozen=True)
+class ThresholdTest:
+    """What the super model comes to at a left-out site with one threshold.
+
+    Attributes:
+        threshold: The paper's gamma; None where the most probable model answers.
+        value: Mean over the cases that count; None where none counts.
+        num_counted: Cases that count.
+        choices: Model -> number of cases for which it is chosen.
+    """
+
+    threshold: float | None
+    value: float | None
+    num_counted: int
+    choices: Counts
+
+
+@dataclass(frozen=True)
+class SelectorTest:
+    """What the test of a super model with a selector says more.
+
+    Attributes:
+        answer: ``choice`` of one model for each case, or ``ensemble`` of all.
+        threshold: The paper's gamma; None where the most probable model answers.
+        threshold_from: Where the threshold comes from; None without one.
+        choices: Model -> number of cases for which it is chosen.
+        by_threshold: What each candidate of the threshold comes to.
+        best_in_hindsight: The best of them; None without a case that counts.
+    """
+
+    answer: str
+    threshold: float | None
+    threshold_from: str | None
+    choices: Counts
+    by_threshold: tuple[ThresholdTest, ...]
+    best_in_hindsight: ThresholdTest | None
+
+
+@dataclass(frozen=True)
+class UnseenTest:
+    """The content of unseen.json: the super model at a site that took no part in the training.
+
+    Attributes:
+        site: The site.
+        fingerprint: Of the super model.
+        metric: Name of the values.
+        rule: How the super model answers: ``only`` (one model), ``selector``, or ``mean`` (of all sites' models).
+        num_cases: The site's cases.
+        value: What the super model comes to; None where no case counts.
+        num_counted: Cases that count.
+        models: Model -> its value alone.
+        selector: More of a super model with a selector.
+        assembled_from: What a super model was put together from that the run itself could not write.
+    """
+
+    site: str
+    fingerprint: str
+    metric: str
+    rule: str
+    num_cases: int
+    value: float | None
+    num_counted: int
+    models: Values
+    selector: SelectorTest | None = group(None)
+    assembled_from: str | None = optional()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the content of unseen.json."""
+        return plain(self)
+
+    @classmethod
+    def from_dict(cls, values: object, where: str = "unseen.json") -> UnseenTest:
+        """Return the test that `as_dict` described; the errors of `silofl.schema.read`."""
+        return read(cls, values, where)
+
+
+@dataclass(frozen=True)
+class RunRecords:
+    """All that a run's folder says of the run.
+
+    Attributes:
+        path: The folder.
+        results: The result; without one, what the study says, with status ``UNFINISHED``.
+        ledger: The finished rounds.
+        labels: Number -> name; the pictures' numbers where the folder holds no study.
+        pictures: Site -> its pictures; the sites of a real federation keep theirs.
+        features: Site -> what the selector makes of its images, of a run with a selector; kept as the pictures are.
+        unseen: The super model at a site that took no part in the training; None where it was not tested.
+        site_weights: Each computation of who listens to whom, of a run of AdaFed.
+        changes: What the command line changed in the job's study, by dotted key; of a simulation.
+    """
+
+    path: Path
+    results: Results
+    ledger: list[Round]
+    labels: dict[int, str]
+    pictures: dict[str, Pictures]
+    features: dict[str, SelectorFeatures] = field(default_factory=dict)
+    unseen: UnseenTest | None = None
+    site_weights: list[SiteWeights] = field(default_factory=list)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def sites(self) -> list[str]:
+        """All sites that were asked or have a result."""
+        return sorted({*self.results.sites, *(site for record in self.ledger for site in record.asked)})
+
+    @property
+    def metric(self) -> str:
+        """What the values are called in figures."""
+        return self.results.metric or "metric"
+
+    @property
+    def best_round(self) -> int | None:
+        """The reported round; without a result, the first of the best on validation so far."""
+        ranked = [record for record in self.ledger if record.rank is not None]
+        best = max(ranked, key=lambda record: record.rank or (0, 0.0)).round if ranked else None
+        return self.results.best_round or best
+
+    @property
+    def is_simulation(self) -> bool:
+        """Whether the folder holds a simulation, which the command line can go on with."""
+        return (self.path / "run.json").is_file()
+
+
+def read_run(path: Path) -> RunRecords:
+    """Read a run's folder, finished or not.
+
+    Raises:
+        ConfigError: The folder is no run, or one of its files is broken.
+    """
+    found, ledger = read_results(path), read_ledger(path)
+    if found is None and ledger is None and not (path / "run.json").is_file():
+        raise ConfigError(f"{path} must be the folder of a run; it holds no results.json, ledger.json or run.json")
+    study = _study(path)
+    results = found or without_numbers(study or path.name, UNFINISHED)
+    pictures = _at_sites(path, results, "pictures.npz", Pictures)
+    return RunRecords(
+        path=path,
+        results=results,
+        ledger=ledger or [],
+        labels=study.labels if study else _numbered_labels(pictures),
+        pictures=pictures,
+        features=_at_sites(path, results, "selector.npz", SelectorFeatures),
+        unseen=read_unseen(path),
+        site_weights=read_list(SiteWeights, path / "weights.json") or [],
+        changes=(read_json(path / "run.json", dict) or {"changes": {}}).get("changes", {}),
+    )
+
+
+def read_unseen(run: Path) -> UnseenTest | None:
+    """Return the test on the site that was left out; None where there is none.
+
+    Raises:
+        ConfigError: The file is not what silofl wrote.
+    """
+    return read_file(UnseenTest, run / "unseen.json")
+
+
+def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
+    """Return name -> run: its row in the table, its algorithm, and preset and seed where the runs differ in them."""
+    differs = {key: len({getattr(run.results, key) for run in runs}) > 1 for key in ("preset", "seed")}
+    names = {}
+    for i, run in enumerate(runs, start=1):
+        words = [f"{i}: {run.results.algorithm or run.path.name}"]
+        words += [str(run.results.preset)] * differs["preset"] + [f"seed {run.results.seed}"] * differs["seed"]
+        names[" ".join(words)] = run
+    return names
+
+
+def _study(path: Path) -> Study | None:
+    file = path / "job" / "app" / "config" / "study.yaml"
+    return load_study(file) if file.is_file() else None
+
+
+def _at_sites(path: Path, results: Results, name: str, kind: type[T]) -> dict[str, T]:
+    """Return what the sites of a simulation keep in a file of the given name."""
+    run = results.tested.run
+    files = {site: path / "sites" / site / run / name for site in sorted(results.sites)} if run else {}
+    return {site: _read_arrays(file, site, kind) for site, file in files.items() if file.is_file()}
+
+
+def _read_arrays(path: Path, site: str, kind: type[T]) -> T:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return kind(**{part.name: arrays[part.name] for part in fields(kind)})
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        raise ConfigError(
+            f"{path.stem} of site {site!r} must be a readable {path.name}, not {path}; "
+            "remove it for a report without it"
+        ) from None
+
+
+def _numbered_labels(pictures: dict[str, Pictures]) -> dict[int, str]:
+    numbers = {int(number) for shown in pictures.values() for number in np.unique(shown.truths)}
+    return {number: f"label {number}" for number in sorted(numbers - {0})}

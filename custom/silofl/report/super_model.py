@@ -1,0 +1,344 @@
+"""A run with FedSM's selector in tables and sentences, and the test of a super model at a site that never trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from silofl.federation.results import Results, SuperResults
+from silofl.report.comparison import are_comparable, compared_sites
+from silofl.report.maps import feature_image
+from silofl.report.run_records import RunRecords, SelectorTest, ThresholdTest, UnseenTest
+from silofl.report.tables import TextTable, best_and_second, count, mean_of_known, number, print_lines, print_table
+from silofl.training.site_score import Counts, Values
+
+GLOBAL, PERSONAL, SUPER, ENSEMBLE = "global", "personal", "super", "ensemble"
+MODELS = (GLOBAL, PERSONAL, SUPER, ENSEMBLE)
+CLINIC = "what a clinic would get"
+HINDSIGHT = "best in hindsight: chosen on the test data, shown and never used"
+_RIVALS = {PERSONAL: "the site's own personalised model", GLOBAL: "the global model"}
+_ALONE = {GLOBAL: "global model alone", ENSEMBLE: "ensemble of all models"}
+_SINGLE = {
+    "everything": "local: each site alone",
+    "batchnorm": "global but for BatchNorm",
+    "head": "global but for the head",
+    "nothing": GLOBAL,
+}
+
+
+@dataclass(frozen=True)
+class CountTable:
+    """How often the selector took a site's images, or cases, for whose.
+
+    Attributes:
+        columns: What the selector's outputs stand for.
+        rows: True site -> {output: count}.
+        right: True site, and ``all sites`` -> how many of how many it got right; empty where the site is not asked for.
+    """
+
+    columns: list[str]
+    rows: dict[str, dict[str, int]]
+    right: dict[str, str]
+
+    def share(self, site: str, output: str) -> float:
+        """Return which part of a site's row a cell is."""
+        return self.rows[site][output] / max(1, sum(self.rows[site].values()))
+
+
+def super_values(run: RunRecords) -> dict[str, Any] | None:
+    """Return all that the report shows of a run's models and selector; None where the run has none."""
+    results, found = run.results, run.results.super_model
+    if found is None or not found.models:
+        return None
+    thresholds = {row.threshold: row.value for row in found.by_threshold}
+    counted = {"slices": found.selector.slices, "cases": found.selector.cases}
+    tables = {unit: selector_counts(found.selector.outputs, counts) for unit, counts in counted.items()}
+    return {
+        "model_table": model_table(results),
+        "meanings": model_meanings(results),
+        "shortfalls": shortfalls(model_values(results)),
+        "counts": {unit: table for unit, table in tables.items() if table},
+        "map": feature_image(run),
+        "choices": choice_table(found.choices),
+        "choices_sentence": choices_sentence(results, found),
+        "threshold": threshold_sentence(results, found),
+        "by_threshold": threshold_table(thresholds, found.threshold, results.metric),
+    }
+
+
+def unseen_values(unseen: UnseenTest | None) -> dict[str, Any] | None:
+    """Return all that the report shows of a site that was left out of the training; None where none was."""
+    if unseen is None:
+        return None
+    selector, rows = unseen.selector, unseen.selector.by_threshold if unseen.selector else ()
+    thresholds = {row.threshold: row.value for row in rows}
+    return {
+        "models": alone_table(unseen),
+        "sentence": unseen_sentence(unseen),
+        "choices": choices_in_words(selector.choices) if selector else "",
+        "by_threshold": threshold_table(thresholds, selector.threshold, unseen.metric) if selector else None,
+    }
+
+
+def model_values(results: Results) -> dict[str, Values]:
+    """Return global, personal, super, ensemble -> site -> mean test value at the site."""
+    return {
+        name: {site: own.models.get(site if name == PERSONAL else name) for site, own in results.by_site.items()}
+        for name in MODELS
+    }
+
+
+def model_table(results: Results) -> TextTable:
+    """Return one row a site with the test value of each model, and their means; the best of a row is marked."""
+    values = model_values(results)
+    table = [[values[name][site] for name in MODELS] for site in results.sites]
+    table.append([mean_of_known(values[name].values()) for name in MODELS])
+    num_tested = sum(value is not None for value in values[SUPER].values())
+    over = "sites" if num_tested == len(results.sites) else f"{num_tested} of {len(results.sites)} sites"
+    names = (*results.sites, f"mean over {over}")
+    rows = tuple((name, *map(number, row)) for name, row in zip(names, table, strict=True))
+    best = frozenset((i, j + 1) for i, row in enumerate(table) for j in best_and_second(row)[0])
+    return TextTable(("site", *MODELS), rows, num_summary=1, best_cells=best)
+
+
+def models_of_runs(results: Sequence[Results], names: Sequence[str]) -> TextTable | None:
+    """Return one row for each model of each run, one column a site; None where no run has more than one model.
+
+    Args:
+        results: The runs' results.
+        names: The runs' names.
+    """
+    if not any(run.super_model for run in results):
+        return None
+    sites = compared_sites(results)
+    found = [(name, model, v) for name, run in zip(names, results, strict=True) for model, v in _models(run).items()]
+    table = [list(map(values.get, sites)) for *_, values in found]
+    table = [[*row, None if None in row else mean_of_known(row)] for row in table]
+    rows = tuple((name, model, *map(number, row)) for (name, model, _), row in zip(found, table, strict=True))
+    best: frozenset[tuple[int, int]] = frozenset()
+    if are_comparable([run for run in results if _models(run)]):
+        columns = enumerate(zip(*table, strict=True), start=2)
+        best = frozenset((i, column) for column, values in columns for i in best_and_second(values)[0])
+    return TextTable(("run", "model", *sites, "mean"), rows, num_text=2, best_cells=best)
+
+
+def selector_counts(outputs: Sequence[str], counted: Mapping[str, Counts]) -> CountTable | None:
+    """Return what the selector took each site's test images for; None where nothing was counted.
+
+    Args:
+        outputs: What the selector's outputs stand for.
+        counted: Site -> output -> number of its slices, each on its own, or of its cases, whose slices speak together.
+    """
+    if not any(sum(counts.values()) for counts in counted.values()):
+        return None
+    sites = sorted(counted, key=lambda site: (outputs.index(site) if site in outputs else len(outputs), site))
+    rows = {site: {output: counted[site].get(output, 0) for output in outputs} for site in sites}
+    return CountTable(list(outputs), rows, {} if GLOBAL in outputs else _right(rows))
+
+
+def choice_table(choices: Mapping[str, Counts]) -> TextTable | None:
+    """Return in how many test cases of each site which model was chosen; None where no site tested the model."""
+    if not choices:
+        return None
+    names = {name for counts in choices.values() for name in counts}
+    models = [GLOBAL, *sorted({*names, *choices} - {GLOBAL})]
+    rows = [(site, [counts.get(name, 0) for name in models]) for site, counts in sorted(choices.items())]
+    rows.append(("all sites", [sum(row[i] for _, row in rows) for i in range(len(models))]))
+    cells = tuple((name, *map(str, row), str(sum(row))) for name, row in rows)
+    return TextTable(("test cases of", *models, "cases"), cells, num_summary=1)
+
+
+def threshold_table(values: Mapping[float, float | None], gamma: float | None, metric: str) -> TextTable | None:
+    """Return the value of the super model by threshold, with a word at the one that was used; None without any.
+
+    No value is marked as the best: these are test cases, on which no threshold may be chosen.
+
+    Args:
+        values: Candidate of the threshold -> value.
+        gamma: The threshold that was used.
+        metric: The value's name.
+    """
+    if not values:
+        return None
+    names = tuple(f"{threshold:g}{' (used)' if threshold == gamma else ''}" for threshold in values)
+    cells = (f"{metric} of the test cases", *map(number, values.values()))
+    return TextTable(("threshold gamma", *names), (cells,))
+
+
+def alone_table(unseen: UnseenTest) -> TextTable | None:
+    """Return the super model's value at a left-out site beside that of each of its models; None without any."""
+    if not unseen.models:
+        return None
+    values = [unseen.value, *unseen.models.values()]
+    best = frozenset((0, i + 1) for i in best_and_second(values)[0])
+    return TextTable(("model", SUPER, *unseen.models), ((unseen.metric, *map(number, values)),), best_cells=best)
+
+
+def unseen_table(unseen: UnseenTest) -> TextTable:
+    """Return one row for each way to answer, what a clinic would get first, then each model alone."""
+    if unseen.selector is None:
+        return TextTable(("answer", unseen.metric), tuple(_plain_rows(unseen)))
+    sites = [name for name in unseen.models if name not in (GLOBAL, ENSEMBLE)]
+    columns = ("answer", unseen.metric, *(f"chosen: {name}" for name in (GLOBAL, *sites)))
+    empty = ("",) * (len(sites) + 1)
+    alone = [(_alone(name), number(unseen.models[name]), *empty) for name in (GLOBAL, *sites, ENSEMBLE)]
+    return TextTable(columns, (*_super_rows(unseen, unseen.selector, sites), *alone))
+
+
+def gamma_table(unseen: UnseenTest, tests: Sequence[ThresholdTest]) -> TextTable:
+    """Return one row for each candidate of gamma: the value, and how many cases the global model answers."""
+    rows = tuple(
+        (f"{test.threshold:g}", number(test.value), _share(test.choices[GLOBAL], unseen.num_cases)) for test in tests
+    )
+    return TextTable(("gamma", unseen.metric, "chosen: global"), rows, num_text=0)
+
+
+def print_unseen(unseen: UnseenTest, console: Console) -> None:
+    """Print what the super model comes to at a site that was left out, with each way to answer."""
+    excluded = unseen.num_cases - unseen.num_counted
+    without = f" ({excluded} with empty truth and prediction excluded)" if excluded else ""
+    lines = ["", f"unseen site {unseen.site}: {unseen.num_cases} cases{without}, none of them seen in training"]
+    if unseen.assembled_from:
+        lines.append(f"the super model was put together from {unseen.assembled_from}: only a simulation can do this")
+    print_lines([*lines, f"metric: {unseen.metric}"], console)
+    print_table(unseen_table(unseen), console)
+    if unseen.selector and unseen.selector.by_threshold:
+        print_lines(["", "by threshold (gamma): a site's model answers where its score is above it"], console)
+        print_table(gamma_table(unseen, unseen.selector.by_threshold), console)
+
+
+def model_meanings(results: Results) -> list[tuple[str, str]]:
+    """Return each model's name with what it is."""
+    meanings = {
+        GLOBAL: "One model that all sites trained together and share.",
+        PERSONAL: "The site's own model, which listens to the others a little; to use it, one must know the site.",
+        SUPER: "All models with the selector: nobody says where a case comes from, the selector looks at its images "
+        "and one model answers for the whole case, a site's or the global one.",
+        ENSEMBLE: "Nobody is chosen: all models answer, and their probabilities are averaged by the selector's scores.",
+    }
+    if is_ensemble(results):
+        meanings[SUPER] = "All models with the selector. This study answers with the ensemble: both columns are equal."
+    return list(meanings.items())
+
+
+def is_ensemble(results: Results) -> bool:
+    """Return whether the super model of a run answers with the ensemble instead of one chosen model."""
+    return results.constant("super_model", "answer") == "ensemble"
+
+
+def choices_sentence(results: Results, found: SuperResults) -> str:
+    """Return what the counts of the chosen models say."""
+    if is_ensemble(results):
+        return "A column counts the test cases that the selector would give its model; here the ensemble answers."
+    if found.threshold is None:
+        return "A column counts the test cases that its model answered."
+    return "A column counts the test cases that its model answered: the global one where the selector was not sure."
+
+
+def shortfalls(values: Mapping[str, Values]) -> list[str]:
+    """Return at which sites the super model is below the site's own model, and below the global one.
+
+    Args:
+        values: Model -> site -> value.
+    """
+    return [sentence for rival in _RIVALS if (sentence := _against(values[SUPER], values[rival], _RIVALS[rival]))]
+
+
+def threshold_sentence(results: Results, found: SuperResults) -> str:
+    """Return the threshold gamma of a run, what it does and how it was chosen."""
+    if found.threshold is None:
+        return "No threshold is used: the selector knows the global model too, and the most probable model answers."
+    rule = "a site's model answers where the selector's score for it is above gamma, otherwise the global model."
+    return f"The threshold gamma is {found.threshold:g}: {rule} {_origin(results)}".rstrip()
+
+
+def unseen_sentence(unseen: UnseenTest) -> str:
+    """Return what the super model came to at a site that took no part in the training."""
+    cases, gamma = unseen.num_cases, unseen.selector.threshold if unseen.selector else None
+    by = f", with the threshold gamma = {gamma:g} that the training sites found" if gamma is not None else ""
+    value = f"{unseen.metric} {number(unseen.value)} over {cases} case{'s' * (cases != 1)}"
+    return f"Site {unseen.site} took no part in the training. There the super model reaches {value}{by}."
+
+
+def choices_in_words(choices: Counts) -> str:
+    """Return how many cases each model answered."""
+    ranked = sorted(((name, cases) for name, cases in choices.items() if cases), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name} {count(cases)}" for name, cases in ranked)
+
+
+def _models(results: Results) -> dict[str, Values]:
+    """Return description -> site -> value of the models of one run; nothing of a run without any value."""
+    if results.super_model:
+        return model_values(results)
+    if not any(value is not None for value in results.sites.values()):
+        return {}
+    home = str(results.recipe_value("stays_home"))
+    is_personal = home != "everything" and results.recipe_value("mixing") not in (None, "shared")
+    return {PERSONAL if is_personal else _SINGLE.get(home, "the run's model"): results.sites}
+
+
+def _right(rows: Mapping[str, Counts]) -> dict[str, str]:
+    totals = {site: (counts[site] if site in counts else 0, sum(counts.values())) for site, counts in rows.items()}
+    right, of = (sum(total[i] for total in totals.values()) for i in (0, 1))
+    return {site: f"{r} of {n}" for site, (r, n) in totals.items()} | {"all sites": f"{right} of {of}"}
+
+
+def _against(values: Values, others: Values, rival: str) -> str:
+    """Return where values are below a rival's in the three decimals shown; nothing where no site has both."""
+    pairs = {s: (v, others[s]) for s, v in values.items() if v is not None and others[s] is not None}
+    below = {site: (own, other) for site, (own, other) in pairs.items() if round(own, 3) < round(other, 3)}
+    if not pairs:
+        return ""
+    if not below:
+        return f"The super model is nowhere below {rival}."
+    where = ", ".join(f"{site} ({number(own)} against {number(other)})" for site, (own, other) in below.items())
+    return f"The super model is below {rival} at {len(below)} of {len(pairs)} sites: {where}."
+
+
+def _origin(results: Results) -> str:
+    """Return where a threshold comes from."""
+    wanted = results.constant("super_model", "threshold")
+    if wanted != "tuned":
+        return "The study fixed it." if wanted is not None else ""
+    if not any(score.value is not None for score in results.tested.validation.values()):
+        return "No site had validation cases to tune it on, so that the global model always answers."
+    return (
+        "It was tuned on the sites' validation cases: each site sent only its sums by threshold; among the equally "
+        "good the largest was taken."
+    )
+
+
+def _super_rows(unseen: UnseenTest, selector: SelectorTest, sites: Sequence[str]) -> list[tuple[str, ...]]:
+    def row(label: str, value: float | None, choices: Counts) -> tuple[str, ...]:
+        chosen = (_share(choices[name] if name in choices else 0, unseen.num_cases) for name in (GLOBAL, *sites))
+        return label, number(value), *chosen
+
+    if selector.answer == "ensemble":
+        return [row(f"super model, ensemble: {CLINIC}", unseen.value, selector.choices)]
+    if selector.threshold is None:
+        return [row(f"super model, most probable model: {CLINIC}", unseen.value, selector.choices)]
+    used, lowest = f"gamma {selector.threshold:g} ({selector.threshold_from})", selector.by_threshold[0]
+    rows = [row(f"super model, {used}: {CLINIC}", unseen.value, selector.choices)]
+    rows.append(row("super model, gamma 0 (always a site's model)", lowest.value, lowest.choices))
+    best = selector.best_in_hindsight
+    if best:
+        rows.append(row(f"super model, gamma {best.threshold:g} ({HINDSIGHT})", best.value, best.choices))
+    return rows
+
+
+def _plain_rows(unseen: UnseenTest) -> list[tuple[str, str]]:
+    name = "global model" if unseen.rule == "only" else "mean of all sites"
+    rows = [(f"{name}: {CLINIC}", number(unseen.value))]
+    alone = unseen.models if unseen.rule == "mean" else {}
+    return [*rows, *((_alone(site), number(value)) for site, value in alone.items())]
+
+
+def _alone(name: str) -> str:
+    return _ALONE[name] if name in _ALONE else f"model of {name} alone"
+
+
+def _share(part: int, total: int) -> str:
+    return f"{part} ({part / total:.0%})" if total else str(part)

@@ -1,0 +1,261 @@
+"""Records in JSON files: frozen dataclasses, read strictly, written without what is absent, described in a table.
+
+A dataclass is the schema: its fields are the keys, its type hints say what a value is, and the ``Attributes`` of its
+docstring what it means.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, field, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from silofl.errors import ConfigError, nearest
+
+R = TypeVar("R")
+J = TypeVar("J", dict, list)
+WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", dict: "keys and values"}
+WORDS |= {type(None): "null"}
+TABLES = (Mapping, dict)
+
+
+def optional(default: object = None) -> Field:
+    """Declare a key that is absent where its value is the default."""
+    return field(default=default, metadata={"is_optional": True})
+
+
+def given() -> Field:
+    """Declare a key that is never null in a file, only in a record of what is not known yet."""
+    return field(metadata={"is_given": True})
+
+
+def group(default: object = MISSING) -> Field:
+    """Declare a record whose keys stand among those of the record that holds it; absent where it is the default."""
+    return field(default=default, metadata={"is_group": True, "is_optional": default is not MISSING})
+
+
+def read(kind: type[R], values: object, where: str) -> R:
+    """Return the record that plain values describe.
+
+    Args:
+        kind: The record's dataclass.
+        values: What `plain` made.
+        where: The file, for errors.
+
+    Raises:
+        ConfigError: A key is missing, unknown, or holds a value of another type.
+    """
+    try:
+        return _record(kind, values, "")
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def read_file(kind: type[R], path: Path) -> R | None:
+    """Return the record in a JSON file; None where there is none; the errors of `read` and `read_json`."""
+    values = read_json(path, dict)
+    return None if values is None else _of_this_version(kind, values, path)
+
+
+def read_list(kind: type[R], path: Path) -> list[R] | None:
+    """Return the records in a JSON file that lists them; None where there is none; the errors of `read_file`."""
+    values = read_json(path, list)
+    return None if values is None else [_of_this_version(kind, value, path) for value in values]
+
+
+def plain(record: object) -> object:
+    """Return a record, or a table or list of some, as plain values for JSON."""
+    if is_dataclass(record):
+        return dict(_items(record))
+    if isinstance(record, Mapping):
+        return {key: plain(value) for key, value in record.items()}
+    return [plain(value) for value in record] if isinstance(record, (list, tuple)) else record
+
+
+def read_json(path: Path, kind: type[J]) -> J | None:
+    """Return the content of a JSON file; None where there is none.
+
+    Raises:
+        ConfigError: The file cannot be read, is broken, or holds something else than a dict or list as asked.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError:
+        raise ConfigError(f"{path} must be readable by this account; permission was denied: grant it") from None
+    except ValueError:
+        raise ConfigError(f"{path} must be JSON; it is broken: restore it, or delete it and resume the run") from None
+    if not isinstance(value, kind):
+        raise ConfigError(f"{path} must hold a JSON {kind.__name__}, not {type(value).__name__}; restore it")
+    return value
+
+
+def markdown(kind: type) -> str:
+    """Return a table of all keys of a record."""
+    lines = (("Key", "Type", "Meaning"), ("---",) * 3, *((f"`{key}`", *texts) for key, *texts in rows(kind)))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def rows(kind: type, prefix: str = "", is_optional: bool = False) -> Iterator[tuple[str, str, str]]:
+    """Yield key, type and meaning of all keys of a record; of those below a key as ``key.inner``, ``key.*.inner``.
+
+    Args:
+        kind: The record's dataclass.
+        prefix: What stands before each key.
+        is_optional: Whether all keys may be absent.
+    """
+    meanings = _meanings(kind)
+    for part, hint in _parts(kind):
+        inner, path = _inner(hint)
+        is_absent = is_optional or _is_optional(part)
+        if _is_group(part):
+            yield from rows(inner, prefix, is_absent)
+            continue
+        yield prefix + part.name, words(hint) + "; may be absent" * is_absent, meanings[part.name].replace("``", "`")
+        if inner is not None:
+            yield from rows(inner, f"{prefix}{part.name}{path}.")
+
+
+def words(hint: object) -> str:
+    """Return a type in the words of a reader of JSON."""
+    if hint is Any:
+        return "anything"
+    if is_dataclass(hint):
+        return WORDS[dict]
+    arguments, origin = get_args(hint), get_origin(hint)
+    if origin is types.UnionType:
+        return " or ".join(map(words, arguments))
+    if origin is Literal:
+        return ", ".join(arguments)
+    if origin in (tuple, list):
+        is_long = origin is list or ... in arguments
+        return f"list of {words(arguments[0])}" if is_long else f"[{', '.join(map(words, arguments))}]"
+    return f"{{text: {words(arguments[1])}}}" if origin in TABLES else WORDS[hint]
+
+
+@cache
+def _parts(kind: type) -> tuple[tuple[Field, Any], ...]:
+    hints = get_type_hints(kind)
+    never_null = {part.name: get_args(hints[part.name])[0] for part in fields(kind) if "is_given" in part.metadata}
+    return tuple((part, never_null.get(part.name, hints[part.name])) for part in fields(kind))
+
+
+def _is_optional(part: Field) -> bool:
+    return part.metadata.get("is_optional", False)
+
+
+def _is_group(part: Field) -> bool:
+    return "is_group" in part.metadata
+
+
+def _items(record: object) -> Iterator[tuple[str, Any]]:
+    for part, _ in _parts(type(record)):
+        value = getattr(record, part.name)
+        if _is_optional(part) and value == part.default:
+            continue
+        if _is_group(part):
+            yield from _items(value)
+        else:
+            yield part.name, plain(value)
+
+
+def _keys(kind: type) -> Iterator[str]:
+    for part, hint in _parts(kind):
+        if _is_group(part):
+            yield from _keys(_inner(hint)[0])
+        else:
+            yield part.name
+
+
+def _of_this_version(kind: type[R], values: object, path: Path) -> R:
+    try:
+        return read(kind, values, str(path))
+    except ConfigError as error:
+        raise ConfigError(f"{error}; read it with the version of silofl that wrote it") from None
+
+
+def _record(kind: type[R], values: object, prefix: str) -> R:
+    """Return a record; errors name the key with the keys that lead to it."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{prefix.rstrip('.') or 'the content'} must be {WORDS[dict]}, not {_shown(values)}")
+    known = list(_keys(kind))
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{prefix}{key} must be a known key; it is not{nearest(key, known)}")
+    return _known_record(kind, values, prefix)
+
+
+def _known_record(kind: type[R], values: Mapping[str, Any], prefix: str) -> R:
+    """Return a record of those of the values that are its keys."""
+    given = {}
+    for part, hint in _parts(kind):
+        if _is_group(part):
+            inner = _inner(hint)[0]
+            if not _is_optional(part) or any(key in values for key in _keys(inner)):
+                given[part.name] = _known_record(inner, values, prefix)
+        elif part.name in values:
+            given[part.name] = _value(hint, values[part.name], prefix + part.name)
+        elif not _is_optional(part):
+            raise ConfigError(f"{prefix}{part.name} must be given; it is missing")
+    return kind(**given)
+
+
+def _value(hint: object, value: object, key: str) -> object:
+    """Return a value of a type; ints are numbers too, booleans are none."""
+    arguments, origin = get_args(hint), get_origin(hint)
+    if origin is types.UnionType:
+        (other,) = (one for one in arguments if one is not type(None))
+        return None if value is None else _value(other, value, key)
+    if is_dataclass(hint):
+        return _record(hint, value, f"{key}.")
+    if origin in TABLES and isinstance(value, Mapping):
+        return {name: _value(arguments[1], one, f"{key}.{name}") for name, one in value.items()}
+    if origin in (tuple, list) and isinstance(value, (list, tuple)):
+        kinds = arguments[:1] * len(value) if origin is list or ... in arguments else arguments
+        if len(kinds) == len(value):
+            return origin(
+                _value(one, each, f"{key}.{i}") for i, (one, each) in enumerate(zip(kinds, value, strict=True))
+            )
+    if hint is Any or (origin is Literal and value in arguments):
+        return value
+    wanted = (int, float) if hint is float else hint
+    if origin is None and isinstance(value, wanted) and (hint is bool or not isinstance(value, bool)):
+        return value
+    hint_of = nearest(value, arguments) if origin is Literal else ""
+    raise ConfigError(f"{key} must be {words(hint)}, not {_shown(value)}{hint_of}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _inner(hint: object) -> tuple[Any, str]:
+    """Return the record that a type holds, if any, and how its keys are written after the key's own name."""
+    if is_dataclass(hint):
+        return hint, ""
+    for argument in get_args(hint):
+        found, path = _inner(argument)
+        if found is not None:
+            return found, path if get_origin(hint) is types.UnionType else f".*{path}"
+    return None, ""
+
+
+def _meanings(kind: type) -> dict[str, str]:
+    """Return attribute -> meaning from a class's docstring."""
+    meanings: dict[str, str] = {}
+    name = ""
+    for line in (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].splitlines():
+        text = line.strip()
+        if line.startswith("    ") and not line.startswith("     "):
+            name, _, text = text.partition(": ")
+            meanings[name] = text
+        elif text and name:
+            meanings[name] += f" {text}"
+    return meanings

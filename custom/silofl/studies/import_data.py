@@ -1,0 +1,66 @@
+"""``silofl import``: a public set as site folders, with the counts of its parts and classes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from silofl.data.importers import LAYOUTS, PARTITIONS, ImportOptions, ImportSummary, import_layout
+from silofl.errors import ExitCode
+from silofl.options import console_for, count, natural, share
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl import``."""
+    parser.epilog = "\n  ".join(["layouts:", *sorted(LAYOUTS)])
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("layout", choices=sorted(LAYOUTS), metavar="LAYOUT", help="form of the set, named below")
+    parser.add_argument("source", type=Path, help="the downloaded set")
+    parser.add_argument("target", type=Path, help="new folder for the sites")
+    parser.add_argument("--seed", type=natural, default=0, help="of every random choice")
+    parser.add_argument("--partition", choices=PARTITIONS, help="how examples of classes come to sites")
+    parser.add_argument("--sites", type=count, help="number of sites to make")
+    parser.add_argument("--alpha", type=float, help="of dirichlet: small values differ more")
+    parser.add_argument("--shards", type=count, help="of shards: for each site")
+    parser.add_argument("--test", type=share, help="share of a site's patients, recordings or examples for the test")
+    parser.add_argument("--validation", type=share, help="share of the others for validation")
+    parser.add_argument("--truncate", action="store_true", help="cut every site to the smallest's training examples")
+    parser.add_argument("--json", action="store_true", help="the counts as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Import a set and print what each site has of it."""
+    settings = ImportOptions(
+        seed=options.seed,
+        test=options.test,
+        validation=options.validation,
+        num_sites=options.sites,
+        alpha=options.alpha,
+        is_truncated=options.truncate,
+        partition=options.partition,
+        num_shards=options.shards,
+    )
+    summary = import_layout(options.layout, options.source, options.target, settings)
+    if summary.classes:
+        from silofl.report.maps import write_partition
+
+        write_partition(options.target, summary.classes)
+    if options.json:
+        print(json.dumps({key: value for key, value in asdict(summary).items() if value}))
+    else:
+        _print(summary, options)
+    return ExitCode.COMPLETE
+
+
+def _print(summary: ImportSummary, options: argparse.Namespace) -> None:
+    for site, examples in summary.examples.items():
+        counts = ", ".join(f"{number} {part}" for part, number in examples.items())
+        print(f"{site}: {counts}, {summary.patients[site]} patients")
+    for note in summary.notes:
+        print(note)
+    if summary.classes:
+        from silofl.report.maps import print_partition
+
+        print_partition(summary.classes, console_for(options))

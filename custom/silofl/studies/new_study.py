@@ -1,0 +1,205 @@
+"""``silofl new-study``: a job folder for own data, from another job and what the data say of themselves."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from silofl.algorithms.recipe import Answer
+from silofl.data.preparation import prepare_image
+from silofl.data.survey import Survey, survey
+from silofl.errors import ConfigError, ExitCode
+from silofl.files import write_json, write_text
+from silofl.options import console_for
+from silofl.settings import parse, read_yaml
+from silofl.studies.reference import study_keys
+from silofl.studies.simulation import study_file
+from silofl.study import CLASSIFICATION_ONLY, SEGMENTATION_ONLY, Study, load_study
+
+WINDOW_NETWORK = "activity_cnn"
+# Shortest side that a network, and FedSM's selector, can take.
+LEAST_SIDE = {"unet": 32, "densenet121": 32, "lenet5": 16, "alexnet": 64}
+LEAST_SELECTOR_SIDE = 32
+# Resized images have sides that four halvings divide, and train in a bearable time.
+MOST_SIDE, SIDE_STEP = 256, 16
+# Another job of the kind that the data need, for the sentence that refuses one.
+EXAMPLES = {
+    ("segmentation", False): "jobs/harmofl_nuclei",
+    ("classification", False): "jobs/adafed_mednist",
+    ("classification", True): "jobs/adafed_activity",
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl new-study``."""
+    parser.add_argument("target", type=Path, metavar="TARGET", help="new job folder, whose name the study gets")
+    parser.add_argument(
+        "--from", dest="job", type=Path, required=True, metavar="JOB", help="job whose algorithm and training it takes"
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder with one folder a site, or one site's, each with dataset.json"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the job and say how to go on with it."""
+    found, console = survey(options.data), console_for(options)
+    study = new_study(options.target, options.job, found)
+    console.print(f"wrote {options.target}: read its app/config/study.yaml before you train", markup=False)
+    console.print(f"  silofl estimate {options.target} --sites {len(found.sites)} --bandwidth 50Mbit", markup=False)
+    if study.recipe.needs_pretrained:
+        console.print(f"  silofl pretrain {options.target} --data {options.data} --out f.pt   # then --pretrained f.pt")
+    console.print(f"  silofl simulate {options.target} --data {options.data} --out RUN", markup=False)
+    return ExitCode.COMPLETE
+
+
+def new_study(target: Path, job: Path, found: Survey) -> Study:
+    """Write a job for own data: algorithm, network and training of another job, the rest as the data need it.
+
+    Args:
+        target: New folder; its name is the study's.
+        job: The job to begin with.
+        found: What the data say of themselves.
+
+    Raises:
+        ConfigError: The folder exists, or the job is for another task or kind of images.
+        DataError: The images do not go together.
+    """
+    if target.exists():
+        raise ConfigError(f"TARGET must be a new folder, not {target}, which exists; name another")
+    template = load_study(study_file(job))
+    _check_fits(job, template, found)
+    values: dict[str, Any] = read_yaml(study_file(job))
+    values.pop("continue_run", None)
+    comments = _fit(values, template, found, target.resolve().name)
+    study = parse(Study, values, "the new study.yaml")
+    shutil.copytree(job, target, ignore=shutil.ignore_patterns("*.pt"))
+    write_text(
+        study_file(target), _text(values, comments, job, found, [type(answer) for answer in study.recipe.answers])
+    )
+    meta = json.loads((target / "meta.json").read_text(encoding="utf-8"))
+    write_json(target / "meta.json", meta | {"name": study.name})
+    return study
+
+
+def _check_fits(job: Path, template: Study, found: Survey) -> None:
+    """Refuse a job for another task, or one whose network takes other images."""
+    is_of_windows, has_windows = template.model.name == WINDOW_NETWORK, found.kind == "windows"
+    example = EXAMPLES.get((found.task, has_windows), "another")
+    if template.task != found.task:
+        raise ConfigError(
+            f"--from must be a job for {found.task}, the task of the data, not {job}, which is for {template.task}; "
+            f"take {example}"
+        )
+    if is_of_windows != has_windows:
+        raise ConfigError(
+            f"--from must be a job for {found.kind}, not {job}, whose network is {template.model.name}; take {example}"
+        )
+
+
+def _fit(values: dict[str, Any], template: Study, found: Survey, name: str) -> dict[str, str]:
+    """Put what the data say in the place of a job's values; return what to remark beside each dotted key."""
+    where = "the sites' dataset.json" if len(found.sites) > 1 else "dataset.json"
+    values |= {"name": name, "labels": found.labels}
+    settings = values.setdefault("data", {})
+    settings |= {"channels": found.channels, "split_unit": found.split_unit, "transforms": []}
+    comments = dict.fromkeys(("task", "labels", "data.split_unit"), f"as in {where}")
+    comments["data.channels"] = "of the first images"
+    if settings.get("intensity", "dtype") == "dtype" and not (found.is_integer and found.kind == "pictures"):
+        settings["intensity"] = "raw" if found.kind == "windows" else "percentiles"
+    if found.kind == "volumes":
+        settings["volume_transforms"] = settings.get("volume_transforms") or [{"Orientation": {"axcodes": "RAS"}}]
+    else:
+        settings.pop("volume_transforms", None)
+    if found.kind != "windows":
+        sizes = _sizes(parse(Study, values, "the new study.yaml"), found)
+        settings["transforms"], comments["data.transforms"] = _resize(sizes, template)
+    if len(found.sites) < template.federation.min_sites:
+        values["federation"]["min_sites"] = len(found.sites)
+        comments["federation.min_sites"] = "the sites that have data here"
+    return comments
+
+
+def _sizes(study: Study, found: Survey) -> np.ndarray:
+    """Return height and width of each of the first images, (n, 2), as the study prepares them."""
+    samples = [(sample.path, study, sample.record.image, sample.record.index) for sample in found.samples]
+    return np.array([prepare_image(*sample).shape[2:] for sample in samples])
+
+
+def _resize(sizes: np.ndarray, template: Study) -> tuple[list[dict[str, Any]], str]:
+    """Return the transforms that bring images to one size where they are not, and a remark."""
+    least, most = sizes.min(axis=0), sizes.max(axis=0)
+    is_one_size, needed = (least == most).all(), _least_side(template)
+    remark = f"the first images measure {least[0]} x {least[1]}" + ("" if is_one_size else f" to {most[0]} x {most[1]}")
+    is_turned = any(transform.name == "RandRotate90" for transform in template.data.augment)
+    if is_one_size and needed <= least.min() and most.max() <= MOST_SIDE and not (is_turned and least[0] != least[1]):
+        return [], remark
+    own = [{step.name: step.options} for step in template.data.transforms if step.name == "Resize"]
+    if own and least.min() < needed:
+        return own, remark
+    middle = np.round(np.median(sizes, axis=0) / SIDE_STEP).astype(int) * SIDE_STEP
+    sides = np.clip(middle, -(-needed // SIDE_STEP) * SIDE_STEP, MOST_SIDE)
+    # Images that are turned by 90 degrees stay of one size only where they are square.
+    sides = np.full(2, sides.max()) if is_turned else sides
+    return [{"Resize": {"spatial_size": sides.tolist()}}], remark
+
+
+def _least_side(study: Study) -> int:
+    """Return the shortest side, in pixels, that the study's networks can take."""
+    return max(LEAST_SIDE.get(study.model.name, 1), LEAST_SELECTOR_SIDE if study.recipe.answer("selector") else 1)
+
+
+def _text(
+    values: Mapping[str, Any],
+    comments: Mapping[str, str],
+    job: Path,
+    found: Survey,
+    answers: Sequence[type[Answer]],
+) -> str:
+    """Return a study.yaml with a remark beside each key that has several values or was taken from the data."""
+    remarks = {**_choices(found.task, answers), **comments}
+    lines = [
+        f"# {values['name']}, made of {job.resolve().name} for own data. Every key is explained in docs/study.md.",
+        "# The first to think about are rounds, training.learning_rate and the size of images in data.transforms.",
+        "",
+    ]
+    return "\n".join(lines + _section(values, remarks)) + "\n"
+
+
+def _section(values: Mapping[str, Any], remarks: Mapping[str, str], prefix: str = "", indent: str = "") -> list[str]:
+    """Return a section's lines, those of sections within it two spaces further in."""
+    lines = []
+    for key, value in values.items():
+        if isinstance(value, dict) and key != "labels":
+            lines += [*[""] * (not indent), f"{indent}{key}:"]
+            lines += _section(value, remarks, f"{prefix}{key}.", f"{indent}  ")
+        else:
+            lines += _lines(f"{indent}{key}", value, remarks.get(prefix + key))
+    return lines
+
+
+def _choices(task: str, answers: Sequence[type[Answer]]) -> dict[str, str]:
+    """Return the values that a key may have, by dotted key, of those with names for their values."""
+    named = {key.name: key.values.replace("`", "") for key in study_keys(answers) if key.values.startswith("`")}
+    fitting = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[task]
+    return named | {key: ", ".join(values) for key, values in fitting.items()}
+
+
+def _lines(key: str, value: object, remark: str | None) -> list[str]:
+    """Return a key with its value as YAML, a list of transforms one a line."""
+    note = f"  # {remark}" if remark else ""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [f"{key}:{note}", *(f"    - {_flow(item)[1:-1]}" for item in value)]
+    return [f"{key}: {_flow(value)}{note}"]
+
+
+def _flow(value: object) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000)
+    return text.removesuffix("\n").removesuffix("...").strip()

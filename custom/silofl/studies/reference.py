@@ -1,0 +1,293 @@
+"""The reference of every key of study.yaml, written from the settings themselves: ``docs/study.md``.
+
+    python -m silofl.studies.reference docs/study.md
+
+A key's values and default come from its type, its meaning from the docstring of the class that holds it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import BaseMetadata, Ge, Gt, Le, Lt, MaxLen, MinLen
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from silofl.algorithms.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe, algorithm_names, find_recipe
+from silofl.files import write_text
+from silofl.settings import NAME
+from silofl.study import Study
+
+WORDS = {int: "whole number", float: "number", str: "text", bool: "true, false", Any: "anything"}
+NUMBERS = {2: "two", 6: "six"}
+HEADER = ("| key | values | default | meaning |", "|---|---|---|---|")
+SECTION = re.compile(r"^\s*(?:Args|Attributes):\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a settings section.
+
+    Attributes:
+        name: The key, dotted from the top of the file.
+        values: What it may be.
+        default: What it is where it is not given, as YAML; None where it must be given.
+        meaning: What it decides.
+        inner: The class of the section that it holds, None where it holds a value.
+    """
+
+    name: str
+    values: str
+    default: str | None
+    meaning: str
+    inner: type | None
+
+
+def keys_of(section: type, prefix: str = "") -> list[Key]:
+    """Return the keys of a settings class, pydantic model or dataclass, without those of its inner sections."""
+    hints, meanings, found = get_type_hints(section, include_extras=True), meanings_of(section), []
+    for name, default in _defaults(section).items():
+        inner = _section_in(hints[name])
+        text = None if default is PydanticUndefined or inner else _yaml(default)
+        meaning = summary_of(inner) if inner else meanings.get(name, "")
+        found.append(Key(prefix + name, "" if inner else values_of(hints[name]), text, meaning, inner))
+    return found
+
+
+def all_keys(section: type, prefix: str = "") -> Iterator[Key]:
+    """Go through the keys of a settings class and of all sections within it."""
+    for key in keys_of(section, prefix):
+        yield key
+        if key.inner:
+            yield from all_keys(key.inner, f"{key.name}.")
+
+
+def study_keys(answers: Iterable[type[Answer]]) -> Iterator[Key]:
+    """Go through the keys that a study.yaml may hold.
+
+    Args:
+        answers: Those of the study's recipe, or of all algorithms.
+    """
+    yield from all_keys(Study)
+    yield from recipe_keys()
+    for answer in answers:
+        yield from keys_of(answer, f"algorithm.{answer.section}.")
+
+
+def recipe_keys(lenders: Callable[[str], str] = lambda field: "the name of an algorithm that has one") -> list[Key]:
+    """Return the keys of a recipe.
+
+    Args:
+        lenders: Says of an answer of the recipe whose it may be; without it no algorithm's file is loaded.
+    """
+    hints, meanings = get_type_hints(Recipe, include_extras=True), meanings_of(Recipe)
+    keys = []
+    for name, default in _defaults(Recipe).items():
+        default = WITHOUT.get(name, default)
+        values = f"`{default}`, or {lenders(name)}" if name in WITHOUT else values_of(hints[name])
+        keys.append(Key(f"algorithm.{name}", values, _yaml(default), meanings[name], None))
+    return keys
+
+
+def all_answers() -> list[type[Answer]]:
+    """Return the classes of all answers that some algorithm's recommended preset gives, by their sections."""
+    recipes = [find_recipe(name, "recommended", {}) for name in algorithm_names()]
+    return sorted({type(answer) for recipe in recipes for answer in recipe.answers}, key=lambda answer: answer.section)
+
+
+def _lenders(field: str) -> str:
+    """Return the names of the algorithms that have an answer of their own."""
+    recipes = {name: find_recipe(name, "recommended", {}) for name in algorithm_names()}
+    names = ", ".join(f"`{name}`" for name, recipe in recipes.items() if getattr(recipe, field))
+    return f"list of {names}" if field == "parts" else names
+
+
+def summary_of(section: type) -> str:
+    """Return what a settings class says of itself before it says it of its keys."""
+    return _one_line(SECTION.split(inspect.getdoc(section) or "")[0])
+
+
+def meanings_of(section: type) -> dict[str, str]:
+    """Return what the docstring of a settings class says of each key, under ``Args:`` or ``Attributes:``."""
+    _, *described = SECTION.split(inspect.getdoc(section) or "", maxsplit=1)
+    described = [re.split(r"^\S", text, maxsplit=1, flags=re.MULTILINE)[0] for text in described]
+    # A key stands four spaces in; the lines that go on with its meaning stand eight.
+    entries = re.findall(r"^ {4}(\w+): (.*(?:\n(?: {8}.*|[ ]*$))*)", "".join(described), re.MULTILINE)
+    return {name: _one_line(text) for name, text in entries}
+
+
+def values_of(kind: object) -> str:
+    """Return in words what a type lets a key be."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _bounded(values_of(inner[0]), _constraints(inner[1:]))
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in inner)
+    if origin in (Union, UnionType):
+        return ", or ".join(values_of(one) for one in inner if one is not NoneType)
+    if origin is tuple and inner[-1] is Ellipsis:
+        return f"list of {values_of(inner[0])}"
+    if origin is tuple:
+        return f"list of {NUMBERS.get(len(inner), len(inner))}: {values_of(inner[0])}"
+    if origin is dict:
+        return f"{values_of(inner[0])}: {values_of(inner[1])}, ..."
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind.__name__.lower()
+    return WORDS.get(kind, getattr(kind, "__name__", str(kind)))
+
+
+def markdown() -> str:
+    """Return the page."""
+    lines = [
+        "# study.yaml",
+        "",
+        "All that a study lead decides, in one file for the server and every site: `app/config/study.yaml` of a job. A",
+        "key without a default must be given. An unknown key, and a value that does nothing, are refused before any",
+        "training. `silofl simulate`, `compare` and `estimate` set keys for one run, as `--set",
+        "training.learning_rate=0.01`. What a site decides stands in its own",
+        "[site.yaml](../site_configs/README.md#siteyaml).",
+        "",
+        "This page is written by `make docs` from the settings themselves; change their docstrings, not this page.",
+        "",
+        *_section("the study", Study, "", with_summary=False),
+    ]
+    for key in keys_of(Study):
+        if key.inner and key.name == "algorithm":
+            lines += _algorithm(key.inner)
+        elif key.inner:
+            lines += _section(f"`{key.name}`", key.inner, f"{key.name}.")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _algorithm(settings: type) -> list[str]:
+    lines = _section("`algorithm`", settings, "algorithm.")
+    names = ", ".join(f"`{name}`" for name in algorithm_names())
+    lines += [f"Algorithms: {names}. Presets: {', '.join(f'`{name}`' for name in PRESET_NAMES)}.", ""]
+    lines += [
+        "Any of the following goes before the preset. An answer is borrowed by the name of an algorithm that has it:"
+    ]
+    lines += ["", *HEADER, *map(_row, recipe_keys(_lenders)), ""]
+    for answer in all_answers():
+        lines += _section(f"`algorithm.{answer.section}`", answer, f"algorithm.{answer.section}.", level="###")
+    lines += ["### Presets", "", "What they choose, where it is not a default above:", ""]
+    lines += ["| algorithm | preset | keys |", "|---|---|---|"]
+    base = _preset_values(Recipe())
+    for name in algorithm_names():
+        chosen: dict[str, list[str]] = {}
+        for preset in PRESET_NAMES:
+            values = _preset_values(find_recipe(name, preset, {}))
+            differing = [f"`{key}: {_yaml(value)}`" for key, value in values.items() if base.get(key) != value]
+            chosen.setdefault(", ".join(differing) or "-", []).append(preset)
+        lines += [f"| {name} | {', '.join(presets)} | {keys} |" for keys, presets in chosen.items()]
+    return [*lines, ""]
+
+
+def _preset_values(recipe: Recipe) -> dict[str, Any]:
+    """Return a recipe's plain values and the constants of its answers by dotted key."""
+    named = recipe.as_dict()
+    plain = {key: named[key] for key in ("stays_home", "weights", "server_lr", "start_from_pretrained", "extra_rounds")}
+    return _flat(named["constants"]) | plain
+
+
+def _section(title: str, section: type, prefix: str, with_summary: bool = True, level: str = "##") -> list[str]:
+    lines = [f"{level} {title[0].upper()}{title[1:]}", ""]
+    lines += [summary_of(section), ""] if with_summary else []
+    return [*lines, *_table(section, prefix), ""]
+
+
+def _table(section: type, prefix: str) -> list[str]:
+    """Return the table of a section's keys, those of sections within it after it."""
+    lines = [*HEADER]
+    for key in keys_of(section, prefix):
+        if key.inner and prefix:
+            lines += _table(key.inner, f"{key.name}.")[2:]
+        elif key.inner:
+            lines.append(f"| `{key.name}` | keys and values | | {key.meaning} See below. |")
+        else:
+            lines.append(_row(key))
+    return lines
+
+
+def _row(key: Key) -> str:
+    default = "" if key.default is None else f"`{key.default}`".replace("`not given`", "not given")
+    cells = (f"`{key.name}`", key.values, default, key.meaning)
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def _defaults(section: type) -> dict[str, Any]:
+    """Return a class's fields with their defaults, undefined where a value must be given."""
+    if issubclass(section, BaseModel):
+        return {name: field.get_default(call_default_factory=True) for name, field in section.model_fields.items()}
+    missing = dataclasses.MISSING
+    return {
+        field.name: PydanticUndefined if field.default is missing else field.default
+        for field in dataclasses.fields(section)
+    }
+
+
+def _section_in(kind: object) -> type | None:
+    """Return the settings class that a type holds by itself or beside None, None where it holds a value."""
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    for one in kinds:
+        if isinstance(one, type) and (issubclass(one, BaseModel) or dataclasses.is_dataclass(one)):
+            return one
+    return None
+
+
+def _constraints(metadata: tuple[Any, ...]) -> list[BaseMetadata]:
+    found = []
+    for one in metadata:
+        found += _constraints(tuple(one.metadata)) if isinstance(one, FieldInfo) else [one]
+    return found
+
+
+def _bounded(text: str, constraints: list[BaseMetadata]) -> str:
+    bounds = {kind: next((c for c in constraints if isinstance(c, kind)), None) for kind in (Gt, Ge, Lt, Le)}
+    if bounds[Gt]:
+        text += f" above {bounds[Gt].gt}"
+    elif bounds[Ge]:
+        text += f" from {bounds[Ge].ge}"
+    if bounds[Lt]:
+        text += f" to below {bounds[Lt].lt}"
+    if bounds[Le]:
+        text += f", at most {bounds[Le].le}" if bounds[Gt] else f" to {bounds[Le].le}"
+    if any(getattr(constraint, "pattern", None) == NAME for constraint in constraints):
+        text += " of letters, digits, `.`, `_` and `-`"
+    least, most = (next((c for c in constraints if isinstance(c, kind)), None) for kind in (MinLen, MaxLen))
+    if least and most and least.min_length == most.max_length:
+        return text.replace("list of", f"list of {NUMBERS.get(least.min_length, least.min_length)}:", 1)
+    return text
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
+
+
+def _yaml(value: object) -> str:
+    """Return a plain value as a study.yaml would hold it, on one line."""
+    if value is None:
+        return "not given"
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, default=str)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.replace("``", "`").split())
+
+
+if __name__ == "__main__":
+    write_text(Path(sys.argv[1]), markdown())

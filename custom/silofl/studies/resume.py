@@ -1,0 +1,23 @@
+"""``silofl resume``: an interrupted run goes on after its last finished round."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from silofl.options import add_json, console_for
+from silofl.studies import simulate
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl resume``."""
+    parser.add_argument("run", type=Path, help="folder of the run")
+    add_json(parser, "results.json")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Go on with a run and return its exit code."""
+    code = simulate.resume(options.run, console_for(options))
+    if options.json:
+        simulate.print_json(options.run)
+    return code

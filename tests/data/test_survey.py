@@ -1,0 +1,88 @@
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from silofl.data.survey import SAMPLES, survey
+from silofl.errors import ConfigError, DataError
+
+LABELS = {"1": "blob"}
+
+
+@pytest.fixture
+def write_site(tmp_path):
+    """Write a site with four training pictures of a size and mode; changes go into its dataset.json."""
+
+    def write(name="north", size=(8, 6), mode="L", **changes):
+        folder = tmp_path / "data" / name
+        folder.mkdir(parents=True)
+        records = []
+        for number in range(4):
+            Image.new(mode, size).save(folder / f"{number}.png")
+            Image.new("L", size).save(folder / f"{number}_label.png")
+            records.append({"image": f"{number}.png", "label": f"{number}_label.png", "patient": f"p{number}"})
+        content = {"task": "segmentation", "labels": LABELS, "training": records, "test": records[:1]} | changes
+        (folder / "dataset.json").write_text(json.dumps(content))
+        return folder.parent
+
+    return write
+
+
+def test_sites_are_surveyed_by_their_dataset_json_and_their_first_images(write_site):
+    write_site("south")
+    found = survey(write_site("north", size=(12, 10)))
+    assert found.sites == ("north", "south")
+    assert (found.task, found.labels, found.split_unit) == ("segmentation", {1: "blob"}, "patient")
+    assert len(found.samples) == 2 * SAMPLES
+    # PIL gives width and height, an array rows and columns
+    assert [sample.image.spatial_shape for sample in found.samples] == [(10, 12)] * 3 + [(6, 8)] * 3
+    assert (found.kind, found.channels, found.is_integer) == ("pictures", 1, True)
+
+
+def test_a_sites_own_folder_is_enough(write_site):
+    assert survey(write_site("north") / "north").sites == ("north",)
+
+
+def test_pictures_of_which_some_are_in_colour_have_three_channels(write_site):
+    write_site("north")
+    assert survey(write_site("south", mode="RGBA")).channels == 3
+
+
+def test_windows_have_the_channels_that_are_stored(windows):
+    found = survey(windows)
+    assert (found.kind, found.channels, found.is_integer) == ("windows", 3, False)
+    assert (found.task, found.split_unit) == ("classification", "recordings")
+
+
+def test_windows_and_pictures_make_no_study(write_site):
+    windows = write_site("north") / "south"
+    windows.mkdir()
+    np.savez(windows / "w.npz", windows=np.zeros((1, 3, 40), np.float32))
+    record = {"image": "w.npz", "index": 0, "label": 1, "patient": "p"}
+    content = {"task": "classification", "labels": LABELS, "training": [record]}
+    (windows / "dataset.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match="site 'south' must have the task of site 'north', segmentation, not"):
+        survey(windows.parent)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labels": {"1": "spot"}}, "site 'south' must have the labels of site 'north', {1: 'blob'}, not {1: 'spot'}"),
+        ({"split_unit": "slices"}, "site 'south' must have the split_unit of site 'north', patient, not slices"),
+        ({"task": "detection"}, "site 'south': dataset.json must have the task segmentation or classification"),
+        ({"labels": ["blob"]}, "site 'south': dataset.json must have labels as"),
+        ({"training": []}, "site 'south': dataset.json must list at least one case in training"),
+        ({"trainin": []}, "must have known keys, not 'trainin'"),
+    ],
+)
+def test_a_site_that_does_not_go_with_the_others_is_named(write_site, changes, message):
+    write_site("north")
+    with pytest.raises(DataError, match=message):
+        survey(write_site("south", **changes))
+
+
+def test_a_folder_without_data_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="--data must hold a dataset.json, or a folder with one for each site"):
+        survey(tmp_path)

@@ -1,0 +1,274 @@
+"""The course of a study over a network of sites in this process."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from silofl.errors import AggregationError
+from silofl.federation.course import Answers, Course, settled_answers
+from silofl.methods.part import Message
+
+
+def assert_alike(left, right):
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
+
+def spoilt(wrong, spoil):
+    """Return a change of one site's updates."""
+    return lambda task, site, answer: spoil(answer) if (task, site) == ("train", wrong) else answer
+
+
+def saying(**meta):
+    return lambda answer: Message(answer.arrays, answer.meta | meta)
+
+
+def measuring(**metrics):
+    return lambda answer: Message(answer.arrays, answer.meta | {"metrics": answer.meta["metrics"] | metrics})
+
+
+def sending(spoil):
+    return lambda answer: Message(spoil(answer.arrays), answer.meta)
+
+
+# --- who is asked what
+
+
+def test_a_run_is_its_rounds_then_one_validation_and_one_test(play):
+    game = play(rounds=2)
+    tests = game.finish()
+    assert game.asked == ["train", "train", "validate", "test"]
+    assert tests.scores.keys() == {"east", "north", "west"} and tests.missing == {}
+    assert game.server.finished_rounds == 2
+
+
+def test_a_round_is_validated_with_the_task_of_the_next_one(play):
+    game = play(rounds=3)
+    assert game.round().validation == {}
+    game.round()
+    first, second = game.server.ledger
+    assert first.validation.keys() == {"east", "north", "west"} and second.validation == {}
+    assert game.answers["train"]["east"].meta["metrics"]["validation"] == first.validation["east"].as_dict()
+
+
+def test_a_run_is_saved_after_every_round_and_after_the_last_validation(play):
+    game, saved = play(rounds=2), []
+    server = game.server
+    Course(server, game.ask, lambda: saved.append((server.finished_rounds, bool(server.ledger[-1].validation)))).run()
+    assert saved == [(1, False), (2, False), (2, True)]
+
+
+def test_a_run_that_is_over_is_only_tested(play):
+    game = play(rounds=1)
+    first = game.finish()
+    game.asked.clear()
+    assert game.finish() == first
+    assert game.asked == ["test"]
+
+
+def test_a_run_that_is_ended_from_outside_keeps_its_last_whole_round(play):
+    game = play(rounds=3)
+    game.round()
+    before = game.models("east")
+    is_over = []
+
+    def ask(task, messages):
+        is_over.append(True)
+        return game.ask(task, messages)
+
+    assert Course(game.server, ask, is_aborted=lambda: bool(is_over)).run() is None
+    assert game.server.finished_rounds == 1
+    assert_alike(game.models("east"), before)
+
+
+def test_the_order_of_answers_does_not_matter(play):
+    games = [play(folder=folder) for folder in ("one", "two")]
+    ask = games[1].ask
+
+    def ask_backwards(task, messages):
+        answers = ask(task, messages)
+        return replace(answers, given=dict(reversed(answers.given.items())))
+
+    games[1].ask = ask_backwards
+    for game in games:
+        game.rounds(2)
+    assert_alike(games[0].models("east"), games[1].models("east"))
+    assert list(games[1].server.ledger[0].weights) == ["east", "north", "west"]
+
+
+def test_the_same_study_and_seed_give_the_same_weights_and_another_seed_others(play):
+    games = [play(folder=str(i), seed=seed, name="harmofl") for i, seed in enumerate((0, 0, 1))]
+    for game in games:
+        game.rounds(2)
+    first, again, other = (game.models("east") for game in games)
+    assert_alike(first, again)
+    assert not any(np.array_equal(first[name], other[name]) for name in first if name.endswith("conv.weight"))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedbn", "harmofl", "fedprox", "local"])
+def test_training_lowers_the_loss_of_every_algorithm(play, name):
+    game = play(name=name, rounds=6)
+    game.rounds(6)
+    losses = [np.mean([m["loss"] for m in record.metrics.values()]) for record in game.server.ledger]
+    assert losses[-1] < losses[0]
+
+
+# --- who is not there
+
+
+def test_a_late_site_is_written_down_and_comes_back_to_the_shared_model(play):
+    game = play()
+    record = game.round(absent=("north",))
+    assert record.late == record.missed == ["north"] and record.answered == ["east", "west"]
+    # 5 and 3 training images
+    assert record.weights["east"] == {"east": 5 / 8, "west": 3 / 8}
+    assert game.round().answered == ["east", "north", "west"]
+    assert_alike(game.sent["train"]["north"].arrays, game.sent["train"]["east"].arrays)
+
+
+def test_a_site_that_cannot_do_its_task_is_written_down_with_the_reason(play):
+    game = play()
+    record = game.round(change=spoilt("west", lambda answer: answer.failed("no GPU")))
+    assert record.failed == {"west": "no GPU"} and record.answered == ["east", "north"]
+    assert record.late == [] and record.refused == {}
+
+
+def test_bytes_count_both_ways_and_those_of_a_refused_answer_not(play):
+    game = play(sites=("east", "west"))
+    record = game.round(change=spoilt("west", saying(num_examples=0)))
+    model = sum(array.nbytes for array in game.models("east").values())
+    assert record.bytes_to == {"east": model, "west": model} and record.bytes_from == {"east": model}
+
+
+def test_too_few_answers_end_the_run_with_every_sites_reason(play):
+    game = play(federation={"min_sites": 2})
+    with pytest.raises(AggregationError) as caught:
+        game.round(absent=("north",), change=spoilt("west", lambda answer: answer.failed("no GPU")))
+    assert str(caught.value) == (
+        "round 1 must have answers of at least 2 sites, not 1: west: no GPU; north: no answer in time"
+    )
+    assert game.server.finished_rounds == 0
+
+
+def test_a_site_that_is_late_with_the_test_is_missing_in_it(play):
+    game = play(rounds=1)
+    game.round()
+    tests = game.finish(absent=("east",))
+    assert tests.missing == {"east": "no answer in time"} and tests.scores.keys() == {"north", "west"}
+    assert game.server.ledger[0].validation.keys() == {"north", "west"}
+
+
+def test_answers_are_settled_in_the_order_of_names_without_those_that_failed():
+    given = {"b": Message(meta={"round": 1}), "c": Message(meta={"error": "no GPU"}), "a": Message()}
+    assert settled_answers(given, ["e", "d"]) == Answers(
+        {"a": Message(), "b": Message(meta={"round": 1})}, {"c": "no GPU"}, ["d", "e"]
+    )
+    assert list(settled_answers(given, []).given) == ["a", "b"]
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (
+            sending(lambda a: a | {"extra": np.zeros(1)}),
+            "site 'west' must send only arrays that were asked for; 'extra' is none of them",
+        ),
+        (
+            sending(lambda a: {k: np.zeros(7) for k in a}),
+            r"site 'west' must send 'model/network\S+' with shape \(.*\), not \(7,\)",
+        ),
+        (
+            sending(lambda a: {k: np.full_like(v, np.nan) for k, v in a.items()}),
+            r"site 'west' must send finite numbers; 'model/network\S+' holds NaN or infinity",
+        ),
+        (saying(num_examples=0), "site 'west' must have at least 1 training example, not 0"),
+        (saying(num_examples=-3), "site 'west' must have at least 1 training example, not -3"),
+        (saying(num_examples=None), "site 'west' must have at least 1 training example, not None"),
+        (saying(num_examples="many"), "site 'west' must have at least 1 training example, not 'many'"),
+        (saying(num_examples=True), "site 'west' must have at least 1 training example, not True"),
+        (measuring(loss=float("nan")), "site 'west' must send its loss as a finite number, not nan"),
+        (measuring(loss=None), "site 'west' must send its loss as a finite number, not None"),
+        (measuring(drift=float("inf")), "site 'west' must send its drift as a finite number, not inf"),
+        (
+            measuring(validation={"value": float("nan"), "num_cases": 1, "num_excluded": 0}),
+            "site 'west' must send its validation as a finite number with counts",
+        ),
+    ],
+)
+def test_an_update_that_does_not_fit_is_refused_with_site_and_key_and_the_others_go_on(play, spoil, sentence):
+    game = play()
+    record = game.round(change=spoilt("west", spoil))
+    with pytest.raises(AggregationError, match=sentence):
+        raise AggregationError(record.refused["west"])
+    assert record.answered == ["east", "north"] and record.missed == ["west"]
+    assert game.warnings == [record.refused["west"]]
+
+
+def test_the_drift_must_come_where_it_is_measured_and_there_alone(play):
+    def without_drift(answer):
+        metrics = {name: value for name, value in answer.meta["metrics"].items() if name != "drift"}
+        return Message(answer.arrays, answer.meta | {"metrics": metrics})
+
+    measured, plain = play(name="harmofl"), play(folder="plain")
+    refused = measured.round(change=spoilt("west", without_drift)).refused
+    assert refused == {"west": "site 'west' must send its drift as a finite number, not None"}
+    assert measured.server.ledger[0].drift > 0
+    record = plain.round()
+    assert "drift" not in record.metrics["east"] and record.drift is None and record.refused == {}
+
+
+def test_a_refused_update_changes_nothing_and_its_site_is_asked_again(play):
+    spoiled, absent = play(), play(folder="absent")
+    spoiled.round(change=spoilt("west", saying(num_examples=0)))
+    absent.round(absent=("west",))
+    assert_alike(spoiled.models("east"), absent.models("east"))
+    assert spoiled.round().answered == ["east", "north", "west"]
+
+
+def test_a_test_that_is_no_score_is_missing_with_the_reason(play):
+    game = play(rounds=1)
+
+    def change(task, site, answer):
+        score = {"value": "good", "num_cases": 1, "num_excluded": 0}
+        return Message(meta={"metrics": {"test": score}}) if (task, site) == ("test", "east") else answer
+
+    tests = game.finish(change=change)
+    assert "site 'east' must send its test as a finite number" in tests.missing["east"]
+    assert tests.scores.keys() == {"north", "west"}
+
+
+# --- parts' own exchanges
+
+
+def test_a_parts_own_exchanges_come_before_and_after_a_round_and_at_the_end(play):
+    similar = play(name="adafed", rounds=2)
+    similar.finish()
+    assert similar.asked == ["train", "statistics", "train", "validate", "test"]
+    beside = play(folder="beside", name="fedsm", selector={"steps": 3}, rounds=2, model={"normalization": "instance"})
+    beside.finish()
+    rounds = ["train", "selector", "selector"] * 2
+    assert beside.asked == [*rounds, "validate", "assemble", "test_super_model"]
+
+
+def test_rounds_of_a_part_alone_come_in_place_of_training(play):
+    options = {"selector": {"labels": "best_model"}, "extra_rounds": 2, "model": {"normalization": "instance"}}
+    game = play(name="fedsm", rounds=1, **options)
+    game.finish()
+    assert game.asked == ["train", "validate", "assemble", "selector", "selector", "test_super_model"]
+    assert [record.round for record in game.server.ledger] == [1, 2, 3]
+
+
+def test_an_exchange_that_is_not_needed_keeps_no_round_from_running(play):
+    game = play(name="adafed", rounds=2)
+    game.round()
+    failed = lambda task, site, answer: answer.failed("no disk") if task == "statistics" else answer  # noqa: E731
+    record = game.round(change=failed)
+    assert record.answered == ["east", "north", "west"] and record.failed == {}
+    assert Counter("no disk" in note for note in record.notes) == {True: 3}
+    assert game.warnings == record.notes

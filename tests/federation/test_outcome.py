@@ -1,0 +1,63 @@
+from silofl.federation.outcome import finished_results, without_numbers
+
+SCORE = {"value": 0.5, "num_cases": 1, "num_excluded": 0}
+
+
+def failing(wrong, when, reason):
+    """Return a change by which a site cannot do one of its tasks."""
+    return lambda task, site, answer: answer.failed(reason) if (task, site) == (when, wrong) else answer
+
+
+def validating(task, site, answer):
+    """Let every model validate alike."""
+    if task == "validate" or (task == "train" and answer.meta["round"] > 1):
+        answer.meta["metrics"]["validation"] = SCORE
+    return answer
+
+
+def test_a_choice_among_rounds_that_fewer_sites_validated_is_said(play):
+    game = play(rounds=2)
+    game.rounds(2, change=validating)
+    tests = game.finish(absent=("west",), change=validating)
+    found = finished_results(game.server, tests)
+    assert found.model == "best validation, round 1, among the rounds that 3 sites validated"
+
+
+def test_a_site_that_missed_a_round_makes_the_run_incomplete(play):
+    game = play(rounds=2)
+    game.round(change=failing("north", "train", "no GPU"))
+    values = finished_results(game.server, game.finish())
+    assert values.status == "INCOMPLETE"
+    assert values.reasons == ("site north missed rounds [1] (no GPU); the study allows 0",)
+
+
+def test_a_study_may_allow_a_site_to_miss_a_round(play):
+    game = play(rounds=2, federation={"max_missed_rounds": 1})
+    game.round(absent=("north",))
+    assert finished_results(game.server, game.finish()).status == "COMPLETE"
+
+
+def test_a_site_without_a_test_makes_the_run_incomplete_and_its_value_empty(play):
+    game = play(rounds=1)
+    tests = game.finish(change=failing("west", "test", "an unexpected MemoryError"))
+    values = finished_results(game.server, tests)
+    assert values.status == "INCOMPLETE" and values.sites["west"] is None
+    assert values.reasons == ("site west did not test the model (an unexpected MemoryError)",)
+
+
+def test_a_test_that_is_none_makes_the_run_incomplete_with_what_it_lacks(play):
+    def change(task, site, answer):
+        if (task, site) == ("test", "east"):
+            del answer.meta["metrics"]["test"]["labels"]
+            answer.meta["metrics"]["test"]["lables"] = {}
+        return answer
+
+    game = play(rounds=1)
+    (reason,) = finished_results(game.server, game.finish(change=change)).reasons
+    assert reason.startswith("site east did not test the model (the test of site 'east': lables must be a known key")
+
+
+def test_a_run_without_numbers_says_what_is_known_of_its_study(make_study):
+    failed, unknown = without_numbers(make_study(seed=7), "FAILED", ["no disk"]), without_numbers("x", "UNFINISHED")
+    assert (failed.status, failed.reasons, failed.seed, failed.sites) == ("FAILED", ("no disk",), 7, {})
+    assert (unknown.study, unknown.seed, unknown.is_finished) == ("x", None, False)

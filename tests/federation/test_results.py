@@ -1,0 +1,88 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from silofl.errors import ConfigError
+from silofl.federation.results import Results, SiteResult, read_results, schema_page
+
+STUDY = {"study": "small", "algorithm": "fedavg", "preset": "recommended", "recipe": {"step": "plain"}, "seed": 0}
+STUDY |= {"rounds": 2, "metric": "dice", "labels": {"1": "organ"}, "normalization": "batch", "split_unit": "patient"}
+FAILED = STUDY | {"version": "0.1.0", "status": "FAILED", "reasons": ["no"], "sites": {}}
+FAILED |= dict.fromkeys(("best_round", "model", "mean", "spread", "pooled"))
+SCORE = {"value": 0.25, "num_cases": 1, "num_excluded": 0, "labels": {"1": 0.25}}
+COMPLETE = FAILED | {"status": "COMPLETE", "reasons": [], "sites": {"east": 0.5, "west": None}, "mean": 0.5}
+COMPLETE |= {"run": "small-1", "cases": {"east": 2}, "excluded_cases": {"east": 1}, "validation": {"east": SCORE}}
+COMPLETE |= {"by_label": {"east": {"organ": 0.5}}}
+CLASSES = {"also": {"east": {"accuracy": 0.5}}, "label_cases": {"east": {"organ": 2}}}
+SUPER = {"models": {"east": {"global": 0.5, "east": None}}, "choices": {"east": {"global": 2}}, "threshold": None}
+SUPER |= {"selector": {"outputs": ["east"], "cases": {"east": {"east": 2}}, "slices": {"east": {"east": 9}}}}
+SUPER |= {"threshold_without": {}, "by_threshold": [{"threshold": 0.5, "value": 0.25}]}
+EVERYONE = {"everyone": {"accuracy": 0.5, "balanced_accuracy": 0.5, "by_site": {}, "num_cases": 2}}
+
+
+def without(values, key):
+    return {name: value for name, value in values.items() if name != key}
+
+
+@pytest.mark.parametrize("values", [FAILED, COMPLETE, COMPLETE | CLASSES, COMPLETE | SUPER, COMPLETE | EVERYONE])
+def test_a_result_is_written_with_the_keys_it_was_read_with(values):
+    assert json.loads(json.dumps(Results.from_dict(values).as_dict())) == values
+
+
+def test_a_site_has_all_that_is_said_of_it_in_one_place():
+    found = Results.from_dict(COMPLETE | CLASSES | SUPER).by_site
+    models, labels = {"global": 0.5, "east": None}, {"organ": 0.5}
+    assert found["east"] == SiteResult(0.5, 2, 1, 0.25, labels, {"accuracy": 0.5}, models)
+    assert found["west"] == SiteResult(None, None, None, None, {}, {}, {})
+
+
+@pytest.mark.parametrize("key", [*COMPLETE])
+def test_a_finished_result_without_one_of_its_keys_is_refused(key):
+    with pytest.raises(ConfigError, match=f"results.json: {key} must be given; it is missing"):
+        Results.from_dict(without(COMPLETE, key))
+
+
+@pytest.mark.parametrize("key", [*CLASSES, *SUPER])
+def test_what_belongs_together_is_all_there_or_absent(key):
+    with pytest.raises(ConfigError, match=f"results.json: {key} must be given; it is missing"):
+        Results.from_dict(without(COMPLETE | CLASSES | SUPER, key))
+
+
+def test_a_finished_result_says_what_its_test_came_to():
+    with pytest.raises(ConfigError, match="run must be given with status COMPLETE; it is missing"):
+        Results.from_dict(FAILED | {"status": "COMPLETE"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"pooledd": 0.5}, r"results.json: pooledd must be a known key; it is not \(did you mean 'pooled'\?\)"),
+        (
+            {"validation": {"east": SCORE | {"valeu": 1}}},
+            r"validation.east.valeu must be .* \(did you mean 'value'\?\)",
+        ),
+        ({"sites": {"east": "0.5"}}, "results.json: sites.east must be a number, not '0.5'"),
+        ({"mean": True}, "results.json: mean must be a number, not True"),
+        ({"seed": None}, "results.json: seed must be a whole number, not None"),
+        ({"status": "COMPLET"}, r"not 'COMPLET' \(did you mean 'COMPLETE'\?\)"),
+    ],
+)
+def test_a_misspelt_key_or_a_value_of_another_type_is_refused_by_name(changes, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        Results.from_dict(COMPLETE | changes)
+
+
+def test_the_file_of_a_run_is_read_or_named(tmp_path):
+    assert read_results(tmp_path) is None
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(COMPLETE))
+    assert read_results(tmp_path).mean == 0.5
+    path.write_text(json.dumps(without(COMPLETE, "mean")))
+    with pytest.raises(ConfigError, match=f"{path}: mean must be given; it is missing"):
+        read_results(tmp_path)
+
+
+def test_the_page_with_the_schema_is_current():
+    page = Path(__file__).resolve().parents[2] / "docs" / "results.md"
+    assert page.read_text(encoding="utf-8") == schema_page()

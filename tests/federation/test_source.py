@@ -1,0 +1,62 @@
+"""The engine knows no paper: read from its source."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from silofl import methods
+from silofl.algorithms.recipe import Answer, algorithm_names, presets
+
+PACKAGE = Path(methods.__file__).parents[1]
+SOURCES = sorted((PACKAGE / "federation").glob("*.py"))
+# The mean by examples, which all algorithms share; and a word of plain English.
+OF_THE_ENGINE = {"fedavg", "local"}
+# The schema of results.json, whose key it is.
+OF_A_FILE = {("results", "super_model")}
+
+
+def answer_classes():
+    """Return every answer with constants that a file in algorithms/ defines."""
+    files = [importlib.import_module(f"silofl.algorithms.{name}") for name in algorithm_names()]
+    found = {value for file in files for value in vars(file).values() if isinstance(value, type)}
+    return {one for one in found if issubclass(one, Answer) and one is not Answer}
+
+
+def names_of_papers():
+    """Return the names of algorithms, of their constants' sections, and of the parts that send something for them."""
+    answers = answer_classes()
+    sections = {answer.section for answer in answers} | {answer.method for answer in answers if answer.method}
+    files = {path.stem for path in (PACKAGE / "methods").glob("*.py")} - {"__init__", "part", "parts", "work", "model"}
+    # An algorithm that is planned.
+    return sorted({*algorithm_names(), *sections, *files, "scaffold"} - OF_THE_ENGINE)
+
+
+def stem(name):
+    """Return what words of one family share: perturbation and perturbed, statistics and statistical."""
+    return re.sub("(ation|al|s)$", "", name)
+
+
+def test_the_names_are_those_of_all_algorithms_their_sections_and_parts():
+    wanted = {"harmofl", "fedsm", "adafed", "fedprox", "amplitude", "perturbation", "proximal", "softpull"}
+    assert wanted | {"selector", "statistics", "super_model"} <= set(names_of_papers())
+    assert all(answer.section for answer in answer_classes())
+    assert [presets(name) for name in algorithm_names()]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_the_engine_names_no_algorithm_no_section_and_no_part(path):
+    text = path.read_text(encoding="utf-8").lower()
+    lines = text.splitlines()
+    names = [name for name in names_of_papers() if (path.stem, name) not in OF_A_FILE]
+    assert [(name, n) for name in names for n, line in enumerate(lines, 1) if stem(name) in line] == []
+
+
+@pytest.mark.parametrize(("name", "most"), [("server", 230), ("site", 220)])
+def test_the_two_halves_of_the_engine_stay_short(name, most):
+    assert len((PACKAGE / "federation" / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= most
+
+
+def test_everything_in_the_folder_was_read():
+    assert {"server", "site", "course", "egress", "run_folder"} <= {path.stem for path in SOURCES}

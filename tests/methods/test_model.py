@@ -1,0 +1,302 @@
+import csv
+
+import numpy as np
+import pytest
+import torch
+
+from silofl.errors import ConfigError
+from silofl.files import load_tensors
+from silofl.methods.model import complete_state, mixed_models
+from silofl.methods.part import TRAIN, Exchange, Message
+from silofl.methods.parts import kinds, start_parts
+from silofl.models import build_model, build_plain_model
+from silofl.models.names import batchnorm_names, traveling_names
+
+INSTANCE = {"normalization": "instance"}
+NAME = "model/network.final_conv.weight"
+
+
+def assert_alike(left, right):
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
+
+def without(wrong, *names):
+    """Return a change by which a site, or every site where it is None, keeps arrays back."""
+
+    def change(task, site, answer):
+        if task != "train" or wrong not in (site, None):
+            return answer
+        return Message({name: array for name, array in answer.arrays.items() if name not in names}, answer.meta)
+
+    return change
+
+
+# --- mixing
+
+
+def test_the_mean_is_that_of_what_the_sites_trained_by_examples(play):
+    game = play(sites=("east", "west"))
+    start = game.models("east")
+    record = game.round()
+    diffs = {site: answer.arrays[NAME] for site, answer in game.answers["train"].items()}
+    # 5 and 3 training images
+    expected = start[NAME] + (5 * diffs["east"] + 3 * diffs["west"]) / 8
+    np.testing.assert_allclose(game.models("east")[NAME], expected, rtol=1e-5, atol=1e-7)
+    assert record.weights["west"] == {"east": 0.625, "west": 0.375}
+
+
+def test_one_site_alone_goes_on_with_its_own_model(play):
+    game = play(sites=("east",))
+    start = game.models("east")
+    game.round()
+    for name, value in game.models("east").items():
+        expected = start[name] + game.answers["train"]["east"].arrays[name]
+        np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_a_name_that_a_site_withholds_is_mixed_over_the_others_and_written_down(play):
+    game = play(sites=("east", "west"))
+    start = game.models("east")
+    name, other = list(start)[:2]
+    record = game.round(change=without("west", name))
+    assert record.withheld == {"west": [name]} and record.answered == ["east", "west"]
+    east, west = (game.answers["train"][site].arrays for site in ("east", "west"))
+    np.testing.assert_array_equal(game.models("west")[name], start[name] + east[name])
+    mixed = start[other] + (5 * east[other] + 3 * west[other]) / 8
+    np.testing.assert_allclose(game.models("west")[other], mixed, rtol=1e-5, atol=1e-7)
+
+
+def test_a_name_that_nobody_sends_stays_as_it_was(play):
+    game = play(sites=("east", "west"))
+    start = game.models("east")
+    game.round(change=without(None, NAME))
+    np.testing.assert_array_equal(game.models("east")[NAME], start[NAME])
+
+
+def test_each_array_is_mixed_over_the_sites_that_sent_it():
+    started = {site: {"w": np.zeros(1), "b": np.full(1, 8.0)} for site in "abc"}
+    trained = {"a": {"w": np.array([1.0]), "b": np.array([2.0])}, "b": {"w": np.array([5.0])}, "c": {}}
+    weights = np.array([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.0, 0.0, 1.0]])
+    mixed = mixed_models(started, trained, weights)
+    # w by a and b: (0.5 * 1 + 0.25 * 5) / 0.75, (0.25 * 1 + 0.5 * 5) / 0.75; c listens to neither and keeps its own
+    np.testing.assert_allclose([mixed[site]["w"][0] for site in "abc"], [1.75 / 0.75, 2.75 / 0.75, 0])
+    # b by a alone
+    np.testing.assert_allclose([mixed[site]["b"][0] for site in "abc"], [2, 2, 8])
+
+
+def test_half_a_server_step_goes_half_the_way_on_parameters_only(play):
+    whole, half = play(folder="one"), play(folder="two", server_lr=0.5)
+    start = whole.models("east")
+    whole.round()
+    half.round()
+    for name, full in whole.models("east").items():
+        expected = full if "running" in name else start[name] + 0.5 * (full - start[name])
+        np.testing.assert_allclose(half.models("east")[name], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_all_share_one_model_until_sites_have_their_own(play):
+    shared, own = play(), play(folder="own", name="softpull")
+    shared.round()
+    own.round()
+    assert shared.server.parts["model"].own == {} and shared.server.parts["model"].models().keys() == {""}
+    assert own.server.parts["model"].models().keys() == {"east", "north", "west"}
+
+
+# --- what stays at home
+
+
+def test_what_stays_home_is_not_sent_and_local_training_sends_nothing(play):
+    home, local = play(name="fedbn"), play(folder="local", name="local")
+    home.round()
+    sent = home.answers["train"]["east"].arrays
+    assert sent and not [name for name in sent if ".adn.N." in name]
+    record = local.round()
+    assert local.answers["train"]["east"].arrays == {} and record.metrics["east"]["loss"] > 0
+    assert local.upcoming("train")["east"].arrays == {}
+
+
+def test_a_site_goes_on_from_what_it_kept_and_what_it_received(play):
+    game = play(name="fedbn")
+    game.rounds(2)
+    home, received = game.kept("east", 1)["models"]["home"], game.sent["train"]["east"].of("model")
+    # A step of training away from both: BatchNorm's counter has gone on, and nothing of the shared model is kept.
+    counter = next(name for name in home if name.endswith("num_batches_tracked"))
+    after = game.kept("east", 2)["models"]["home"]
+    assert after[counter] == 2 * home[counter] > 0
+    assert not {f"model/{name}" for name in received} & home.keys()
+
+
+def test_the_head_stays_home_in_fedper(play):
+    game = play(name="fedper")
+    game.round()
+    assert NAME not in game.answers["train"]["east"].arrays and NAME in game.kept("east", 1)["models"]["home"]
+
+
+# --- own models
+
+
+def test_lambda_of_one_over_k_is_the_uniform_mean(play):
+    pulled = play(name="softpull", softpull={"self_weight": 1 / 3}, model=INSTANCE)
+    shared = play(folder="other", name="fedavg", weights="uniform", model=INSTANCE)
+    for game in (pulled, shared):
+        game.rounds(2)
+    for site in pulled.sites:
+        for name, array in pulled.models(site).items():
+            np.testing.assert_allclose(array, shared.models(site)[name], rtol=1e-6)
+
+
+def test_lambda_of_one_is_local_training_exactly(play):
+    pulled = play(name="softpull", softpull={"self_weight": 1.0}, rounds=3)
+    alone = play(folder="other", name="local", rounds=3)
+    for game in (pulled, alone):
+        game.rounds(3)
+    for site in pulled.sites:
+        left, right = (game.kept(site, 3)["models"]["home"] for game in (pulled, alone))
+        assert left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_lambda_is_at_least_one_over_the_sites_that_answered(play):
+    game = play(name="softpull", softpull={"self_weight": 0.4})
+    assert game.round(absent=("north",)).weights["east"] == {"east": 0.5, "west": 0.5}
+
+
+def test_lambda_below_one_over_k_is_refused(play):
+    with pytest.raises(ConfigError, match=r"softpull.self_weight must be at least 1/3 for 3 sites, not 0.2"):
+        play(name="softpull", softpull={"self_weight": 0.2})
+
+
+def test_an_absent_site_keeps_its_own_model(play):
+    game = play(name="softpull")
+    game.round()
+    before = game.models("north")
+    record = game.round(absent=("north",))
+    assert_alike(game.models("north"), before)
+    # 0.7 of the own model, 0.3 of the only other site that answered
+    assert record.weights["east"] == pytest.approx({"east": 0.7, "west": 0.3})
+    assert_alike(game.upcoming("train")["north"].arrays, before)
+
+
+def test_a_model_that_nobody_else_listens_to_does_not_travel_back(play):
+    game = play(name="softpull", softpull={"self_weight": 1.0})
+    game.round()
+    assert game.sent["train"]["east"].arrays
+    task = game.upcoming("train")["east"]
+    assert task.arrays == {} and task.about("model") == {"holds": 1}
+    assert game.round().answered == ["east", "north", "west"]
+
+
+def test_a_site_that_lost_its_own_model_says_so_and_gets_it_back_the_round_after(play):
+    game = play(name="softpull", softpull={"self_weight": 1.0})
+    game.round()
+    for path in (game.folder("east") / "rounds").iterdir():
+        path.unlink()
+    record = game.round()
+    assert "must hold its own model of round 1" in record.failed["east"]
+    assert_alike(game.upcoming("train")["east"].arrays, game.models("east"))
+    assert game.round().answered == ["east", "north", "west"]
+
+
+def test_a_site_that_comes_late_gets_the_mean_of_the_others_models(play):
+    game = play(name="softpull", sites=("east", "west"))
+    game.round()
+    east, west = game.models("east"), game.models("west")
+    game.server.join("north")
+    np.testing.assert_allclose(game.models("north")[NAME], (east[NAME] + west[NAME]) / 2, rtol=1e-6)
+    assert list(game.server.parts["model"].own) == ["east", "north", "west"]
+    assert_alike(game.models("east"), east)
+
+
+def test_fine_tuning_goes_on_alone_from_the_shared_model(play):
+    game = play(name="finetuning", rounds=1, extra_rounds=2)
+    game.round()
+    assert_alike(game.models("east"), game.models("west"))
+    record = game.round()
+    assert record.weights["east"] == {"east": 1.0, "north": 0.0, "west": 0.0}
+    assert not np.array_equal(game.models("east")[NAME], game.models("west")[NAME])
+    # The shared model of round 1 had to travel; a site's own one stays where it is.
+    assert game.sent["train"]["east"].arrays and game.upcoming("train")["east"].arrays == {}
+
+
+# --- from a pretrained model
+
+
+def test_everybody_starts_from_a_pretrained_model_and_what_stays_home_of_it_travels_once(play, make_study):
+    study = make_study(rounds=3, name="fedbn", start_from_pretrained=True, seed=1)
+    state = build_plain_model(make_study(), 7).state_dict()
+    pretrained = {name: value.numpy() + 0.25 for name, value in state.items() if value.is_floating_point()}
+    game = play(study=study, pretrained=pretrained)
+    assert_alike(game.upcoming("train")["east"].of("model"), pretrained)
+    game.round(absent=("north",))
+    tasks, home = game.upcoming("train"), batchnorm_names(build_plain_model(study, 0))
+    assert not home & tasks["east"].of("model").keys()
+    # A site that has not trained yet still needs it.
+    assert tasks["north"].of("model").keys() == pretrained.keys()
+
+
+# --- the test
+
+
+def test_the_test_leaves_a_complete_model_scores_and_pictures_at_the_site(play):
+    game = play(name="harmofl", rounds=2)
+    tests = game.finish()
+    model = build_model(game.study, (1, 32, 32), seed=5)
+    weights = load_tensors(game.folder("east") / "supermodel" / "weights" / "east.pt")
+    model.load_state_dict(weights, strict=True)
+    assert model.input_norm.is_fixed
+    rows = list(csv.DictReader((game.folder("east") / "scores.csv").open()))
+    assert tests.scores["east"].num_cases == len(rows) == 2
+    mean = sum(float(row["value"]) for row in rows) / 2
+    np.testing.assert_allclose(tests.scores["east"].value, mean)
+    pictures = np.load(game.folder("east") / "pictures.npz")
+    assert pictures["images"].shape == pictures["normalized"].shape == (3, 1, 32, 32)
+    assert not np.allclose(pictures["images"], pictures["normalized"])
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "models"),
+    [("fedavg", "only", {"global"}), ("softpull", "mean", {"east", "north", "west"}), ("fedbn", None, None)],
+)
+def test_the_super_model_holds_one_model_or_all_and_none_where_part_of_each_stays_home(play, name, rule, models):
+    game = play(name=name, rounds=1)
+    game.finish()
+    contents = game.server.parts["model"].contents(game.server)
+    if rule is None:
+        assert contents is None
+    else:
+        assert contents.rule == rule and contents.models.keys() == models
+        assert contents.facts["reported_round"] == 1
+
+
+def test_a_state_dict_is_whole_with_what_travels_of_it(make_study):
+    study = make_study()
+    travels = traveling_names(build_plain_model(study, 0), study.recipe)
+    state = build_plain_model(study, 5).state_dict()
+    found = complete_state(study, (1, 32, 32), {name: state[name].numpy() for name in travels})
+    assert found.keys() == state.keys() and all(torch.equal(found[name], state[name]) for name in travels)
+
+
+# --- the parts themselves
+
+
+def test_there_is_a_part_for_each_model_that_a_site_trains(make_study):
+    both = start_parts(make_study(name="fedsm", model=INSTANCE), ["a", "b"], None)
+    assert list(both)[:2] == ["global", "personal"]
+    assert_alike(both["global"].common, both["personal"].common)
+    assert list(start_parts(make_study(), ["a"], None)) == ["model"]
+
+
+def test_kinds_tell_batchnorm_from_weights_for_each_role(make_study):
+    found = {(kind.role, kind.name): kind for kind in kinds(make_study())}
+    assert found.keys() == {("model", "weights"), ("model", "batchnorm")}
+    assert found["model", "batchnorm"].names == batchnorm_names(build_plain_model(make_study(), 0))
+    assert not any(kind.is_of_images for kind in found.values())
+
+
+def test_a_site_may_keep_back_any_array_of_its_update_and_none_is_expected_of_an_evaluation(play):
+    server = play().server
+    expected = server.expected("east", Exchange(TRAIN, 1))
+    assert expected.keys() == server.task("east", Exchange(TRAIN, 1)).arrays.keys()
+    assert not any(one.is_required for one in expected.values())
+    assert server.expected("east", Exchange("validate", 1)) == {}

@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+
+from silofl.errors import AggregationError
+from silofl.methods.part import Exchange, Expected, Kind, Message, Part, Replies, SitePart, check_arrays
+
+
+def test_a_message_knows_its_arrays_by_their_role():
+    message = Message({"model/network.a": np.zeros(3, np.float32), "selector/average/b": np.ones(2)}, {"round": 2})
+    assert message.num_bytes == 3 * 4 + 2 * 8
+    assert list(message.of("model")) == ["network.a"] and list(message.of("selector")) == ["average/b"]
+    assert message.of("average") == {}
+
+
+def test_two_messages_become_one_and_neither_changes():
+    left, right = Message({"a/x": np.zeros(1)}, {"round": 1}), Message({"b/x": np.ones(1)}, {"a": {"is_wanted": True}})
+    both = left | right
+    assert list(both.arrays) == ["a/x", "b/x"] and both.meta == {"round": 1, "a": {"is_wanted": True}}
+    assert left.meta == {"round": 1} and list(right.arrays) == ["b/x"]
+    assert both.about("a") == {"is_wanted": True} and both.about("b") == {}
+
+
+def test_an_answer_that_failed_holds_no_arrays_and_the_round_of_its_task():
+    failed = Message({"a/x": np.zeros(1)}, {"round": 3, "run": "r"}).failed("no GPU")
+    assert failed == Message(meta={"round": 3, "error": "no GPU"})
+
+
+def test_a_kind_holds_the_names_of_its_role_or_some_of_them():
+    whole, some = Kind("selector", "", "selector"), Kind("weights", "", "model", names=frozenset({"a"}))
+    assert whole.holds("selector", "anything") and not whole.holds("model", "anything")
+    assert some.holds("model", "a") and not some.holds("model", "b") and not some.holds("global", "a")
+
+
+def test_what_is_expected_like_some_arrays_has_their_shapes_and_may_be_withheld():
+    expected = Expected.like({"model/a": np.zeros((2, 3), np.float32)})
+    assert expected == {"model/a": Expected((2, 3), num_bytes=24)}
+    check_arrays("north", Message(), expected)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"a": 1.0, "c": 1.0}, "site 'north' must send only arrays that were asked for; 'c' is none of them"),
+        ({}, "site 'north' must send 'a'; it is missing from its answer"),
+        ({"a": np.zeros(2)}, "site 'north' must send 'a' with shape () as others do, not (2,)"),
+        ({"a": np.inf}, "site 'north' must send finite numbers; 'a' holds NaN or infinity"),
+        ({"a": -0.5}, "site 'north' must send 'a' with values of at least 0"),
+        ({"a": 1.0, "b": np.array([1.0, np.nan])}, "site 'north' must send finite numbers; 'b' holds NaN or infinity"),
+    ],
+)
+def test_arrays_that_are_not_as_expected_are_refused_by_name(arrays, sentence):
+    expected = {"a": Expected((), is_required=True, minimum=0, origin=" as others do"), "b": Expected(None)}
+    with pytest.raises(AggregationError) as caught:
+        check_arrays("north", Message({name: np.asarray(array) for name, array in arrays.items()}), expected)
+    assert str(caught.value) == sentence
+
+
+def test_a_shape_that_is_not_known_yet_may_be_any():
+    check_arrays("north", Message({"a": np.zeros((4, 5))}), {"a": Expected(None, is_required=True)})
+    with pytest.raises(AggregationError, match=r"shape \(4,\), not \(5,\)"):
+        check_arrays("north", Message({"a": np.zeros(5)}), {"a": Expected((4,))})
+
+
+def test_a_part_that_needs_nothing_leaves_every_step_as_it_is():
+    part, exchange, mixed = Part(), Exchange("train", 1), {"a": np.ones(1)}
+    assert part.asks("before", 1, None) == () and part.to_send("north", exchange, None) == Message()
+    assert part.expected("north", exchange, None) == {} and part.weights("model", 1, ["north"], None) is None
+    assert part.checked("north", exchange, Message(), None) is part
+    assert part.merged(exchange, Replies({}), None, None) is part and part.joined("south") is part
+    assert part.server_step("model", {}, mixed, Replies({})) == (mixed, part)
+    assert part.restored(part.state()) is part and part.contents(None) is None and part.models() == {}
+
+
+def test_a_site_half_that_needs_nothing_sends_and_keeps_nothing():
+    half = SitePart(work=None)
+    assert half.step("model", len) is len and half.learners() == {} and half.kept() == {}
+    assert half.finish({}) == Message() and half.judged({}, None) is None
+    with pytest.raises(NotImplementedError, match="dance"):
+        half.answer("dance")
+
+
+def test_replies_know_their_sites_and_their_examples():
+    replies = Replies({"a": Message(meta={"num_examples": 5}), "b": Message(meta={"num_examples": 3})}, {"c": "no"})
+    assert replies.sites == ["a", "b"] and replies.examples == {"a": 5, "b": 3}

@@ -1,0 +1,227 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from silofl.errors import AggregationError
+from silofl.inference.directory import read
+from silofl.methods.model import complete_state
+from silofl.methods.part import Message
+from silofl.methods.parts import kinds, start_parts
+from silofl.models.roles import of_role, role_of
+
+INSTANCE = {"normalization": "instance"}
+SITES = ("east", "north", "west")
+
+
+@pytest.fixture
+def fedsm(play):
+    """Begin a run that ends with a super model."""
+
+    def start(sites=SITES, folder="state", **options):
+        return play(sites, folder=folder, **{"name": "fedsm", "model": INSTANCE, "rounds": 1, **options})
+
+    return start
+
+
+def counting(**by_site):
+    """Return a change of what sites say their validation cases come to by threshold."""
+
+    def change(task, site, answer):
+        if task != "assemble" or site not in by_site:
+            return answer
+        return Message(meta={"super_model": {"by_threshold": by_site[site]}})
+
+    return change
+
+
+def test_the_threshold_comes_from_all_sites_counts_and_the_answers_are_those_of_the_stored_super_model(fedsm):
+    game = fedsm(rounds=3)
+    tests = game.finish().scores
+    part = game.server.parts["super_model"]
+    assert part.threshold in part.thresholds and tests.keys() == set(SITES)
+    for site, test in tests.items():
+        assert sum(test.choices.values()) == 2
+        assert set(test.models) == {"global", *SITES, "ensemble", "super"}
+        kept = read(game.folder(site) / "supermodel")
+        assert kept.threshold == part.threshold
+        assert kept.models.keys() == {"global", *SITES}
+        row = dict(zip(part.thresholds, test.by_threshold, strict=True))[part.threshold]
+        assert row[0] / row[1] == pytest.approx(test.value)
+
+
+def test_all_models_travel_once_and_are_those_of_the_reported_round(fedsm):
+    game = fedsm(rounds=2)
+    game.finish()
+    assert game.server.parts["super_model"].holders == set(SITES)
+    assert game.sent["test_super_model"]["east"].arrays == {}
+    sent = game.sent["assemble"]["east"].of("super_model")
+    assert {role_of(name) for name in sent} == {"global", "selector", *SITES}
+    parts = game.server.reported_parts()
+    for site in SITES:
+        for name, array in parts["personal"].of(site).items():
+            np.testing.assert_array_equal(sent[f"{site}/{name}"], array)
+    assert game.sent["assemble"]["east"].meta["round"] == game.server.reported_round
+
+
+@pytest.mark.parametrize("sites", [("east",), ("east", "west")])
+def test_one_site_and_two_sites_work(fedsm, sites):
+    game = fedsm(sites=sites)
+    assert set(game.finish().scores) == set(sites)
+    assert set(game.server.parts["super_model"].contents(game.server).models) == {"global", *sites}
+
+
+def test_the_server_writes_the_super_model_that_its_sites_hold(fedsm):
+    game = fedsm()
+    game.finish()
+    ours, theirs = game.server.parts["super_model"].contents(game.server), read(game.folder("east") / "supermodel")
+    assert (ours.rule, ours.outputs, ours.threshold) == (theirs.rule, theirs.outputs, theirs.threshold)
+    assert ours.rule == "selector" and ours.facts["run"] == "run"
+    for name, state in ours.models.items():
+        assert all(bool((value == theirs.models[name][key]).all()) for key, value in state.items())
+    personal = game.server.reported_parts()["personal"].of("west")
+    state = complete_state(game.study, (1, 32, 32), personal)
+    assert all(bool((value == state[key]).all()) for key, value in ours.models["west"].items())
+
+
+def test_a_site_that_lacks_the_models_gets_them_with_the_test(fedsm):
+    game = fedsm()
+    tests = game.finish(change=lambda task, site, a: a.failed("no disk") if (task, site) == ("assemble", "west") else a)
+    assert game.server.parts["super_model"].holders == {"east", "north"}
+    assert game.sent["test_super_model"]["east"].arrays == {}
+    sent = game.sent["test_super_model"]["west"].of("super_model")
+    assert {role_of(name) for name in sent} == {"global", "selector", *SITES}
+    assert tests.scores["west"].models.keys() == {"global", *SITES, "ensemble", "super"}
+
+
+def test_after_a_stop_the_models_are_sent_once_more(fedsm):
+    game = fedsm()
+    game.finish()
+    part = game.server.parts["super_model"]
+    assert part.state() == {}
+    again = start_parts(game.study, SITES, None)["super_model"].restored(part.state())
+    assert again.holders == frozenset() and again.threshold is None
+
+
+# --- the threshold
+
+
+def test_a_site_whose_counts_do_not_fit_has_no_say_in_the_threshold_and_the_others_have(fedsm):
+    game = fedsm()
+    thresholds = game.server.parts["super_model"].thresholds
+    best_at_half = [[0.9 if threshold <= 0.5 else 0.1, 1] for threshold in thresholds]
+    game.finish(change=counting(east=best_at_half, north=[[1.0, 2]], west="nothing"))
+    part = game.server.parts["super_model"]
+    assert part.threshold == 0.5 and set(part.refused) == {"north", "west"}
+    assert part.holders == set(SITES)
+    sentence = "site 'west' must send a sum and a count for each threshold; it has no say in it"
+    assert part.refused["west"] == sentence and sentence in game.warnings
+
+
+def test_a_threshold_that_the_study_sets_is_not_tuned(fedsm):
+    game = fedsm(super_model={"threshold": 0.25})
+    game.finish()
+    assert game.server.parts["super_model"].threshold == 0.25
+    assert read(game.folder("west") / "supermodel").threshold == 0.25
+
+
+def test_without_any_counts_only_the_global_model_answers(fedsm):
+    game = fedsm()
+    game.finish(change=counting(**dict.fromkeys(SITES, [])))
+    # The largest threshold, which no probability is above.
+    assert game.server.parts["super_model"].threshold == 1.0
+
+
+def test_a_selector_that_learns_the_best_model_needs_no_threshold(fedsm):
+    game = fedsm(selector={"labels": "best_model"}, extra_rounds=2)
+    tests = game.finish().scores
+    part = game.server.parts["super_model"]
+    assert game.server.parts["selector"].outputs == ("global", *SITES)
+    assert part.thresholds == () and part.contents(game.server).threshold is None
+    assert all(test.by_threshold == () for test in tests.values())
+    # All models before its rounds; the selector, which learnt in them, with the test.
+    assert {role_of(name) for name in game.sent["assemble"]["east"].of("super_model")} == {"global", *SITES}
+    assert {role_of(name) for name in game.sent["test_super_model"]["east"].of("super_model")} == {"selector"}
+
+
+def test_models_that_come_with_the_test_are_not_measured_on_validation_data(fedsm):
+    game, held = (fedsm(folder=folder, super_model={"threshold": 0.5}) for folder in ("state", "held"))
+    west, ask = game.sites["west"], game.ask
+
+    def ask_without_truths(task, messages):
+        if task == "assemble":
+            west.data = replace(west.data, validation=replace(west.data.validation, targets=None))
+        return ask(task, messages)
+
+    game.ask = ask_without_truths
+    tests = game.finish()
+    assert "error" in game.answers["assemble"]["west"].meta
+    assert game.server.parts["super_model"].holders == {"east", "north"}
+    assert tests.scores == held.finish().scores
+
+
+# --- the test
+
+
+def test_a_test_without_a_count_for_each_threshold_is_refused(make_study):
+    part = start_parts(make_study(name="fedsm", model=INSTANCE), SITES, None)["super_model"]
+    score = {"value": 0.5, "num_cases": 1, "num_excluded": 0, "models": {}, "choices": {}}
+    score |= {"selector": {"cases": {}, "slices": {}}, "by_threshold": [[0.0, 0]] * 11}
+    assert part.check_test("east", part.test_score.from_dict(score, "x")) is None
+    assert part.check_test("east", None) is None
+    with pytest.raises(AggregationError, match="'east' must send by_threshold with its test for 11 thresholds, not 2"):
+        part.check_test("east", part.test_score.from_dict(score | {"by_threshold": [[0.0, 0]] * 2}, "x"))
+
+
+def test_a_site_whose_test_lacks_a_part_is_missing_with_the_reason(fedsm):
+    def change(task, site, answer):
+        if (task, site) == ("test_super_model", "east"):
+            del answer.meta["metrics"]["test"]["choices"]
+        return answer
+
+    tests = fedsm().finish(change=change)
+    assert tests.scores.keys() == {"north", "west"}
+    assert tests.missing["east"] == "the test of site 'east': choices must be given; it is missing"
+
+
+def test_the_result_says_what_each_model_is_worth_and_whom_the_selector_chose(fedsm):
+    game = fedsm()
+    tests = game.finish().scores
+    part = game.server.parts["super_model"]
+    found = part.results(game.server, tests)["super_model"]
+    assert found.threshold == part.threshold and found.threshold_without == {}
+    assert found.models["east"] == tests["east"].models and found.choices["east"] == tests["east"].choices
+    assert found.selector.outputs == SITES
+    assert {sum(found.selector.cases[site].values()) for site in SITES} == {2}
+    assert [row.threshold for row in found.by_threshold] == list(part.thresholds)
+    first = np.mean([test.by_threshold[0][0] / test.by_threshold[0][1] for test in tests.values()])
+    assert found.by_threshold[0].value == pytest.approx(first)
+
+
+def test_a_site_keeps_scores_pictures_and_the_selectors_features(fedsm):
+    game = fedsm()
+    game.finish()
+    folder = game.folder("west")
+    assert (folder / "scores.csv").is_file() and (folder / "pictures.npz").is_file()
+    features = np.load(folder / "selector.npz")
+    # 2 images to validate and 2 to test
+    assert features["scores"].shape == (4, 3) and len(features["features"]) == 4
+    assert features["outputs"].tolist() == list(SITES)
+    np.testing.assert_allclose(features["scores"].sum(axis=1), 1, rtol=1e-6)
+
+
+def test_every_model_and_their_ensemble_are_measured_on_every_case(fedsm):
+    game = fedsm(super_model={"answer": "ensemble"})
+    test = game.finish().scores["west"]
+    assert test.models.keys() == {"global", *SITES, "ensemble", "super"}
+    assert test.value == test.models["ensemble"] == test.models["super"]
+
+
+def test_only_numbers_leave_a_site_for_it(fedsm, make_study):
+    game = fedsm()
+    game.finish()
+    for task in ("assemble", "test_super_model"):
+        assert all(answer.arrays == {} for answer in game.answers[task].values())
+        assert "test0" not in str(game.answers[task]["east"].meta)
+    assert not [kind for kind in kinds(make_study(name="fedsm", model=INSTANCE)) if kind.role == "super_model"]
+    assert of_role("super_model", game.sent["assemble"]["west"].arrays)

@@ -1,0 +1,240 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from silofl.algorithms.recipe import Recipe
+from silofl.algorithms.steps import plain_step
+from silofl.errors import AggregationError
+from silofl.models import build_model, build_plain_model
+from silofl.models.names import (
+    batchnorm_names,
+    buffer_names,
+    head_names,
+    home_names,
+    input_norm_names,
+    read_arrays,
+    traveling_names,
+    write_arrays,
+)
+
+SHAPE = (1, 32, 32)
+AMPLITUDE = "input_norm.running_amplitude"
+BATCHNORM_KEYS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+
+
+class Named(nn.Module):
+    """BatchNorm under names of every kind, and layers whose names only look like it."""
+
+    def __init__(self):
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(3)
+        self.bn10 = nn.Conv2d(3, 3, 1)
+        self.harmless = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3))
+        self.bn_instance = nn.InstanceNorm2d(3, affine=True, track_running_stats=True)
+        self.batchnorm_scale = nn.GroupNorm(1, 3)
+        self.bn = nn.Parameter(torch.tensor(2.0))
+        self.register_buffer("bn1_count", torch.tensor(1.0))
+        self.synced = nn.SyncBatchNorm(3)
+
+
+def names_of(*modules):
+    return {f"{module}.{key}" for module in modules for key in BATCHNORM_KEYS}
+
+
+def test_batchnorm_is_found_by_its_type_under_any_name():
+    assert batchnorm_names(Named()) == names_of("bn1", "harmless.0", "synced")
+
+
+def test_a_name_that_begins_like_a_batchnorms_is_another():
+    model = nn.Module()
+    model.bn1, model.bn10, model.bn11 = nn.Conv2d(1, 1, 1), nn.BatchNorm2d(3), nn.Linear(1, 1)
+    assert batchnorm_names(model) == names_of("bn10")
+
+
+def test_a_batchnorm_that_two_places_share_is_found_in_both():
+    model = nn.Module()
+    model.here = nn.BatchNorm2d(3)
+    model.there = model.here
+    assert batchnorm_names(model) == names_of("here", "there")
+
+
+def test_a_batchnorm_without_parameters_and_statistics_has_no_names():
+    assert batchnorm_names(nn.Sequential(nn.BatchNorm2d(3, affine=False, track_running_stats=False))) == set()
+    assert batchnorm_names(nn.Sequential(nn.Conv2d(1, 1, 1))) == set()
+
+
+@pytest.mark.parametrize(("network", "layers"), [("unet", 18), ("densenet121", 121)])
+def test_the_networks_batchnorm_is_found_whole(make_study, network, layers):
+    model = build_plain_model(make_study(network), 0)
+    found = batchnorm_names(model)
+    assert len(found) == len(BATCHNORM_KEYS) * layers
+    # BatchNorm alone has statistics here, and every one-dimensional array beside the biases of convolutions
+    assert found >= {name for name in model.state_dict() if "running_" in name}
+    by_type = {type(model.get_submodule(name.rpartition(".")[0])) for name in model.state_dict().keys() - found}
+    assert nn.BatchNorm2d not in by_type
+
+
+@pytest.mark.parametrize("name", ["instance", "group", "batch_stateless"])
+def test_other_normalisation_is_not_batchnorm(make_study, name):
+    assert batchnorm_names(build_plain_model(make_study("unet", name), 0)) == set()
+
+
+# --- what travels
+
+
+def traveling(model, stays_home):
+    return traveling_names(model, Recipe(stays_home=stays_home))
+
+
+@pytest.fixture
+def harmofl(make_study):
+    """Return a U-Net behind amplitude normalisation."""
+    return build_model(make_study(algorithm={"name": "harmofl", "preset": "paper"}), SHAPE, 0)
+
+
+def test_all_but_integers_and_the_amplitude_travels_where_nothing_stays_home(harmofl):
+    kept = set(harmofl.state_dict()) - set(traveling(harmofl, "nothing"))
+    assert kept == input_norm_names(harmofl) | {n for n in harmofl.state_dict() if n.endswith("num_batches_tracked")}
+
+
+def test_all_of_batchnorm_stays_where_it_stays_home(harmofl):
+    without = traveling(harmofl, "batchnorm")
+    assert set(without) == set(traveling(harmofl, "nothing")) - batchnorm_names(harmofl)
+    assert {type(harmofl.get_submodule(name.rpartition(".")[0])) for name in without} == {nn.Conv2d, nn.ConvTranspose2d}
+
+
+def test_nothing_travels_where_everything_stays_home(harmofl):
+    assert traveling(harmofl, "everything") == []
+
+
+@pytest.mark.parametrize("stays_home", ["nothing", "batchnorm", "everything"])
+@pytest.mark.parametrize("network", ["unet", "densenet121"])
+def test_integers_and_the_amplitude_never_travel(make_study, network, stays_home):
+    model = build_model(make_study(network, algorithm={"name": "harmofl"}), SHAPE, 0)
+    names = traveling(model, stays_home)
+    assert not set(names) & input_norm_names(model)
+    assert all(array.dtype == np.float32 for array in read_arrays(model.state_dict(), names).values())
+
+
+def test_names_travel_in_the_models_order(harmofl):
+    names = traveling(harmofl, "batchnorm")
+    assert names == [name for name in harmofl.state_dict() if name in set(names)]
+
+
+def test_the_amplitudes_names_are_its_two_buffers(harmofl):
+    assert input_norm_names(harmofl) == {AMPLITUDE, "input_norm.is_fixed"}
+
+
+def test_the_same_names_travel_from_the_servers_model(make_study):
+    study = make_study(algorithm={"name": "harmofl"})
+    at_site, at_server = build_model(study, SHAPE, 0), build_plain_model(study, 0)
+    assert traveling_names(at_site, study.recipe) == traveling_names(at_server, study.recipe)
+
+
+def test_buffers_are_what_is_no_parameter(harmofl):
+    assert buffer_names(harmofl) >= {AMPLITUDE, "network.conv_0.conv_0.adn.N.running_var"}
+    assert buffer_names(harmofl).isdisjoint(name for name, _ in harmofl.named_parameters())
+
+
+def test_a_densenet_keeps_its_batchnorm_and_learns_the_rest_from_others(make_study):
+    study = make_study("densenet121", algorithm={"name": "fedbn"})
+    here, there = build_model(study, SHAPE, 0), build_model(study, SHAPE, 0)
+    batch = torch.rand(4, *SHAPE, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0])
+    plain_step(there, torch.optim.SGD(there.parameters(), 0.1), nn.functional.cross_entropy, batch)
+    before = {name: value.clone() for name, value in here.state_dict().items()}
+    names = traveling_names(there, study.recipe)
+    write_arrays(here.state_dict(), read_arrays(there.state_dict(), names))
+    own = batchnorm_names(here)
+    theirs = there.state_dict()
+    assert set(names) | own == set(before)
+    assert all(
+        torch.equal(value, (before if name in own else theirs)[name]) for name, value in here.state_dict().items()
+    )
+    assert any(not torch.equal(before[name], theirs[name]) for name in own)
+
+
+# --- arrays
+
+
+def test_arrays_read_from_one_model_and_written_to_another_make_them_equal(make_study):
+    first, second = (build_plain_model(make_study(), seed) for seed in (1, 2))
+    write_arrays(second.state_dict(), read_arrays(first.state_dict(), list(first.state_dict())))
+    for (name, left), right in zip(first.state_dict().items(), second.state_dict().values(), strict=True):
+        assert torch.equal(left, right), name
+
+
+def test_a_single_number_is_written_like_any_array():
+    model = Named()
+    arrays = read_arrays(model.state_dict(), ["bn", "bn1.num_batches_tracked"])
+    assert arrays["bn"].shape == () and arrays["bn"] == 2
+    write_arrays(model.state_dict(), {"bn": np.float32(5), "bn1.num_batches_tracked": np.array(7)})
+    assert model.bn == 5 and model.bn1.num_batches_tracked == 7
+
+
+def test_arrays_that_were_read_do_not_change_with_the_model():
+    model = nn.Linear(2, 1)
+    arrays = read_arrays(model.state_dict(), ["weight"])
+    before = arrays["weight"].copy()
+    nn.init.constant_(model.weight, 9.0)
+    assert np.array_equal(arrays["weight"], before)
+
+
+def test_arrays_that_were_written_do_not_change_with_the_model():
+    model, array = nn.Linear(2, 1), np.ones((1, 2), np.float32)
+    write_arrays(model.state_dict(), {"weight": array})
+    nn.init.constant_(model.weight, 9.0)
+    assert (array == 1).all()
+
+
+def test_writing_keeps_the_parameters_themselves_so_that_an_optimiser_goes_on():
+    model = nn.Linear(2, 1)
+    weight = model.weight
+    write_arrays(model.state_dict(), {"weight": np.full((1, 2), 3.0, np.float32)})
+    assert model.weight is weight and weight.requires_grad and weight.tolist() == [[3, 3]]
+
+
+def test_arrays_of_another_memory_order_or_precision_are_written_by_value():
+    model = nn.Linear(2, 3)
+    array = np.arange(6, dtype=np.float64).reshape(2, 3).T
+    write_arrays(model.state_dict(), {"weight": array})
+    assert model.weight.dtype == torch.float32 and model.weight.tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_names_that_are_not_given_stay(make_study):
+    model = nn.Linear(2, 1)
+    bias = model.bias.item()
+    write_arrays(model.state_dict(), {"weight": np.zeros((1, 2), np.float32)})
+    assert model.bias.item() == bias
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("weight", (1, 2), r"'weight' of shape \(1, 2\) must fit the model; it has shape \(2, 1\)"),
+        ("weight", (2,), r"'weight' of shape \(2,\)"),
+        ("bias", (), r"'bias' of shape \(\) must fit the model; it has shape \(2,\)"),
+        ("weights", (2, 1), r"'weights' .* it has no such array"),
+    ],
+)
+def test_an_array_that_does_not_fit_is_refused_with_its_name(name, shape, message):
+    with pytest.raises(AggregationError, match=message):
+        write_arrays(nn.Linear(1, 2).state_dict(), {name: np.zeros(shape, np.float32)})
+
+
+def test_the_head_is_the_last_layer_that_has_weights():
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2), nn.Softmax(dim=1))
+    assert head_names(model) == {"2.weight", "2.bias"}
+    assert head_names(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU())) == {"0.weight", "0.bias"}
+    assert head_names(nn.ReLU()) == set()
+
+
+def test_what_stays_home_never_travels():
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    homes = {
+        home: home_names(model, Recipe(stays_home=home)) for home in ("nothing", "batchnorm", "head", "everything")
+    }
+    assert homes["nothing"] == set() and homes["everything"] == set(model.state_dict())
+    assert homes["batchnorm"] == names_of("1") and homes["head"] == {"2.weight", "2.bias"}
+    for home, names in homes.items():
+        assert not names & set(traveling_names(model, Recipe(stays_home=home)))

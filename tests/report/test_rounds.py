@@ -1,0 +1,164 @@
+import io
+
+import pytest
+from PIL import Image
+
+from silofl.report.canvas import LINE_COLOURS
+from silofl.report.rounds import (
+    curve_images,
+    drift_curves,
+    incidents,
+    mean_validation,
+    model_curves,
+    participation_table,
+    run_curve_image,
+    run_curves,
+    selector_accuracy,
+    traffic_bars,
+    traffic_image,
+    traffic_table,
+    training_curves,
+    validation_value,
+)
+from silofl.report.run_records import read_run
+
+
+def has_colour(png, colour):
+    """Whether a picture holds a colour, given as #rrggbb."""
+    wanted = tuple(bytes.fromhex(colour[1:]))
+    return wanted in {pixel for _, pixel in Image.open(io.BytesIO(png)).convert("RGB").getcolors(2**20)}
+
+
+def test_each_site_has_a_line_of_its_own_colour(record):
+    png = training_curves([record(1), record(2)], ["east", "west"], "dice", 2)
+    assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[1])
+    assert not has_colour(png, LINE_COLOURS[2])
+
+
+def test_curves_draw_a_run_of_one_round_and_sites_without_values(record):
+    assert has_colour(training_curves([record(1, (None, 0.5))], ["east", "west", "new"], "dice", None), LINE_COLOURS[1])
+
+
+def test_the_best_round_changes_the_picture(record):
+    ledger = [record(i) for i in range(1, 4)]
+    pictures = {training_curves(ledger, ["east", "west"], "dice", best) for best in (None, 1, 3)}
+    assert len(pictures) == 3
+
+
+def test_drift_is_drawn_where_a_round_measured_it(record):
+    without = {"east": {"loss": 0.5}, "west": {"loss": 0.5}}
+    assert has_colour(drift_curves([record(1), record(2, metrics=without)], ["east", "west"]), LINE_COLOURS[0])
+    assert drift_curves([record(1, metrics=without, drift=None)], ["east", "west"]) is None
+
+
+def test_global_and_personalised_models_have_curves_of_their_own(super_record):
+    png = model_curves([super_record(1), super_record(2)], ["east", "west"], "dice", 2)
+    assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[1])
+
+
+def test_a_selector_that_learns_later_has_no_accuracy_to_draw(super_record):
+    with_accuracy, without = ([super_record(1, accuracy), super_record(2, accuracy)] for accuracy in (0.5, None))
+    assert selector_accuracy(with_accuracy[0], "east") == 0.5 and selector_accuracy(without[0], "east") is None
+    assert model_curves(with_accuracy, ["east"], "dice", None) != model_curves(without, ["east"], "dice", None)
+
+
+def test_a_single_model_has_no_curves_beside_it(record):
+    assert model_curves([record(1), record(2)], ["east"], "dice", 2) is None
+
+
+def test_traffic_shows_both_ways(record):
+    png = traffic_bars([record(1), record(2)])
+    assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[5])
+
+
+@pytest.mark.parametrize("num_sites", [1, 3, 5])
+def test_runs_share_one_picture_however_many_sites_there_are(record, num_sites):
+    sites = ["east", "west", "a", "b", "c"][:num_sites]
+    png = run_curves({"1: fedavg": [record(1), record(2)], "2: harmofl": [record(1)]}, sites)
+    assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[1])
+
+
+def test_validation_is_none_for_a_site_that_has_none(record):
+    assert validation_value(record(1), "east") == 0.4
+    assert validation_value(record(1), "new") is None
+
+
+def test_the_mean_is_over_the_sites_that_validated(record):
+    assert mean_validation(record(1, (None, 0.5))) == 0.5
+    assert mean_validation(record(1, (None, None))) is None
+
+
+def test_participation_counts_rounds_by_what_became_of_the_site(record):
+    ledger = [
+        record(1),
+        record(2, answered=["east"], late=["west"], examples={"east": 10}),
+        record(3, answered=["east"], failed={"west": "no data"}, examples={"east": 12}),
+        record(4, answered=["east"], refused={"west": "not finite"}, examples={"east": 12}),
+    ]
+    table = participation_table(ledger, ["east", "west"])
+    assert table.columns[1:] == ("asked", "answered", "late", "failed", "refused", "training examples")
+    assert table.rows == (("east", "4", "4", "0", "0", "0", "12"), ("west", "4", "1", "1", "1", "1", "30"))
+
+
+def test_a_site_that_never_answered_has_no_training_examples(record):
+    assert participation_table([record(1, examples={})], ["east"]).rows[0][-1] == "-"
+
+
+def test_the_same_incident_is_told_once_with_its_rounds(record):
+    ledger = [record(i, failed={"west": "disk full"}) for i in (1, 2, 3, 5)] + [record(6, late=["east"])]
+    assert incidents(ledger) == [
+        "west: failed in rounds 1-3, 5: disk full",
+        "east: late in round 6: no answer in time",
+    ]
+
+
+def test_withheld_names_are_counted_and_the_first_shown(record):
+    names = ["a.weight", "b.weight", "c.weight", "d.weight"]
+    (sentence,) = incidents([record(1, withheld={"east": names})])
+    assert sentence == "east: withheld by its policy in round 1: 4 arrays (a.weight, b.weight, c.weight, ...)"
+
+
+def test_a_smooth_run_has_no_incidents(record):
+    assert incidents([record(1), record(2)]) == []
+
+
+def test_traffic_adds_up_over_rounds_and_sites(record):
+    rows = traffic_table([record(1), record(2)], ["east", "west"]).rows
+    # two rounds of 1 MB to and 0.5 MB from each site
+    assert rows[0] == ("east", "2.0 MB", "1.0 MB", "1.5 MB")
+    assert rows[-1] == ("all sites", "4.0 MB", "2.0 MB", "3.0 MB")
+
+
+def test_a_note_is_told_with_its_rounds(record):
+    note = "site 'b' shares no statistics (fewer than 20 examples): it listens to all sites equally"
+    assert incidents([record(i, notes=[note]) for i in (3, 4)]) == [f"noted in rounds 3-4: {note}"]
+
+
+def test_curves_say_which_round_is_reported_and_why(finished):
+    images = curve_images(read_run(finished()))
+    assert images[0].caption == "The best round on validation is 2: dice 0.500, mean over sites."
+    assert "training loss of 2 sites over 2 rounds" in images[0].alt
+
+
+def test_a_run_with_a_selector_has_curves_of_both_models(finished_super):
+    image = curve_images(read_run(finished_super()))[1]
+    assert "and the accuracy of the selector" in image.alt and "any other with the global one" in image.caption
+
+
+def test_without_accuracy_the_curves_of_both_models_do_not_speak_of_it(run, super_results, super_record):
+    files = run().json("results.json", super_results()).ledger(super_record(1, None), super_record(2, None))
+    image = curve_images(read_run(files.path))[1]
+    assert "selector" not in image.alt + image.caption
+
+
+def test_without_validation_the_reported_round_is_called_the_last(run, results, record):
+    files = run().json("results.json", results()).ledger(record(1, (None, None)), record(2, (None, None)))
+    assert (
+        curve_images(read_run(files.path))[0].caption
+        == "The reported round is 2, the last: there are no validation data."
+    )
+
+
+def test_before_the_first_round_there_are_no_curves(run):
+    records = read_run(run().json("run.json", {}).path)
+    assert curve_images(records) == [] and traffic_image(records) is None and run_curve_image([records]) is None

@@ -1,0 +1,96 @@
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from silofl.data.importers import LAYOUTS
+
+
+@pytest.mark.parametrize("layout", ["folder", "dicom"])
+def test_an_unknown_layout_is_refused_with_the_known_ones(refused, tmp_path, layout):
+    error = refused("import", layout, tmp_path, tmp_path / "out")
+    assert all(known in error for known in LAYOUTS)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("layout", ["folders", "medmnist"])
+def test_an_import_of_a_missing_source_is_refused(refused, tmp_path, layout):
+    assert "nowhere is not there" in refused("import", layout, tmp_path / "nowhere", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("layout", ["folders", "spine-gm"])
+def test_an_import_of_another_layout_is_refused(refused, tmp_path, layout):
+    (tmp_path / "source").mkdir()
+    refused("import", layout, tmp_path / "source", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_an_import_to_a_place_that_holds_something_is_refused(refused, tmp_path, north_phantoms, kind):
+    target = tmp_path / "target"
+    kept = target / "notes.txt" if kind == "folder" else target
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text("kept")
+    assert "TARGET must be an empty folder" in refused("import", "folders", north_phantoms, target)
+    assert kept.read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--test", "x"),
+        ("--validation", "1"),
+        ("--sites", "0"),
+        ("--alpha", "much"),
+        ("--shards", "0"),
+        ("--partition", "even"),
+    ],
+)
+def test_an_imports_bad_number_is_refused_with_its_option(refused, tmp_path, option, value):
+    assert option in refused("import", "medmnist", tmp_path, tmp_path / "out", option, value)
+
+
+@pytest.mark.parametrize(
+    ("layout", "options", "sentence"),
+    [
+        ("folders", ["--sites", "3"], "sites must not be given with layout 'folders'"),
+        ("spine-gm", ["--test", "0.3"], "test must not be given with layout 'spine-gm'"),
+        ("medmnist", ["--shards", "2"], "shards must not be given with partition 'dirichlet'"),
+        ("pamap2", ["--partition", "patients", "--alpha", "1"], "alpha must not be given with partition 'patients'"),
+    ],
+)
+def test_an_imports_option_without_use_is_refused(refused, tmp_path, layout, options, sentence):
+    assert sentence in refused("import", layout, tmp_path, tmp_path / "out", *options)
+
+
+@pytest.mark.parametrize("site", ["ward", "clinic"])
+def test_an_import_counts_for_people_and_for_programs(silofl, tmp_path, site):
+    for kind in ("images", "masks"):
+        (tmp_path / "source" / site / kind).mkdir(parents=True)
+        for number in range(5):
+            # every image another, every mask with both its values
+            pixels = np.full((4, 4), number, np.uint8) if kind == "images" else np.eye(4, dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "source" / site / kind / f"{number}.png")
+    code, out, error = silofl("import", "folders", tmp_path / "source", tmp_path / "first")
+    # a fifth of 5 patients for the test, a fifth of the other 4 for the validation
+    assert (code, out, error) == (0, f"{site}: 3 training, 1 validation, 1 test, 5 patients\n", "")
+    code, out, error = silofl("import", "folders", tmp_path / "source", tmp_path / "second", "--json")
+    wanted = {"examples": {site: {"training": 3, "validation": 1, "test": 1}}, "patients": {site: 5}}
+    assert (code, json.loads(out), error) == (0, wanted, "")
+
+
+def test_an_import_of_classes_counts_them_and_draws_who_has_which(silofl, tmp_path):
+    parts = {"train": 8, "val": 4, "test": 4}
+    images = {f"{part}_images": np.zeros((count, 4, 4), np.uint8) for part, count in parts.items()}
+    labels = {f"{part}_labels": np.arange(count) % 2 for part, count in parts.items()}
+    np.savez(tmp_path / "small.npz", **images, **labels)
+    command = ["import", "medmnist", tmp_path / "small.npz"]
+    code, out, error = silofl(*command, tmp_path / "first", "--sites", 1, "--json")
+    counts = {"training": 8, "validation": 4, "test": 4}
+    site = {part: {"class 0": count // 2, "class 1": count // 2} for part, count in counts.items()}
+    assert (code, json.loads(out)["classes"], error) == (0, {"site-1": site}, "")
+    assert {path.name for path in (tmp_path / "first").iterdir()} == {"site-1", "partition.png", "partition.md"}
+    code, out, _ = silofl(*command, tmp_path / "second", "--sites", 1)
+    assert code == 0 and "class 1" in out and "the set names no patients" in out

@@ -1,0 +1,34 @@
+import pytest
+import yaml
+
+from silofl.errors import ConfigError
+from silofl.settings import parse
+from silofl.studies.methods import algorithm_of, method_names
+from silofl.studies.simulate import study_file
+from silofl.study import Study
+
+from .conftest import JOB
+
+
+@pytest.mark.parametrize("name", [*method_names(), "harmofl:reference"])
+def test_every_method_is_an_algorithm_that_takes_the_place_of_a_jobs(name):
+    values, algorithm = yaml.safe_load(study_file(JOB).read_text()), algorithm_of(name)
+    study = parse(Study, values | {"model": {"normalization": "instance"}, "algorithm": algorithm}, "study.yaml")
+    assert study.algorithm.name == algorithm["name"]
+    assert study.algorithm.preset == algorithm.get("preset", "recommended")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("fedavgg", "--methods must be among .*fedsm-extra, not 'fedavgg' .did you mean 'fedavg'"),
+        (
+            "harmfl:paper",
+            "--methods must be ALGORITHM:PRESET with ALGORITHM among .*, not 'harmfl' .did you",
+        ),
+        ("d-adafed:paper", "with ALGORITHM among .*, not 'd-adafed'"),
+    ],
+)
+def test_an_unknown_method_is_refused_with_the_nearest(name, message):
+    with pytest.raises(ConfigError, match=message):
+        algorithm_of(name)

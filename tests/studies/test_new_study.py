@@ -1,0 +1,141 @@
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from silofl.studies.new_study import _resize
+from silofl.studies.simulation import study_file
+from silofl.study import load_study
+
+from .conftest import JOB
+
+JOBS = JOB.parent
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Return a folder with two sites of coloured pictures in two classes, of 40 x 30 and of 60 x 50 pixels."""
+    for site, size in {"clinic": (40, 30), "ward": (60, 50)}.items():
+        folder = tmp_path / "data" / site
+        folder.mkdir(parents=True)
+        records = []
+        for number in range(6):
+            # every picture another
+            pixels = np.full((size[1], size[0], 3), 40 * number + (site == "ward"), np.uint8)
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+            records.append({"image": f"{number}.png", "label": number % 2, "patient": f"p{number}"})
+        content = {"task": "classification", "labels": {"0": "no: never", "1": "yes"}}
+        content |= {"training": records[:4], "test": records[4:]}
+        (folder / "dataset.json").write_text(json.dumps(content))
+    return tmp_path / "data"
+
+
+def test_a_job_is_written_for_the_data(silofl, pictures, tmp_path):
+    job, target = JOBS / "harmofl_camelyon17", tmp_path / "own"
+    code, out, error = silofl("new-study", target, "--from", job, "--data", pictures)
+    assert (code, error) == (0, "") and f"silofl simulate {target} --data {pictures}" in out
+    template, study = load_study(study_file(job)), load_study(study_file(target))
+    assert (study.name, study.labels, study.data.channels) == ("own", {0: "no: never", 1: "yes"}, 3)
+    # the median of 30 and 50 rows is 40, midway from 32 to 48, that of 40 and 60 columns 50, next to 48
+    assert study.data.transforms[0].options == {"spatial_size": [32, 48]}
+    assert (study.training, study.algorithm, study.model) == (template.training, template.algorithm, template.model)
+    assert json.loads((target / "meta.json").read_text())["name"] == "own"
+    text = study_file(target).read_text()
+    assert "transforms:  # the first images measure 30 x 40 to 50 x 60" in text
+    assert "# densenet121, lenet5, alexnet, activity_cnn\n" in text and "The authors" not in text
+    files = {path.relative_to(job) for path in job.rglob("*")}
+    assert {path.relative_to(target) for path in target.rglob("*")} == files
+
+
+def test_what_was_written_can_be_estimated_and_simulated(silofl, pictures, tmp_path):
+    target = tmp_path / "own"
+    silofl("new-study", target, "--from", JOBS / "harmofl_camelyon17", "--data", pictures)
+    settings = ["--set", "model.name=lenet5", "--set", "rounds=1", "--set", "device=cpu"]
+    arguments = ["--sites", 2, "--bandwidth", "1Gbit", "--seconds-per-step", 1]
+    assert silofl("estimate", target, *arguments, *settings)[0] == 0
+    run = tmp_path / "run"
+    assert silofl("simulate", target, "--data", pictures, "--out", run, "--alone", *settings)[0] == 0
+    assert json.loads((run / "results.json").read_text())["cases"] == {"clinic": 2, "ward": 2}
+
+
+def test_volumes_are_oriented_and_their_slices_resized(silofl, phantoms, tmp_path):
+    assert silofl("new-study", tmp_path / "own", "--from", JOBS / "harmofl_nuclei", "--data", phantoms)[0] == 0
+    study = load_study(study_file(tmp_path / "own"))
+    assert [step.name for step in study.data.volume_transforms] == ["Orientation"]
+    # 16 bits of which a scan uses a part: percentiles, where the job has the range of the type
+    assert (study.data.channels, study.data.intensity) == (1, "percentiles")
+    assert study.labels == {1: "organ", 2: "lesion"}
+
+
+def test_windows_stay_as_they_are(silofl, windows, tmp_path):
+    code, out, _ = silofl("new-study", tmp_path / "own", "--from", JOBS / "adafed_activity", "--data", windows)
+    study = load_study(study_file(tmp_path / "own"))
+    assert (study.data.transforms, study.data.intensity, study.data.split_unit) == ((), "raw", "recordings")
+    assert code == 0 and f"silofl pretrain {tmp_path / 'own'} --data {windows}" in " ".join(out.split())
+
+
+def test_one_sites_own_data_are_enough_and_the_quorum_follows(silofl, windows, tmp_path):
+    silofl("new-study", tmp_path / "own", "--from", JOBS / "adafed_activity", "--data", windows / "ann")
+    study = load_study(study_file(tmp_path / "own"))
+    assert study.federation.min_sites == 1 and study.labels == {0: "slow", 1: "fast"}
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        (
+            "harmofl_nuclei",
+            "--from must be a job for classification, the task of the data, .*take jobs/adafed_mednist",
+        ),
+        (
+            "adafed_activity",
+            "--from must be a job for pictures, .*, whose network is activity_cnn; take jobs/adafed_",
+        ),
+        ("nowhere", "must be a job folder with meta.json"),
+    ],
+)
+def test_a_job_of_another_kind_is_refused(refused, pictures, tmp_path, job, message):
+    error = refused("new-study", tmp_path / "own", "--from", JOBS / job, "--data", pictures)
+    for part in message.split(".*"):
+        assert part in error
+    assert not (tmp_path / "own").exists()
+
+
+def test_a_job_for_pictures_is_refused_for_windows(refused, windows, tmp_path):
+    error = refused("new-study", tmp_path / "own", "--from", JOBS / "adafed_mednist", "--data", windows)
+    assert "--from must be a job for windows" in error and "take jobs/adafed_activity" in error
+
+
+@pytest.mark.parametrize(("name", "message"), [("data", "must be a new folder"), ("my study", "name must be letters")])
+def test_a_place_or_a_name_that_cannot_be_is_refused(refused, pictures, tmp_path, name, message):
+    error = refused("new-study", tmp_path / name, "--from", JOBS / "adafed_mednist", "--data", pictures)
+    assert message in error and (tmp_path / name).exists() == (name == "data")
+
+
+@pytest.mark.parametrize(
+    ("job", "sizes", "wanted"),
+    [
+        # of one size, and large enough
+        ("adafed_mednist", [(28, 28), (28, 28)], None),
+        # AlexNet takes no 28 pixels: the job's own size
+        ("adafed_covid", [(28, 28), (28, 28)], [224, 224]),
+        # the medians 100 and 90 to the nearest multiples of 16
+        ("adafed_mednist", [(100, 80), (100, 100)], [96, 96]),
+        # no side longer than 256
+        ("adafed_mednist", [(512, 300), (512, 300)], [256, 256]),
+        # turned by 90 degrees in training: square
+        ("harmofl_nuclei", [(64, 128), (64, 128)], [128, 128]),
+    ],
+)
+def test_a_size_is_chosen_where_images_need_one(job, sizes, wanted):
+    transforms, _ = _resize(np.array(sizes), load_study(study_file(JOBS / job)))
+    assert transforms == ([] if wanted is None else [{"Resize": {"spatial_size": wanted}}])
+
+
+def test_a_pretrained_model_of_the_other_job_stays_there(silofl, windows, tmp_path):
+    job = tmp_path / "template"
+    silofl("new-study", job, "--from", JOBS / "adafed_activity", "--data", windows)
+    study_file(job).with_name("pretrained.pt").write_bytes(b"another network's")
+    silofl("new-study", tmp_path / "own", "--from", job, "--data", windows)
+    assert list((tmp_path / "own").rglob("*.pt")) == []

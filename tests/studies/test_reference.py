@@ -1,0 +1,107 @@
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import Field
+
+from silofl.settings import Count, Section
+from silofl.studies.reference import (
+    Key,
+    all_answers,
+    all_keys,
+    keys_of,
+    markdown,
+    meanings_of,
+    study_keys,
+    summary_of,
+    values_of,
+)
+from silofl.study import Study
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Amplitude(Section):
+    """The spectrum of the images.
+
+    Args:
+        band: ``full``, or a radius,
+            in pixels.
+        momentum: Of the running mean.
+    """
+
+    band: Literal["full"] | Annotated[int, Field(ge=0)] = "full"
+    momentum: float = 0.1
+
+
+class Choices(Section):
+    """What a study chooses.
+
+    Args:
+        rounds: How many.
+        amplitude: Not shown, for a section says itself what it is.
+    """
+
+    rounds: Count
+    amplitude: Amplitude | None = None
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A dataclass.
+
+    Attributes:
+        size: Of an image.
+
+    Raises:
+        ConfigError: Never.
+    """
+
+    size: tuple[int, int] = (8, 8)
+
+
+def test_the_page_is_what_the_settings_say():
+    page = ROOT / "docs" / "study.md"
+    assert page.read_text() == markdown(), "the settings have changed: make docs"
+
+
+def test_every_key_of_a_study_has_a_meaning_and_stands_on_the_page():
+    page, keys = markdown(), list(study_keys(all_answers()))
+    assert {"training.learning_rate", "federation.min_sites", "algorithm.name"} <= {key.name for key in keys}
+    assert [
+        key.name for key in keys if not key.meaning or (key.inner is None and f"| `{key.name}` |" not in page)
+    ] == []
+
+
+def test_keys_of_sections_within_sections_are_dotted_and_take_their_words_from_their_own_class():
+    assert list(all_keys(Choices)) == [
+        Key("rounds", "whole number above 0", None, "How many.", None),
+        Key("amplitude", "", None, "The spectrum of the images.", Amplitude),
+        Key("amplitude.band", "`full`, or whole number from 0", "full", "`full`, or a radius, in pixels.", None),
+        Key("amplitude.momentum", "number", "0.1", "Of the running mean.", None),
+    ]
+
+
+def test_a_dataclass_is_read_as_a_section_is():
+    assert keys_of(Plain, "data.") == [Key("data.size", "list of two: whole number", "[8, 8]", "Of an image.", None)]
+    assert summary_of(Plain) == "A dataclass." and set(meanings_of(Plain)) == {"size"}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("seed", "whole number from 0 to below 4294967296"),
+        ("name", "text of letters, digits, `.`, `_` and `-`"),
+        ("labels", "whole number: text, ..."),
+        ("torch_threads", "whole number above 0"),
+    ],
+)
+def test_a_type_is_told_in_words(name, values):
+    assert {key.name: key.values for key in keys_of(Study)}[name] == values
+
+
+def test_bounds_of_both_kinds_are_told():
+    assert values_of(Annotated[float, Field(gt=0, le=1)]) == "number above 0, at most 1"
+    assert values_of(Annotated[tuple[Count, ...], Field(min_length=6, max_length=6)]).startswith("list of six: whole")
+    assert values_of(bool | None) == "true, false"

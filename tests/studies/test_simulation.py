@@ -1,0 +1,225 @@
+import shutil
+
+import pytest
+
+from silofl.errors import ConfigError
+from silofl.studies.simulation import changed, changed_study
+
+from .conftest import JOB
+
+
+@pytest.mark.parametrize("kind", ["absent", "empty", "file", "without meta.json", "without study.yaml"])
+def test_a_folder_that_is_no_job_is_refused(refused, tmp_path, two_sites, job, kind):
+    folder = tmp_path / "job"
+    if kind == "empty":
+        folder.mkdir()
+    elif kind == "file":
+        folder.write_text("a job")
+    elif kind != "absent":
+        job()
+        {"without meta.json": folder / "meta.json", "without study.yaml": folder / "app" / "config" / "study.yaml"}[
+            kind
+        ].unlink()
+    error = refused("simulate", folder, "--data", two_sites, "--out", tmp_path / "run")
+    assert "must be a job folder with meta.json and app/config/study.yaml" in error and "is missing" in error
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({"round": 3}, "did you mean 'rounds'"),
+        ({"training": {"optimiser": "adam"}}, "did you mean 'training.optimizer'"),
+    ],
+)
+def test_an_unknown_key_of_the_study_is_refused_with_the_nearest(refused, tmp_path, two_sites, job, changes, hint):
+    error = refused("simulate", job(**changes), "--data", two_sites, "--out", tmp_path / "run")
+    assert "must be a known key" in error and hint in error
+
+
+@pytest.mark.parametrize("kind", ["absent", "file"])
+def test_a_data_folder_that_is_not_there_is_refused(refused, tmp_path, kind):
+    if kind == "file":
+        (tmp_path / "data").write_text("data")
+    error = refused("simulate", JOB, "--data", tmp_path / "data", "--out", tmp_path / "run")
+    assert "--data must be a folder that holds one folder a site" in error
+
+
+@pytest.mark.parametrize("inside", [[], ["north/images/a.png"], ["dataset.json"]])
+def test_a_data_folder_without_sites_is_refused(refused, tmp_path, inside):
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in inside:
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_text("{}")
+    error = refused("simulate", JOB, "--data", data, "--out", tmp_path / "run")
+    assert "must hold folders with a dataset.json each" in error
+
+
+@pytest.mark.parametrize(
+    ("sites", "reason"),
+    [
+        ("nort", "must be among north, south, not 'nort' (did you mean 'north'?)"),
+        ("north,suoth", "not 'suoth' (did you mean 'south'?)"),
+        ("north,xyz", "not 'xyz'\n"),
+        ("north,north", "--sites must name each site once, not north,north"),
+        ("south,north,south", "once"),
+    ],
+)
+def test_sites_that_are_unknown_or_named_twice_are_refused(refused, tmp_path, two_sites, sites, reason):
+    assert reason in refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run", "--sites", sites)
+
+
+@pytest.mark.parametrize(("sites", "threads"), [([], 3), (["--sites", "north"], 2)])
+def test_more_threads_than_sites_are_refused(refused, tmp_path, two_sites, sites, threads):
+    run = ["simulate", JOB, "--data", two_sites, "--out", tmp_path / "run", *sites]
+    error = refused(*run, "--threads", threads)
+    assert f"the number of sites, {threads - 1}, not {threads}" in error
+
+
+@pytest.mark.parametrize("inside", ["run.json", "notes.txt", "sites/north/scores.csv"])
+def test_a_run_folder_that_holds_something_is_refused_and_kept(refused, tmp_path, two_sites, inside):
+    kept = tmp_path / "run" / inside
+    kept.parent.mkdir(parents=True)
+    kept.write_text("kept")
+    error = refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run")
+    assert "must be a new or empty folder" in error and ("silofl resume" in error) == (inside == "run.json")
+    assert kept.read_text() == "kept"
+
+
+def test_a_run_folder_that_is_a_file_is_refused_and_kept(refused, tmp_path, two_sites):
+    (tmp_path / "run").write_text("kept")
+    refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run")
+    assert (tmp_path / "run").read_text() == "kept"
+
+
+def test_data_that_do_not_fit_the_study_are_refused_before_anything_starts(refused, tmp_path, two_sites):
+    error = refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run")
+    assert "dataset.json" in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_labels_that_are_not_the_studys_are_refused(refused, tmp_path, north_phantoms, job):
+    changes = {"labels": {1: "nucleus"}, "federation": {"min_sites": 1}}
+    error = refused("simulate", job(**changes), "--data", north_phantoms, "--out", tmp_path / "run")
+    assert "labels" in error
+
+
+@pytest.mark.parametrize("key", ["min_sites", "sites"])
+def test_a_study_that_waits_for_more_sites_than_take_part_is_refused(refused, tmp_path, two_sites, job, key):
+    folder = job(federation={key: 9})
+    error = refused("simulate", folder, "--data", two_sites, "--out", tmp_path / "run")
+    assert f"federation.{key} must be at most 2" in error
+
+
+def test_a_site_without_a_dataset_json_is_refused_not_dropped(refused, tmp_path, two_sites):
+    (two_sites / "west").mkdir()
+    error = refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run")
+    assert "must hold a dataset.json, not all but west" in error
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [["--rounds", "0"], ["--sites", "south"], ["--threads", "2"], ["--seed", "-1"]],
+)
+def test_a_refusal_leaves_no_run_behind(refused, tmp_path, north_phantoms, changes):
+    before = sorted(north_phantoms.rglob("*"))
+    refused("simulate", JOB, "--data", north_phantoms, "--out", tmp_path / "run", *changes)
+    assert not (tmp_path / "run").exists()
+    assert sorted(north_phantoms.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--leave-out", "nort"], "--leave-out must be among north, south, not 'nort' (did you mean 'north'?)"),
+        (["--leave-out", "coast"], "not 'coast'\n"),
+        (["--leave-out", "north", "--sites", "north,south"], "must name a site that does not train, not 'north'"),
+        (["--leave-out", "north", "--sites", "nort"], "--sites must be among north, south, not 'nort'"),
+        (["--leave-out", "north", "--threads", "2"], "the number of sites, 1, not 2"),
+        (["--leave-out", "north"], "federation.min_sites must be at most 1"),
+    ],
+)
+def test_a_site_that_cannot_be_left_out_is_refused(refused, tmp_path, two_sites, options, reason):
+    assert reason in refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run", *options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_at_least_one_site_must_train_beside_the_one_that_is_left_out(refused, tmp_path, two_sites):
+    shutil.rmtree(two_sites / "south")
+    error = refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run", "--leave-out", "north")
+    assert "--leave-out must leave at least one site to train" in error
+
+
+def test_data_of_the_site_that_is_left_out_are_read_before_anything_starts(silofl, tmp_path, north_phantoms, job):
+    (tmp_path / "data" / "south").mkdir(parents=True)
+    (tmp_path / "data" / "south" / "dataset.json").write_text("{}")
+    shutil.copytree(north_phantoms / "north", tmp_path / "data" / "north")
+    run = ["simulate", job(federation={"min_sites": 1}), "--data", tmp_path / "data", "--out", tmp_path / "run"]
+    code, _, error = silofl(*run, "--leave-out", "south")
+    assert code == 2 and "site 'south': dataset.json must have" in error
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("--rounds", "0", "must be a whole number of at least 1, not '0'"),
+        ("--rounds", "x", "must be a whole number of at least 1, not 'x'"),
+        ("--rounds", "2.5", "not '2.5'"),
+        ("--rounds", "-3", "not '-3'"),
+        ("--rounds", "", "not ''"),
+        ("--rounds", "²", "not '²'"),
+        ("--seed", "-1", "must be a whole number of at least 0, not '-1'"),
+        ("--seed", "1e3", "not '1e3'"),
+        ("--threads", "0", "must be a whole number of at least 1, not '0'"),
+        ("--threads", "-2", "not '-2'"),
+        ("--threads", "all", "not 'all'"),
+    ],
+)
+def test_a_number_that_is_none_or_too_small_is_refused_with_its_option(refused, tmp_path, option, value, reason):
+    error = refused("simulate", JOB, "--data", tmp_path, "--out", tmp_path / "run", option, value)
+    assert option in error and reason in error
+
+
+# --- changes
+
+
+def test_dotted_keys_are_put_in_place_and_the_rest_stays():
+    values = {"rounds": 3, "labels": {1: "a"}, "training": {"momentum": 0.9, "betas": [0, 0]}}
+    changes = {"rounds": 5, "labels.1": "b", "training.momentum": 0.5, "data.channels": 3}
+    wanted = {"rounds": 5, "labels": {1: "b"}, "training": {"momentum": 0.5, "betas": [0, 0]}, "data": {"channels": 3}}
+    assert changed(values, changes) == wanted
+    assert values["training"]["momentum"] == 0.9
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("training.lr", "training.learning_rate"),
+        ("lr", "training.learning_rate"),
+        ("train.lr", "training.learning_rate"),
+        ("learning_rate", "training.learning_rate"),
+        ("training.optimiser", "training.optimizer"),
+        ("model.batch_size", "training.batch_size"),
+        ("federation.timeout", "federation.task_timeout_s"),
+        ("round", "rounds"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest_whole_one(key, nearest):
+    with pytest.raises(ConfigError, match=f"^{key} must be a known key; it is not .did you mean '{nearest}'"):
+        changed_study(JOB, {key: 1})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("training.learning_rate", -1, "training.learning_rate must be greater than 0, not -1"),
+        ("training.learning_rate.now", 1, "training.learning_rate must be a valid number"),
+        ("rounds", "many", "rounds must be a valid integer"),
+        ("labels.2", 5, "labels.2 must be a text, not 5"),
+        ("algorithm.perturbation.alpha", 0.1, "a key of algorithm must be one of .*, not 'perturbation'"),
+    ],
+)
+def test_a_value_is_checked_as_that_of_the_file(key, value, message):
+    with pytest.raises(ConfigError, match=message):
+        changed_study(JOB, {key: value})

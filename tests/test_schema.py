@@ -1,0 +1,145 @@
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+
+from silofl.errors import ConfigError
+from silofl.schema import given, group, markdown, optional, plain, read, read_json
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a thing.
+
+    Attributes:
+        weight: In kilograms, and told in two lines because a long
+            sentence has no room in one.
+        sizes: In metres.
+    """
+
+    weight: float
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What some things have.
+
+    Attributes:
+        colour: Its colour.
+        place: Row and name.
+    """
+
+    colour: Literal["red", "green"]
+    place: tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Thing:
+    """A thing.
+
+    Attributes:
+        name: Its name.
+        parts: Name -> part.
+        price: In francs.
+        facts: Whatever.
+        extra: More of it.
+        remark: Free text.
+        owner: Whose it is.
+    """
+
+    name: str
+    parts: Mapping[str, Part]
+    price: float | None
+    facts: Mapping[str, Any]
+    extra: Extra | None = group(None)
+    remark: str | None = optional()
+    owner: str | None = optional()
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A thing that may not be known yet.
+
+    Attributes:
+        name: Its name.
+    """
+
+    name: str | None = given()
+
+
+VALUES = {"name": "a", "parts": {"left": {"weight": 2, "sizes": [1, 2]}}, "price": None, "facts": {"any": [1]}}
+MORE = VALUES | {"colour": "red", "place": [1, "x"], "remark": "r"}
+
+
+def changed(**changes):
+    return VALUES | changes
+
+
+def test_what_was_read_is_written_as_it_was():
+    thing = read(Thing, MORE, "t.json")
+    assert thing.parts["left"] == Part(2, (1, 2)) and thing.extra == Extra("red", (1, "x"))
+    assert json.loads(json.dumps(plain(thing))) == MORE
+
+
+def test_a_key_that_may_be_absent_is_absent_where_it_says_nothing():
+    thing = read(Thing, VALUES, "t.json")
+    assert (thing.extra, thing.remark) == (None, None) and plain(thing) == VALUES
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"name": "a"}, "t.json: parts must be given; it is missing"),
+        (changed(pirce=1.0), r"t.json: pirce must be a known key; it is not \(did you mean 'price'\?\)"),
+        (changed(colour="red"), "t.json: place must be given; it is missing"),
+        (changed(name=1), "t.json: name must be a text, not 1"),
+        (changed(price="1"), "t.json: price must be a number, not '1'"),
+        (changed(price=True), "t.json: price must be a number, not True"),
+        (changed(parts=[]), "t.json: parts must be {text: keys and values}, not "),
+        (changed(parts={"left": 1}), "t.json: parts.left must be keys and values, not 1"),
+        (changed(parts={"left": {"weight": 1}}), "t.json: parts.left.sizes must be given; it is missing"),
+        (changed(parts={"left": {"weight": 1, "sizes": [1.5]}}), "parts.left.sizes.0 must be a whole number, not 1.5"),
+        (MORE | {"colour": "gren"}, r"colour must be red, green, not 'gren' \(did you mean 'green'\?\)"),
+        (MORE | {"place": [1]}, r"place must be \[a whole number, a text\], not \[1\]"),
+        ([], r"t.json: the content must be keys and values, not \[\]"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_key_the_nearest_one_and_the_file(values, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        read(Thing, values, "t.json")
+
+
+def test_a_key_that_is_missing_under_its_name_is_the_nearest_one():
+    misspelt = {"pric": None, **{key: value for key, value in VALUES.items() if key != "price"}}
+    with pytest.raises(ConfigError, match="pric must be a known key; it is not .did you mean 'price'"):
+        read(Thing, misspelt, "t.json")
+
+
+def test_a_value_that_must_be_known_is_null_in_memory_alone():
+    assert Draft(None).name is None
+    with pytest.raises(ConfigError, match="name must be a text, not None"):
+        read(Draft, {"name": None}, "t.json")
+
+
+def test_the_table_has_a_line_for_every_key_with_its_type_and_meaning():
+    lines = markdown(Thing).splitlines()
+    assert lines[:3] == ["| Key | Type | Meaning |", "| --- | --- | --- |", "| `name` | a text | Its name. |"]
+    told = "In kilograms, and told in two lines because a long sentence has no room in one."
+    assert f"| `parts.*.weight` | a number | {told} |" in lines
+    assert "| `colour` | red, green; may be absent | Its colour. |" in lines
+    assert "| `facts` | {text: anything} | Whatever. |" in lines
+
+
+def test_a_file_that_is_not_there_is_none_and_a_broken_one_is_named(tmp_path):
+    path = tmp_path / "a.json"
+    assert read_json(path, dict) is None
+    path.write_text("[]")
+    assert read_json(path, list) == []
+    with pytest.raises(ConfigError, match="a.json must hold a JSON dict, not list"):
+        read_json(path, dict)
+    path.write_text("[")
+    with pytest.raises(ConfigError, match="a.json must be JSON; it is broken"):
+        read_json(path, list)

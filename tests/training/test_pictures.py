@@ -1,0 +1,75 @@
+import csv
+
+import numpy as np
+import pytest
+import torch
+
+from silofl.data.parts import Part
+from silofl.models import build_model
+from silofl.training.metrics import Score
+from silofl.training.pictures import keep_test, write_pictures, write_scores
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def model(make_study):
+    algorithm = {"name": "harmofl", "preset": "paper"}
+    model = build_model(make_study(model={"features": [4] * 6}, algorithm=algorithm), (1, 32, 32), 0)
+    model.input_norm.fix(np.full((1, 32, 17), 2.0, np.float32))
+    return model
+
+
+def part_of(cases, slices=None, counts=None):
+    """Return a part whose label maps have so many pixels."""
+    targets = np.zeros((len(cases), 32, 32), np.uint8)
+    for target, count in zip(targets, counts or [1] * len(cases), strict=True):
+        target[: count // 32 + 1].flat[:count] = 1
+    images = np.random.default_rng(0).random((len(cases), 1, 32, 32), dtype=np.float32)
+    return Part(images, targets, tuple(cases), tuple(slices or [None] * len(cases)), tuple(cases))
+
+
+def test_scores_are_one_row_a_case(tmp_path):
+    write_scores(tmp_path / "scores.csv", {"a": 0.5, "b, c": 1.0})
+    assert list(csv.reader((tmp_path / "scores.csv").open())) == [["case", "value"], ["a", "0.5"], ["b, c", "1.0"]]
+
+
+def test_pictures_are_of_the_worst_the_median_and_the_best_case(tmp_path, model):
+    part = part_of("abcde")
+    values = {"a": 0.9, "b": 0.1, "c": 0.5, "d": 0.7, "e": 0.3}
+    write_pictures(tmp_path / "pictures.npz", model, part, part.targets + 1, values, CPU)
+    kept = np.load(tmp_path / "pictures.npz")
+    assert kept["cases"].tolist() == ["b", "c", "a"] and kept["values"].tolist() == [0.1, 0.5, 0.9]
+    rows = [1, 2, 0]
+    np.testing.assert_array_equal(kept["images"], part.images[rows])
+    np.testing.assert_array_equal(kept["truths"], part.targets[rows])
+    np.testing.assert_array_equal(kept["predictions"], part.targets[rows] + 1)
+    with torch.no_grad():
+        seen = model.eval().input_norm(torch.from_numpy(part.images[rows]))
+    np.testing.assert_array_equal(kept["normalized"], seen)
+    assert not np.allclose(kept["images"], kept["normalized"])
+
+
+def test_a_volume_is_shown_by_its_largest_slice_with_rows_and_columns_the_other_way(tmp_path, model):
+    part = part_of("aaa", slices=(0, 1, 2), counts=(3, 40, 7))
+    write_pictures(tmp_path / "pictures.npz", model, part, part.targets, {"a": 0.5}, CPU)
+    kept = np.load(tmp_path / "pictures.npz")
+    # One case is the worst, the median and the best.
+    assert kept["cases"].tolist() == ["a"] * 3
+    np.testing.assert_array_equal(kept["truths"][0], part.targets[1].T)
+    np.testing.assert_array_equal(kept["images"][2, 0], part.images[1, 0].T)
+
+
+def test_no_counted_case_leaves_no_pictures(tmp_path, model):
+    part = part_of("a")
+    write_pictures(tmp_path / "pictures.npz", model, part, part.targets, {}, CPU)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("is_map", "files"), [(True, {"scores.csv", "pictures.npz"}), (False, {"scores.csv"})])
+def test_a_classification_keeps_scores_alone(tmp_path, model, is_map, files):
+    part = part_of("ab")
+    if not is_map:
+        part = Part(part.images, np.array([0, 1]), part.cases, part.slices, part.patients)
+    keep_test(tmp_path, Score.of({"a": 0.5, "b": None}), part.targets, model, part, CPU)
+    assert {path.name for path in tmp_path.iterdir()} == files
