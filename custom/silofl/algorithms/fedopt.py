@@ -1,0 +1,161 @@
+"""FedOpt: the server treats the sites' mean difference as a gradient; FedAdam, FedYogi, FedAdagrad and FedAvgM.
+
+Reddi et al., Adaptive Federated Optimization, ICLR 2021, arXiv:2003.00295, Algorithm 2; FedAvgM: Hsu, Qi and Brown,
+Measuring the Effects of Non-Identical Data Distribution, arXiv:1909.06335.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from silofl.algorithms.mixing import Arrays
+from silofl.algorithms.recipe import Answer, Recipe
+from silofl.errors import ConfigError
+from silofl.settings import BelowOne, Positive
+
+Rule = Literal["adam", "yogi", "adagrad", "momentum"]
+NAMES = {"adam": "FedAdam", "yogi": "FedYogi", "adagrad": "FedAdagrad", "momentum": "FedAvgM"}
+
+
+class ServerOptimizer(Answer):
+    """The server's optimiser, whose gradient is the sites' mean difference.
+
+    Attributes:
+        rule: ``adam``, ``yogi``, ``adagrad`` or ``momentum`` (FedAvgM).
+        learning_rate: The papers' eta_s, above 0; for ``momentum`` usually 1, for the others 0.01 to 0.1.
+        beta1: Of the first moment, in [0, 1); not of ``momentum``.
+        beta2: Of the second moment of ``adam`` and ``yogi``, in [0, 1).
+        tau: How adaptive a step is: stands beside the root, and its square is where the second moment starts.
+        momentum: FedAvgM's beta, in [0, 1).
+        is_nesterov: Whether FedAvgM looks ahead, as in the paper's own runs.
+        is_corrected: Whether ``adam`` corrects the bias of its moments, which then start at 0, as torch's Adam does.
+    """
+
+    section: ClassVar[str] = "server_optimizer"
+    method: ClassVar[str] = "server_optimizer"
+    rule: Rule = "adam"
+    learning_rate: Positive = 0.01
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.99
+    tau: Annotated[Positive, Field(le=1)] = 1e-3
+    momentum: BelowOne = 0.9
+    is_nesterov: bool = False
+    is_corrected: bool = False
+
+    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
+        """Every rule has constants of its own."""
+        adaptive = ("adam", "yogi", "adagrad")
+        owners = {"momentum": ("momentum",), "is_nesterov": ("momentum",), "beta1": adaptive, "tau": adaptive}
+        owners |= {"beta2": ("adam", "yogi"), "is_corrected": ("adam",)}
+        return {
+            name: f"server_optimizer.rule: {' or '.join(rules)}"
+            for name, rules in owners.items()
+            if name in changed and self.rule not in rules
+        }
+
+    def conflict(self, recipe: Recipe) -> str | None:
+        """It steps from one model of all sites, at its own learning rate."""
+        if recipe.mixing is not None or len(recipe.roles) > 1 or recipe.stays_home == "everything":
+            return "parts must go with one model of all sites where they hold a server optimiser; choose mixing: shared"
+        if recipe.server_lr != 1:
+            return f"server_lr must be 1 beside server_optimizer.learning_rate, not {recipe.server_lr:g}; leave it out"
+        return None
+
+    def sentence(self) -> str:
+        """Return what a report says of it."""
+        return f"Nothing for it: the server's own step is {NAMES[self.rule]}'s, learning rate {self.learning_rate:g}."
+
+
+PRESETS = {
+    # Algorithm 2, FedAdam without bias correction.
+    "paper": Recipe(parts=(ServerOptimizer(),)),
+    # The authors' released code corrects the bias, as Keras' Adam does.
+    "reference": Recipe(parts=(ServerOptimizer(is_corrected=True),)),
+    "recommended": Recipe(parts=(ServerOptimizer(),)),
+}
+
+
+class Moments(NamedTuple):
+    """The server's moments by parameter name, and how many steps made them; ``square`` is empty for FedAvgM."""
+
+    mean: Arrays
+    square: Arrays
+    steps: int
+
+
+def server_update(
+    kind: Rule,
+    parameters: Mapping[str, NDArray],
+    difference: Mapping[str, NDArray],
+    state: Moments | None,
+    *,
+    learning_rate: float,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    tau: float = 1e-3,
+    momentum: float = 0.9,
+    is_nesterov: bool = False,
+    is_corrected: bool = False,
+) -> tuple[Arrays, Moments]:
+    """Take one step along the sites' mean difference d.
+
+    ``m = beta1 m + (1 - beta1) d``; Adam ``v = beta2 v + (1 - beta2) d^2``, Yogi
+    ``v = v - (1 - beta2) d^2 sign(v - d^2)``, Adagrad ``v = v + d^2``; ``x = x + eta_s m / (sqrt(v) + tau)``, with m
+    from 0 and v from tau^2. FedAvgM: ``u = beta u + d``, ``x = x + eta_s u``, or ``eta_s (d + beta u)`` with Nesterov.
+
+    Args:
+        kind: ``adam``, ``yogi``, ``adagrad`` or ``momentum``.
+        parameters: The server's parameters x, {name: array}; never buffers, whose variance a step could turn negative.
+        difference: ``sum p_i (y_i - x)``, the same names and shapes.
+        state: The moments before the step; None at the start.
+        learning_rate: eta_s.
+        beta1: Of the first moment; Adagrad takes the difference itself.
+        beta2: Of the second moment.
+        tau: Beside the root.
+        momentum: FedAvgM's beta.
+        is_nesterov: Of FedAvgM.
+        is_corrected: Of Adam: both moments from 0 and divided by what of them has not decayed, as in torch.
+
+    Returns:
+        The new parameters and moments, computed in float64, in the arrays' own dtype.
+
+    Raises:
+        ConfigError: ``kind`` is none of the rules.
+    """
+    if kind not in NAMES:
+        raise ConfigError(f"kind must be one of {', '.join(NAMES)}, not {kind!r}")
+    state = state or _start(kind, parameters, 0.0 if is_corrected else tau**2)
+    steps, new, means, squares = state.steps + 1, {}, {}, {}
+    for name, array in parameters.items():
+        d, mean = (np.asarray(one, np.float64) for one in (difference[name], state.mean[name]))
+        if kind == "momentum":
+            mean = momentum * mean + d
+            step = d + momentum * mean if is_nesterov else mean
+        else:
+            decay = 0.0 if kind == "adagrad" else beta1
+            mean = decay * mean + (1 - decay) * d
+            square = SQUARES[kind](np.asarray(state.square[name], np.float64), d**2, beta2)
+            unbiased = (mean / (1 - decay**steps), square / (1 - beta2**steps)) if is_corrected else (mean, square)
+            step = unbiased[0] / (np.sqrt(unbiased[1]) + tau)
+            squares[name] = square.astype(array.dtype)
+        new[name] = (np.asarray(array, np.float64) + learning_rate * step).astype(array.dtype)
+        means[name] = mean.astype(array.dtype)
+    return new, Moments(means, squares, steps)
+
+
+SQUARES: dict[str, Callable[[NDArray, NDArray, float], NDArray]] = {
+    "adam": lambda v, squared, beta2: beta2 * v + (1 - beta2) * squared,
+    "yogi": lambda v, squared, beta2: v - (1 - beta2) * squared * np.sign(v - squared),
+    "adagrad": lambda v, squared, beta2: v + squared,
+}
+
+
+def _start(kind: Rule, parameters: Mapping[str, NDArray], square: float) -> Moments:
+    zero = {name: np.zeros_like(array) for name, array in parameters.items()}
+    filled = {name: np.full_like(array, square) for name, array in parameters.items()}
+    return Moments(zero, {} if kind == "momentum" else filled, 0)

@@ -1,0 +1,73 @@
+"""FedOpt's moments: they stay at the server, which takes its step with them; nothing travels for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from silofl.algorithms.fedopt import Moments, server_update
+from silofl.algorithms.mixing import Arrays
+from silofl.methods.part import Kind, Part, Replies, SitePart
+from silofl.study import Study
+
+ROLE = "server_optimizer"
+
+
+@dataclass(frozen=True)
+class ServerOptimizerPart(Part):
+    """The server's moments after a step.
+
+    Attributes:
+        study: Its recipe names the rule and its constants.
+        moments: None before the first step.
+    """
+
+    study: Study
+    moments: Moments | None = None
+    role: str = ROLE
+
+    def server_step(
+        self, role: str, previous: Arrays, mixed: Arrays, replies: Replies
+    ) -> tuple[Arrays, ServerOptimizerPart]:
+        """Step from the previous parameters along the sites' mean difference."""
+        constants = self.study.recipe.answer(ROLE).model_dump()
+        difference = {
+            name: np.asarray(array, np.float64) - np.asarray(previous[name], np.float64)
+            for name, array in mixed.items()
+        }
+        new, moments = server_update(constants.pop("rule"), previous, difference, self.moments, **constants)
+        return new, replace(self, moments=moments)
+
+    def state(self) -> dict[str, Any]:
+        """Return a checkpoint."""
+        if self.moments is None:
+            return {}
+        mean, square = (
+            {name: torch.from_numpy(array) for name, array in arrays.items()}
+            for arrays in (self.moments.mean, self.moments.square)
+        )
+        return {"mean": mean, "square": square, "steps": self.moments.steps}
+
+    def restored(self, state: Mapping[str, Any]) -> ServerOptimizerPart:
+        """Return what `state` described."""
+        if not state:
+            return self
+        mean, square = ({name: tensor.numpy() for name, tensor in state[key].items()} for key in ("mean", "square"))
+        return replace(self, moments=Moments(mean, square, state["steps"]))
+
+
+def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
+    """Return the server half before the first step."""
+    return [ServerOptimizerPart(study)]
+
+
+def kinds(study: Study) -> list[Kind]:
+    """Return nothing: nothing leaves a site for it."""
+    return []
+
+
+SITE = SitePart

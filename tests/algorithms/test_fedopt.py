@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+import torch
+
+from silofl.algorithms.fedopt import Moments, server_update
+from silofl.algorithms.recipe import find_recipe
+from silofl.errors import ConfigError
+
+KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")
+VARIANTS = {
+    "adam": ("adam", {}),
+    "adam_corrected": ("adam", {"is_corrected": True}),
+    "yogi": ("yogi", {}),
+    "adagrad": ("adagrad", {}),
+    "momentum": ("momentum", {}),
+    "nesterov": ("momentum", {"is_nesterov": True}),
+}
+
+
+def one(value, dtype=np.float64):
+    return {"w": np.array([value], dtype)}
+
+
+def test_the_first_step_of_each_rule_is_that_of_the_formula():
+    common = {"learning_rate": 0.1, "beta1": 0.5, "beta2": 0.75, "tau": 0.25}
+    # d = 1, v_0 = 1/16: m = 0.5; Adam v = 0.75 / 16 + 0.25 = 0.296875
+    adam, _ = server_update("adam", one(2.0), one(1.0), None, **common)
+    np.testing.assert_allclose(adam["w"], 2 + 0.1 * 0.5 / (0.296875**0.5 + 0.25))
+    # Yogi: v - d^2 < 0, so v = 1/16 + 0.25 = 0.3125
+    yogi, _ = server_update("yogi", one(2.0), one(1.0), None, **common)
+    np.testing.assert_allclose(yogi["w"], 2 + 0.1 * 0.5 / (0.3125**0.5 + 0.25))
+    # Adagrad: m = d, v = 1/16 + 1
+    adagrad, _ = server_update("adagrad", one(2.0), one(1.0), None, **common)
+    np.testing.assert_allclose(adagrad["w"], 2 + 0.1 * 1 / (1.0625**0.5 + 0.25))
+
+
+def test_momentum_gathers_differences_without_weakening_them():
+    first, state = server_update("momentum", one(0.0), one(1.0), None, learning_rate=1.0, momentum=0.5)
+    second, state = server_update("momentum", first, one(1.0), state, learning_rate=1.0, momentum=0.5)
+    # u = 1, then 0.5 * 1 + 1
+    assert first["w"] == [1.0] and second["w"] == [2.5] and state.steps == 2
+    ahead, _ = server_update("momentum", one(0.0), one(1.0), None, learning_rate=1.0, momentum=0.5, is_nesterov=True)
+    # d + beta * u
+    assert ahead["w"] == [1.5]
+
+
+def test_without_momentum_the_model_takes_the_mean_as_it_is():
+    new, _ = server_update("momentum", one(3.0), one(-1.0), None, learning_rate=1.0, momentum=0.0)
+    assert new["w"] == [2.0]
+
+
+@pytest.mark.parametrize("kind", ["adam", "yogi", "adagrad", "momentum"])
+def test_a_parameter_without_a_difference_stays(kind):
+    new, _ = server_update(kind, one(3.0), one(0.0), None, learning_rate=1.0)
+    assert new["w"] == [3.0]
+
+
+def test_the_dtype_stays_and_what_is_given_is_not_changed():
+    parameters, difference = one(1.0, np.float32), one(0.5, np.float32)
+    new, state = server_update("adam", parameters, difference, None, learning_rate=0.1)
+    assert new["w"].dtype == state.mean["w"].dtype == state.square["w"].dtype == np.float32
+    assert parameters["w"] == [1.0] and difference["w"] == [0.5]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_rule_follows_the_reference(vectors, variant):
+    v, (kind, changes) = vectors("baselines/fedopt"), VARIANTS[variant]
+    constants = {
+        "learning_rate": 1.0 if kind == "momentum" else float(v["hyper_eta"]),
+        "beta1": float(v["hyper_beta1"]),
+        "beta2": float(v["hyper_beta2"]),
+        "tau": float(v["hyper_tau"]),
+        "momentum": float(v["hyper_server_momentum"]),
+    }
+    parameters, state = {key: v[f"init/{key}"] for key in KEYS}, None
+    for number in range(3):
+        difference = {key: v[f"delta/{key}"][number] for key in KEYS}
+        parameters, state = server_update(kind, parameters, difference, state, **constants, **changes)
+        for key in KEYS:
+            np.testing.assert_allclose(parameters[key], v[f"{variant}.global/{key}"][number], rtol=1e-6)
+            np.testing.assert_allclose(state.mean[key], v[f"{variant}.m/{key}"][number], rtol=1e-6, atol=1e-15)
+            if kind != "momentum":
+                np.testing.assert_allclose(state.square[key], v[f"{variant}.v/{key}"][number], rtol=1e-6, atol=1e-15)
+
+
+def test_with_corrected_bias_it_is_torchs_adam():
+    weight = torch.nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+    optimizer = torch.optim.Adam([weight], lr=0.1, betas=(0.9, 0.99), eps=1e-3)
+    parameters, state = one(1.0), None
+    for difference in (0.5, -0.25, 1.0):
+        weight.grad = torch.tensor([-difference], dtype=torch.float64)
+        optimizer.step()
+        parameters, state = server_update(
+            "adam", parameters, one(difference), state, learning_rate=0.1, tau=1e-3, is_corrected=True
+        )
+        np.testing.assert_allclose(parameters["w"], weight.detach().numpy(), rtol=1e-12)
+
+
+def test_an_unknown_rule_is_refused():
+    with pytest.raises(ConfigError, match="kind must be one of adam, yogi, adagrad, momentum, not 'sgd'"):
+        server_update("sgd", one(1.0), one(1.0), Moments({}, {}, 0), learning_rate=1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"server_lr": 0.5}, "server_lr must be 1 beside server_optimizer.learning_rate"),
+        ({"mixing": "softpull"}, "one model of all sites"),
+        ({"stays_home": "everything"}, "one model of all sites"),
+        ({"server_optimizer": {"momentum": 0.5}}, "momentum must go with server_optimizer.rule: momentum"),
+        ({"server_optimizer": {"rule": "momentum", "beta2": 0.5}}, "beta2 must go with server_optimizer.rule: adam"),
+        ({"server_optimizer": {"rule": "yog"}}, "did you mean 'yogi'"),
+    ],
+)
+def test_what_does_not_go_with_a_server_optimiser_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        find_recipe("fedopt", "recommended", changes)
