@@ -1,0 +1,107 @@
+"""SCAFFOLD: control variates take the sites' own direction out of their steps.
+
+Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020, arXiv:1910.06378.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from silofl.algorithms.mixing import Arrays
+from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.algorithms.steps import Batch, Loss, Step
+from silofl.errors import ConfigError
+
+
+class Control(Answer):
+    """A control variate of each site, and their mean at the server.
+
+    Attributes:
+        option: How a site's new one is found: 2, from its own steps, as in the paper's experiments; 1, the gradient of
+            all its data at the received model, which takes one more pass.
+    """
+
+    section: ClassVar[str] = "control"
+    method: ClassVar[str] = "control"
+    option: Literal[1, 2] = 2
+
+    def conflict(self, recipe: Recipe) -> str | None:
+        """A site is corrected towards the one model of all sites."""
+        if recipe.mixing is not None or len(recipe.roles) > 1 or recipe.stays_home == "everything":
+            return "parts must go with one model of all sites where they hold control variates; choose mixing: shared"
+        return None
+
+    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study.TrainingSettings`
+        """Refuse what is not plain SGD: the steps' sum would no longer be that of the gradients (Algorithm 1).
+
+        Raises:
+            ConfigError: Another optimiser, or momentum.
+        """
+        if training.optimizer != "sgd":
+            raise ConfigError(f"training.optimizer must be sgd with control variates, not {training.optimizer!r}")
+        if training.momentum != 0:
+            raise ConfigError(
+                f"training.momentum must be 0 with control variates, not {training.momentum:g}; the paper has plain SGD"
+            )
+
+    def sentence(self) -> str:
+        """Return what a report says of it."""
+        variates = f"Control variates (SCAFFOLD, option {'I' * self.option})"
+        return f"{variates}: each step is corrected by the server's and the site's, so that sites drift less."
+
+
+# The paper averages sites uniformly; the authors released no other choice of constants.
+PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(parts=(Control(),), weights="uniform"))
+
+
+def new_control(
+    control: Mapping[str, NDArray],
+    server_control: Mapping[str, NDArray],
+    received: Mapping[str, NDArray],
+    trained: Mapping[str, NDArray],
+    divisor: float,
+) -> Arrays:
+    """Return a site's next control variate by option II: ``c_i' = c_i - c + (x - y) / (K eta)``.
+
+    Args:
+        control: The site's c_i, {name: array}.
+        server_control: The server's c, the same names.
+        received: The parameters x that the site started from.
+        trained: Its parameters y after K steps.
+        divisor: ``K eta``: the sum of the steps' learning rates; with momentum eta times FedNova's norm.
+    """
+    return {
+        name: control[name] - server_control[name] + (received[name] - trained[name]) / np.asarray(divisor, array.dtype)
+        for name, array in control.items()
+    }
+
+
+def corrected(step: Step, correction: Mapping[str, Tensor]) -> Step:
+    """Return a step whose gradient is corrected before the optimiser moves: ``g + c - c_i`` (Eq. 3).
+
+    Args:
+        step: The step that computes the gradient and calls the optimiser once.
+        correction: ``c - c_i``, {parameter name: tensor}.
+    """
+
+    def corrected_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+        shifts = [(p, correction[name]) for name, p in model.named_parameters() if name in correction]
+
+        def shift(*_: object) -> None:
+            for parameter, amount in shifts:
+                if parameter.grad is not None:
+                    parameter.grad.add_(amount)
+
+        handle = optimizer.register_step_pre_hook(shift)
+        try:
+            return step(model, optimizer, loss, batch)
+        finally:
+            handle.remove()
+
+    return corrected_step

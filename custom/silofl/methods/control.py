@@ -1,0 +1,187 @@
+"""SCAFFOLD's control variates: the server's travels with the model; a site's own stays at home, its change leaves."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from silofl.algorithms.fedsm import GradientStep
+from silofl.algorithms.harmofl import frozen_statistics
+from silofl.algorithms.mixing import Arrays
+from silofl.algorithms.scaffold import corrected, new_control
+from silofl.algorithms.steps import Step
+from silofl.data.batches import evaluation_batches
+from silofl.errors import TrainingError
+from silofl.methods.part import TRAIN, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
+from silofl.models import build_plain_model
+from silofl.models.names import traveling_names
+from silofl.models.roles import MODEL, with_role
+from silofl.study import Study
+from silofl.training.loop import TrainingResult
+from silofl.training.losses import make_loss
+
+ROLE = "control"
+PURPOSE = "how the site's control variate changed, a mean gradient; it corrects the other sites' steps"
+
+
+@dataclass(frozen=True)
+class ControlPart(Part):
+    """The server's control variate c: the weighted mean of all sites' c_i, those that are absent included.
+
+    Attributes:
+        study: Its recipe says how sites are weighted.
+        sites: All sites of the run.
+        total: Sum of the weighted c_i, {parameter name: array}, float64.
+        weights_of_sites: Site -> its weight: its training examples, or 1; of those that ever answered.
+        holds: Site -> the round after which it keeps the c_i that is in the sum.
+    """
+
+    study: Study
+    sites: tuple[str, ...]
+    total: Arrays
+    weights_of_sites: dict[str, float] = field(default_factory=dict)
+    holds: dict[str, int] = field(default_factory=dict)
+    role: str = ROLE
+
+    @property
+    def control(self) -> Arrays:
+        """The server's c, in float32.
+
+        A site that never answered has c_i = 0; it counts like the mean site until its examples are known.
+        """
+        known = list(self.weights_of_sites.values()) or [1.0]
+        whole = len(self.sites) * float(np.mean(known))
+        return {name: (array / whole).astype(np.float32) for name, array in self.total.items()}
+
+    def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
+        """Send c with the model, and which c_i the site must go on from."""
+        if exchange.task != TRAIN:
+            return Message()
+        return Message(with_role(ROLE, self.control), {ROLE: {"holds": self.holds.get(site, 0)}})
+
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+        """Return what a change of c_i must be like."""
+        return Expected.like(with_role(ROLE, self.control)) if exchange.task == TRAIN else {}
+
+    def merged(
+        self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
+    ) -> ControlPart:
+        """Add the sites' changes: ``c = c + sum_S q_i (c_i' - c_i)``, with q_i that sum to 1 over all sites."""
+        if exchange.task != TRAIN:
+            return self
+        is_uniform = self.study.recipe.weights == "uniform"
+        new = {site: 1.0 if is_uniform else float(count) for site, count in replies.examples.items()}
+        total = dict(self.total)
+        for site, answer in replies.accepted.items():
+            for name, change in answer.of(ROLE).items():
+                total[name] = total[name] + new[site] * np.asarray(change, np.float64)
+        holds = self.holds | {s: exchange.round for s, answer in replies.accepted.items() if answer.of(ROLE)}
+        return replace(self, total=total, weights_of_sites=self.weights_of_sites | new, holds=holds)
+
+    def joined(self, site: str) -> ControlPart:
+        """Count one more site, whose c_i is 0."""
+        return replace(self, sites=tuple(sorted([*self.sites, site])))
+
+    def state(self) -> dict[str, Any]:
+        """Return a checkpoint."""
+        total = {name: torch.from_numpy(array) for name, array in self.total.items()}
+        return {"total": total, "weights": self.weights_of_sites, "holds": self.holds}
+
+    def restored(self, state: Mapping[str, Any]) -> ControlPart:
+        """Return what `state` described."""
+        total = {name: tensor.numpy() for name, tensor in state["total"].items()}
+        return replace(self, total=total, weights_of_sites=dict(state["weights"]), holds=dict(state["holds"]))
+
+
+class SiteControl(SitePart):
+    """A site's own control variate c_i."""
+
+    name = ROLE
+
+    def step(self, role: str, step: Step) -> Step:
+        """Correct every step by ``c - c_i``."""
+        work = self.work
+        self._received = _parameters(work.models[role], work.study)
+        self._server = work.message.of(ROLE)
+        self._round, self._own = self._held()
+        if self._settings.option == 1:
+            self._gradient = self._gradient_here(work.models[role])
+        shift = {name: torch.from_numpy(self._server[name] - self._own[name]).to(work.device) for name in self._server}
+        return corrected(step, shift)
+
+    def finish(self, results: Mapping[str, TrainingResult]) -> Message:
+        """Return how c_i changed."""
+        work = self.work
+        trained = _parameters(work.models[MODEL], work.study)
+        if self._settings.option == 1:
+            self._new = {name: self._gradient[name] for name in self._own}
+        else:
+            divisor = results[MODEL].steps * work.study.training.learning_rate
+            self._new = new_control(self._own, self._server, self._received, trained, divisor)
+        return Message(with_role(ROLE, {name: array - self._own[name] for name, array in self._new.items()}))
+
+    def kept(self) -> dict[str, Any]:
+        """Return c_i, and the one before it: the server may not have taken this round's change."""
+        return {"round": self.work.number, "own": _tensors(self._new), "before": [self._round, _tensors(self._own)]}
+
+    @property
+    def _settings(self) -> Any:  # noqa: ANN401 - `silofl.algorithms.scaffold.Control`
+        return self.work.study.recipe.answer(ROLE)
+
+    def _held(self) -> tuple[int, Arrays]:
+        """Return the c_i whose changes the server has summed, and its round.
+
+        Raises:
+            TrainingError: It is not on this site's disk any more: from zero on, c would no longer be the sites' mean.
+        """
+        held, kept = self.work.message.about(ROLE)["holds"], self.work.kept.get(self.name)
+        if held == 0:
+            return 0, {name: np.zeros_like(array) for name, array in self._server.items()}
+        known = {kept["round"]: kept["own"], kept["before"][0]: kept["before"][1]} if kept else {}
+        if held not in known:
+            raise TrainingError(
+                f"site {self.work.site!r} must hold its control variate of round {held}, which is not on its disk any "
+                "more; restore its state folder, or start the study anew"
+            )
+        return held, {name: tensor.numpy() for name, tensor in known[held].items()}
+
+    def _gradient_here(self, model: nn.Module) -> Arrays:
+        """Return the mean gradient of all training data at the received model; running statistics stay."""
+        work, gather = self.work, GradientStep()
+        probe, loss = copy.deepcopy(model).train(), make_loss(work.study)
+        with frozen_statistics(probe):
+            for batch in evaluation_batches(work.data.training, work.study.training.batch_size, work.device):
+                gather(probe, None, loss, batch)
+        return gather.mean(probe)
+
+
+def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
+    """Return c = 0."""
+    names = _parameters(build_plain_model(study, study.seed), study)
+    return [ControlPart(study, tuple(sites), {name: np.zeros(array.shape) for name, array in names.items()})]
+
+
+def kinds(study: Study) -> list[Kind]:
+    """Return what leaves a site for it."""
+    return [Kind("control", PURPOSE, ROLE)]
+
+
+SITE = SiteControl
+
+
+def _parameters(model: nn.Module, study: Study) -> Arrays:
+    """Return the trained parameters that travel: what stays at home has no control variate."""
+    travels = set(traveling_names(model, study.recipe))
+    parameters = model.named_parameters()
+    return {n: p.detach().cpu().numpy().copy() for n, p in parameters if n in travels and p.requires_grad}
+
+
+def _tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
