@@ -150,7 +150,7 @@ def write_dicom():
 def make_study():
     """Build a small study of segmentation by its rounds, its network and its algorithm."""
 
-    def make(rounds=3, seed=0, model=None, federation=None, **algorithm):
+    def make(rounds=3, seed=0, model=None, federation=None, training=None, **algorithm):
         return parse(
             Study,
             {
@@ -162,7 +162,7 @@ def make_study():
                 "device": "cpu",
                 "data": {"augment": [{"RandFlip": {"prob": 0.5, "spatial_axis": 0}}]},
                 "model": {"features": [4, 4, 4, 4, 4, 4], "normalization": "batch", **(model or {})},
-                "training": {"batch_size": 2, "learning_rate": 0.01},
+                "training": {"batch_size": 2, "learning_rate": 0.01, **(training or {})},
                 "algorithm": {"name": "fedavg", **algorithm},
                 "federation": federation or {},
             },

@@ -1,0 +1,120 @@
+import numpy as np
+import pytest
+
+from silofl.errors import ConfigError
+from silofl.studies.traffic import count_traffic
+
+SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2, "learning_rate": 0.05}
+SITES = ("east", "north", "west")
+
+
+@pytest.fixture
+def scaffold(play, make_study):
+    """Begin a run of SCAFFOLD."""
+
+    def start(option=2, folder="state", training=SGD, rounds=3, **algorithm):
+        study = make_study(rounds=rounds, training=training, name="scaffold", control={"option": option}, **algorithm)
+        return play(folder=folder, study=study)
+
+    return start
+
+
+def kept_controls(game, number):
+    return {site: game.kept(site, number)["control"]["own"] for site in SITES}
+
+
+@pytest.mark.parametrize("option", [1, 2])
+def test_the_servers_control_is_the_mean_of_the_sites_also_after_a_round_without_one(scaffold, option):
+    game = scaffold(option)
+    game.round()
+    game.round(absent=("north",))
+    own = [game.kept(site, 2)["control"]["own"] for site in SITES]
+    for name, array in game.server.parts["control"].control.items():
+        np.testing.assert_allclose(array, np.mean([one[name].numpy() for one in own], axis=0), rtol=1e-4, atol=1e-6)
+    assert any(np.abs(array).max() > 0 for array in game.server.parts["control"].control.values())
+
+
+def test_with_weights_by_examples_it_is_their_weighted_mean(scaffold):
+    game = scaffold(weights="examples")
+    game.round()
+    own = kept_controls(game, 1)
+    for name, array in game.server.parts["control"].control.items():
+        # 5, 4 and 3 training examples
+        mean = sum(count * own[site][name].numpy() for site, count in zip(SITES, (5, 4, 3), strict=True)) / 12
+        np.testing.assert_allclose(array, mean, rtol=1e-4, atol=1e-6)
+
+
+def test_the_first_round_is_fedavgs_for_all_controls_are_zero(scaffold, play, make_study):
+    ours = scaffold()
+    theirs = play(folder="other", study=make_study(training=SGD, weights="uniform"))
+    ours.round(), theirs.round()
+    for name, array in theirs.models("east").items():
+        np.testing.assert_array_equal(array, ours.models("east")[name])
+    ours.round(), theirs.round()
+    assert any(not np.array_equal(array, ours.models("east")[n]) for n, array in theirs.models("east").items())
+
+
+def test_option_two_is_the_mean_gradient_of_the_sites_own_steps(scaffold):
+    game = scaffold()
+    before = game.models("east")
+    game.round()
+    change = game.answers["train"]["east"]
+    for name, own in game.kept("east", 1)["control"]["own"].items():
+        # c_i = c = 0: (x - y) / (K eta), with 5 examples in 2 steps, for a last batch of one joins the one before it
+        expected = -change.of("model")[name] / (change.meta["steps"] * 0.05)
+        np.testing.assert_allclose(own.numpy(), expected, rtol=1e-5, atol=1e-7)
+    assert before.keys() == game.models("east").keys()
+
+
+def test_a_change_that_the_server_did_not_take_is_not_built_upon(scaffold):
+    game = scaffold()
+    game.round()
+    game.round(change=lambda task, site, answer: answer.failed("lost") if site == "east" else answer)
+    game.round()
+    own = [game.kept(site, 3)["control"]["own"] for site in SITES]
+    for name, array in game.server.parts["control"].control.items():
+        np.testing.assert_allclose(array, np.mean([one[name].numpy() for one in own], axis=0), rtol=1e-4, atol=1e-6)
+
+
+def test_a_site_that_lost_its_control_says_so(scaffold):
+    game = scaffold()
+    game.round()
+    for path in (game.folder("north") / "rounds").iterdir():
+        path.unlink()
+    record = game.round()
+    assert "site 'north' must hold its control variate of round 1" in record.failed["north"]
+    assert record.answered == ["east", "west"]
+
+
+def test_a_run_goes_on_from_its_checkpoint_with_the_same_controls(scaffold):
+    from silofl.federation.checkpoint import checkpoint, restored
+
+    whole, halved = scaffold(), scaffold(folder="other")
+    whole.rounds(3)
+    halved.rounds(2)
+    halved.server = restored(halved.study, checkpoint(halved.server))
+    halved.round()
+    for name, array in whole.models("east").items():
+        np.testing.assert_array_equal(array, halved.models("east")[name])
+
+
+def test_what_travels_is_twice_the_parameters_and_estimate_knows_it(scaffold):
+    game = scaffold()
+    record = game.round()
+    found = count_traffic(game.study, 3, (1, 32, 32))
+    assert found.bytes_to[0] == record.bytes_to["east"] and found.bytes_from[0] == record.bytes_from["east"]
+    control = sum(array.nbytes for array in game.server.parts["control"].control.values())
+    model = sum(array.nbytes for array in game.server.parts["model"].common.values())
+    assert found.bytes_from[0] == model + control
+
+
+def test_batchnorm_that_stays_home_has_no_control(scaffold):
+    game = scaffold(stays_home="batchnorm")
+    assert game.server.parts["control"].control.keys() == {
+        name for name in game.server.parts["model"].common if not name.endswith(("running_mean", "running_var"))
+    }
+
+
+def test_adam_is_refused_before_anything_starts(make_study):
+    with pytest.raises(ConfigError, match="training.optimizer must be sgd with control variates, not 'adam'"):
+        make_study(name="scaffold", training={"optimizer": "adam"})
