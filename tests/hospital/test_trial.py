@@ -38,6 +38,15 @@ def test_all_that_would_leave_is_named_by_kind(candidate, algorithm, kinds):
     assert "secret" not in str(answer)
 
 
+def test_what_a_new_algorithm_sends_is_named_and_explained_by_its_part(candidate):
+    sgd = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2}
+    kinds = leaving(candidate(algorithm={"name": "scaffold"}, training=sgd)).facts["kinds"]
+    assert kinds.keys() == {"weights", "batchnorm", "control", "numbers"}
+    # one number for each parameter; the buffers' are BatchNorm's
+    assert 0 < kinds["control"]["bytes"] < kinds["weights"]["bytes"] + kinds["batchnorm"]["bytes"]
+    assert "control variate" in kinds["control"]["purpose"]
+
+
 def test_as_much_leaves_as_the_models_hold(candidate):
     site = candidate()
     wanted = sum(array.nbytes for array in site.server.parts["model"].common.values())
