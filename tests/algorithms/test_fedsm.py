@@ -6,7 +6,6 @@ from torch import nn
 from silofl.algorithms.fedavg import uniform_weights
 from silofl.algorithms.fedsm import (
     AdamState,
-    GradientStep,
     adam_step,
     choose_model,
     site_loss,
@@ -14,6 +13,7 @@ from silofl.algorithms.fedsm import (
     tune_threshold,
 )
 from silofl.algorithms.mixing import mix
+from silofl.algorithms.steps import GradientStep
 from silofl.errors import AggregationError, ConfigError
 
 

@@ -6,7 +6,7 @@ import torch
 from monai.data import MetaTensor
 
 from silofl.data.batches import evaluation_batches, training_batches
-from silofl.data.parts import Part
+from silofl.data.parts import Examples
 from silofl.data.transforms import augmentation
 from silofl.errors import ConfigError
 
@@ -17,14 +17,14 @@ def part_of(count, size=(8, 8), is_segmentation=True):
     images = np.broadcast_to(numbers[:, None, None, None], (count, 1, *size)).astype(np.float32)
     targets = images[:, 0].astype(np.uint8) if is_segmentation else numbers.astype(np.int64)
     names = tuple(map(str, numbers))
-    return Part(images, targets, names, (None,) * count, names)
+    return Examples(images, targets, names, (None,) * count, names)
 
 
 def pattern(count=4):
     """Return examples whose label is where the image is bright."""
     images = np.random.default_rng(0).random((count, 1, 16, 16), dtype=np.float32)
     names = tuple(map(str, range(count)))
-    return Part(images, (images[:, 0] > 0.5).astype(np.uint8), names, (None,) * count, names)
+    return Examples(images, (images[:, 0] > 0.5).astype(np.uint8), names, (None,) * count, names)
 
 
 def numbers_of(batches):

@@ -63,7 +63,7 @@ def strangers(tmp_path_factory):
 
 @pytest.fixture
 def serve():
-    """Answer TLS as the server of some kits; its clock may be ahead."""
+    """Finding TLS as the server of some kits; its clock may be ahead."""
 
     @contextmanager
     def run(kits, port, ahead_s=0):

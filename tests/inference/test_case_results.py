@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.data.parts import Part
+from silofl.data.parts import Examples
 from silofl.inference import SuperModel
 from silofl.inference.case_results import CaseResult, by_model, case_results, choices, score_of, value_of
 from silofl.inference.contents import Contents
@@ -44,7 +44,7 @@ def part():
     """Three slices of case a, then one of case b."""
     rng, cases = np.random.default_rng(0), ("a", "a", "a", "b")
     images = rng.random((4, *SHAPE), dtype=np.float32)
-    return Part(images, rng.integers(0, 2, (4, 32, 32), dtype=np.uint8), cases, (0, 1, 2, 0), cases)
+    return Examples(images, rng.integers(0, 2, (4, 32, 32), dtype=np.uint8), cases, (0, 1, 2, 0), cases)
 
 
 def measured(case, **values):

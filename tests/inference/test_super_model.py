@@ -7,7 +7,7 @@ import SimpleITK
 import torch
 from PIL import Image
 
-from silofl.data.parts import Part
+from silofl.data.parts import Examples
 from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
 from silofl.inference.directory import write
@@ -118,7 +118,7 @@ def test_an_ensemble_weighs_every_model_by_its_score(make, make_study):
 @pytest.mark.parametrize("labels", [{1: "organ"}, {1: "organ", 2: "lesion"}])
 def test_label_maps_are_those_of_the_evaluation_in_training(make, make_study, labels):
     model, case = make("only", study=make_study(labels=labels)), images(5)
-    part = Part(case, np.zeros((5, 32, 32), np.uint8), tuple("abcde"), (None,) * 5, tuple("abcde"))
+    part = Examples(case, np.zeros((5, 32, 32), np.uint8), tuple("abcde"), (None,) * 5, tuple("abcde"))
     found = model.predict(case).label_map
     np.testing.assert_array_equal(found, evaluate(model.network("global"), part, 2, CPU))
     assert found.dtype == np.uint8 and set(np.unique(found)) == {0, *labels}

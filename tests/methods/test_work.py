@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.data.parts import Part
+from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.errors import TrainingError
 from silofl.federation.numbers import check_score
@@ -43,7 +43,7 @@ def classification(**changes):
 def part():
     """Four images, of which three are of class 0 and one of class 1."""
     images = np.random.default_rng(0).random((4, 1, 28, 28), dtype=np.float32)
-    return Part(images, CLASSES, tuple("abcd"), (None,) * 4, tuple("abcd"))
+    return Examples(images, CLASSES, tuple("abcd"), (None,) * 4, tuple("abcd"))
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def blobs():
     """Four slices of two cases with a label map each."""
     rng, cases = np.random.default_rng(0), ("a", "a", "b", "b")
     images = rng.random((4, 1, 32, 32), dtype=np.float32)
-    return Part(images, rng.integers(0, 2, (4, 32, 32), dtype=np.uint8), cases, (0, 1, 0, 1), cases)
+    return Examples(images, rng.integers(0, 2, (4, 32, 32), dtype=np.uint8), cases, (0, 1, 0, 1), cases)
 
 
 def begin(study, part, about=None, **options):

@@ -6,7 +6,7 @@ import torch
 from rich.console import Console
 
 from silofl.algorithms.fedsm import THRESHOLDS
-from silofl.data.parts import Part
+from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
@@ -66,7 +66,7 @@ def make_part(*cases):
     """Return a part of pictures whose truth is the whole image, so that Dice is 1 for all and 0 for nothing."""
     images = np.random.default_rng(len(cases)).random((len(cases), *SHAPE), dtype=np.float32)
     targets = np.ones((len(cases), *SHAPE[1:]), np.uint8)
-    return Part(images, targets, cases, (None,) * len(cases), cases)
+    return Examples(images, targets, cases, (None,) * len(cases), cases)
 
 
 def found(contents, *parts):
@@ -154,7 +154,7 @@ def test_cases_with_empty_truth_and_prediction_do_not_count():
 def test_images_of_another_form_than_the_training_images_are_refused():
     images, targets = np.zeros((1, 1, 16, 16), np.float32), np.ones((1, 16, 16), np.uint8)
     with pytest.raises(DataError, match=r"must have shape \(n, 1, 32, 32\) as in training, not \(1, 1, 16, 16\)"):
-        found(make_contents(), Part(images, targets, ("a",), (None,), ("a",)))
+        found(make_contents(), Examples(images, targets, ("a",), (None,), ("a",)))
 
 
 # --- in a run's folder

@@ -13,7 +13,10 @@ from .conftest import JOB
 @pytest.mark.parametrize("name", [*method_names(), "harmofl:reference"])
 def test_every_method_is_an_algorithm_that_takes_the_place_of_a_jobs(name):
     values, algorithm = yaml.safe_load(study_file(JOB).read_text()), algorithm_of(name)
-    study = parse(Study, values | {"model": {"normalization": "instance"}, "algorithm": algorithm}, "study.yaml")
+    # plain SGD, the one way of training that every algorithm allows
+    training = values["training"] | {"optimizer": "sgd", "momentum": 0.0}
+    changes = {"model": {"normalization": "instance"}, "training": training, "algorithm": algorithm}
+    study = parse(Study, values | changes, "study.yaml")
     assert study.algorithm.name == algorithm["name"]
     assert study.algorithm.preset == algorithm.get("preset", "recommended")
 

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from silofl.cli import main
-from silofl.data.parts import Part
+from silofl.data.parts import Examples
 from silofl.errors import ConfigError
 from silofl.files import load_tensors
 from silofl.studies.pretrain import drawn, pretrain
@@ -14,7 +14,7 @@ from silofl.studies.simulation import Simulation, check_pretrained, settled
 
 def make_part(count):
     names = tuple(f"case{i}" for i in range(count))
-    return Part(np.zeros((count, 1, 1, 4), np.float32), np.arange(count), names, (None,) * count, names)
+    return Examples(np.zeros((count, 1, 1, 4), np.float32), np.arange(count), names, (None,) * count, names)
 
 
 def test_a_share_is_drawn_by_the_seed_and_never_empty():

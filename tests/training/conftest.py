@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from silofl.data.site_data import Part
+from silofl.data.site_data import Examples
 from silofl.settings import parse
 from silofl.study import Study
 
@@ -31,6 +31,6 @@ def make_part():
         if images is None:
             shape = (len(targets), 1, *(targets.shape[1:] or size))
             images = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-        return Part(images, targets, cases, (None,) * len(targets), cases)
+        return Examples(images, targets, cases, (None,) * len(targets), cases)
 
     return make

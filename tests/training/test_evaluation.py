@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.data.site_data import Part
+from silofl.data.site_data import Examples
 from silofl.models import build_plain_model
 from silofl.training.evaluation import decide, evaluate, predict, score
 
@@ -32,7 +32,7 @@ def part(make_part):
 
 def reordered(part, order):
     names = tuple(part.cases[i] for i in order)
-    return Part(part.images[order], part.targets[order], names, tuple(part.slices[i] for i in order), names)
+    return Examples(part.images[order], part.targets[order], names, tuple(part.slices[i] for i in order), names)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 6, 100])
@@ -150,7 +150,7 @@ import numpy as np
 import torch
 from silofl.study import Study
 from silofl.settings import parse
-from silofl.data.parts import Part
+from silofl.data.parts import Examples
 from silofl.models import build_model
 from silofl.training.evaluation import evaluate
 
@@ -158,7 +158,7 @@ for network, shape in {"lenet5": (1, 28, 28), "alexnet": (1, 64, 64), "activity_
     settings = {"name": "s", "task": "classification", "labels": {0: "a", 1: "b"}, "rounds": 1, "metric": "accuracy"}
     settings |= {"model": {"name": network}, "training": {"loss": "cross_entropy"}, "algorithm": {"name": "fedavg"}}
     study = parse(Study, settings, "study.yaml")
-    part = Part(np.ones((2, *shape), np.float32), np.array([0, 1]), ("a", "b"), (None, None), ("a", "b"))
+    part = Examples(np.ones((2, *shape), np.float32), np.array([0, 1]), ("a", "b"), (None, None), ("a", "b"))
     _, score = evaluate(build_model(study, shape, 0), part, study, torch.device("cpu"))
     print(score.also["auroc"], "monai" in sys.modules)
 """

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.data.parts import Part
+from silofl.data.parts import Examples
 from silofl.models import build_model
 from silofl.training.metrics import Score
 from silofl.training.pictures import keep_test, write_pictures, write_scores
@@ -26,7 +26,7 @@ def part_of(cases, slices=None, counts=None):
     for target, count in zip(targets, counts or [1] * len(cases), strict=True):
         target[: count // 32 + 1].flat[:count] = 1
     images = np.random.default_rng(0).random((len(cases), 1, 32, 32), dtype=np.float32)
-    return Part(images, targets, tuple(cases), tuple(slices or [None] * len(cases)), tuple(cases))
+    return Examples(images, targets, tuple(cases), tuple(slices or [None] * len(cases)), tuple(cases))
 
 
 def test_scores_are_one_row_a_case(tmp_path):
@@ -70,6 +70,6 @@ def test_no_counted_case_leaves_no_pictures(tmp_path, model):
 def test_a_classification_keeps_scores_alone(tmp_path, model, is_map, files):
     part = part_of("ab")
     if not is_map:
-        part = Part(part.images, np.array([0, 1]), part.cases, part.slices, part.patients)
+        part = Examples(part.images, np.array([0, 1]), part.cases, part.slices, part.patients)
     keep_test(tmp_path, Score.of({"a": 0.5, "b": None}), part.targets, model, part, CPU)
     assert {path.name for path in tmp_path.iterdir()} == files

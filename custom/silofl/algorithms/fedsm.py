@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.recipe import Answer, Recipe
-from silofl.algorithms.steps import Batch, Loss
+from silofl.algorithms.steps import Loss
 from silofl.errors import AggregationError, ConfigError
 from silofl.settings import Count, Fraction, Positive, Share
 
@@ -250,32 +250,6 @@ def site_loss(label: int) -> Loss:
         return nn.functional.cross_entropy(logits, logits.new_full((len(logits),), label, dtype=torch.long))
 
     return loss
-
-
-class GradientStep:
-    """A step that changes nothing and gathers the gradient of all batches at the same parameters.
-
-    Attributes:
-        num_examples: Examples gathered so far.
-    """
-
-    def __init__(self) -> None:
-        self.num_examples = 0
-
-    def __call__(self, model: nn.Module, optimizer: object, loss: Loss, batch: Batch) -> Tensor:
-        """Add a batch's gradient; returns its mean loss, detached."""
-        inputs, targets = batch
-        if self.num_examples == 0:
-            model.zero_grad(set_to_none=True)
-        value = loss(model(inputs), targets)
-        (value * len(inputs)).backward()
-        self.num_examples += len(inputs)
-        return value.detach()
-
-    def mean(self, model: nn.Module) -> Arrays:
-        """Return the mean gradient over all gathered examples: {parameter name: array}."""
-        parameters = model.named_parameters()
-        return {name: (p.grad / self.num_examples).cpu().numpy() for name, p in parameters if p.grad is not None}
 
 
 class AdamState(NamedTuple):

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from silofl.algorithms.mixing import Arrays
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 Batch = tuple[Tensor, Tensor]
 Step = Callable[[nn.Module, torch.optim.Optimizer, Loss, Batch], Tensor]
@@ -37,3 +39,29 @@ def squared_distance(parameters: Sequence[Tensor], start: Sequence[Tensor]) -> T
     with torch.no_grad():
         norms = torch._foreach_norm(torch._foreach_sub(list(parameters), list(start)))
         return torch.stack(norms).square().sum()
+
+
+class GradientStep:
+    """A step that changes nothing and gathers the gradient of all batches at the same parameters.
+
+    Attributes:
+        num_examples: Examples gathered so far.
+    """
+
+    def __init__(self) -> None:
+        self.num_examples = 0
+
+    def __call__(self, model: nn.Module, optimizer: object, loss: Loss, batch: Batch) -> Tensor:
+        """Add a batch's gradient; returns its mean loss, detached."""
+        inputs, targets = batch
+        if self.num_examples == 0:
+            model.zero_grad(set_to_none=True)
+        value = loss(model(inputs), targets)
+        (value * len(inputs)).backward()
+        self.num_examples += len(inputs)
+        return value.detach()
+
+    def mean(self, model: nn.Module) -> Arrays:
+        """Return the mean gradient over all gathered examples: {parameter name: array}."""
+        parameters = model.named_parameters()
+        return {name: (p.grad / self.num_examples).cpu().numpy() for name, p in parameters if p.grad is not None}

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from silofl.data.parts import Part
+from silofl.data.parts import Examples
 from silofl.data.transforms import metadata_tracking
 from silofl.errors import ConfigError
 
@@ -21,7 +21,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 def training_batches(
-    part: Part, batch_size: int, augment: Compose | None, seed: int, device: torch.device | str
+    part: Examples, batch_size: int, augment: Compose | None, seed: int, device: torch.device | str
 ) -> Iterator[Batch]:
     """Yield one epoch in an order, and with augmentations, that depend on the seed alone.
 
@@ -49,7 +49,7 @@ def training_batches(
         yield _tensors(images, targets, device) if is_plain else _augmented(images, targets, augment, device)
 
 
-def evaluation_batches(part: Part, batch_size: int, device: torch.device | str) -> Iterator[Batch]:
+def evaluation_batches(part: Examples, batch_size: int, device: torch.device | str) -> Iterator[Batch]:
     """Yield all examples in stored order; forms as `training_batches`.
 
     Args:

@@ -13,7 +13,7 @@ import numpy as np
 from silofl.data.access import files_of, open_error
 from silofl.data.manifest import PARTS, Manifest
 from silofl.data.npy_stream import NpyStream
-from silofl.data.parts import Part, PreparedCase
+from silofl.data.parts import Examples, PreparedCase
 from silofl.errors import DataError
 from silofl.study import Study
 
@@ -44,7 +44,7 @@ def fingerprint(manifest: Manifest, study: Study) -> str:
     return digest.hexdigest()[:32]
 
 
-def load_or_prepare(cache_dir: Path, name: str, prepare: Callable[[], Cases]) -> dict[str, Part]:
+def load_or_prepare(cache_dir: Path, name: str, prepare: Callable[[], Cases]) -> dict[str, Examples]:
     """Open the cached parts, or prepare and cache them first; a damaged cache is made anew.
 
     Any number of processes may do this at once: each writes a folder of its own, the first to finish gives it the name.
@@ -73,7 +73,7 @@ def load_or_prepare(cache_dir: Path, name: str, prepare: Callable[[], Cases]) ->
     raise DataError("cache_dir must keep what is written to it; the cache was damaged again: check the disk")
 
 
-def open_parts(folder: Path) -> dict[str, Part] | None:
+def open_parts(folder: Path) -> dict[str, Examples] | None:
     """Open the parts in a cache folder without reading them into memory; None when it is missing or damaged."""
     try:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
@@ -82,10 +82,10 @@ def open_parts(folder: Path) -> dict[str, Part] | None:
         return None
 
 
-def _open_part(folder: Path, part: str, index: dict[str, list]) -> Part:
+def _open_part(folder: Path, part: str, index: dict[str, list]) -> Examples:
     images = np.load(folder / f"{part}_images.npy", mmap_mode="r", allow_pickle=False)
     targets = np.load(folder / f"{part}_targets.npy", mmap_mode="r", allow_pickle=False)
-    found = Part(images, targets, tuple(index["cases"]), tuple(index["slices"]), tuple(index["patients"]))
+    found = Examples(images, targets, tuple(index["cases"]), tuple(index["slices"]), tuple(index["patients"]))
     if len({len(images), len(targets), len(found.cases), len(found.slices), len(found.patients)}) > 1:
         raise ValueError("lengths differ")
     return found

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
-class Part:
+class Examples:
     """Training, validation or test examples of a site.
 
     Attributes:
@@ -31,13 +31,13 @@ class Part:
         """Return the number of examples."""
         return len(self.cases)
 
-    def taken(self, rows: Sequence[int]) -> Part:
+    def taken(self, rows: Sequence[int]) -> Examples:
         """Return the examples at some positions, in that order."""
         names = {key: tuple(getattr(self, key)[i] for i in rows) for key in ("cases", "slices", "patients")}
-        return Part(self.images[rows], self.targets[rows], **names)
+        return Examples(self.images[rows], self.targets[rows], **names)
 
 
-def joined(parts: Mapping[str, Part]) -> Part:
+def joined(parts: Mapping[str, Examples]) -> Examples:
     """Return the examples of several sites as one part, cases and patients named ``site/...``: simulation only."""
 
     def named(key: str) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ def joined(parts: Mapping[str, Part]) -> Part:
 
     images, targets = (np.concatenate([getattr(part, key) for part in parts.values()]) for key in ("images", "targets"))
     slices = tuple(number for part in parts.values() for number in part.slices)
-    return Part(images, targets, named("cases"), slices, named("patients"))
+    return Examples(images, targets, named("cases"), slices, named("patients"))
 
 
 @dataclass(frozen=True)

@@ -9,22 +9,22 @@ from silofl.data.cache import fingerprint, load_or_prepare
 from silofl.data.formats import forget_arrays
 from silofl.data.leakage import check_contents
 from silofl.data.manifest import Manifest, read_manifest
-from silofl.data.parts import Part, PreparedCase
+from silofl.data.parts import Examples, PreparedCase
 from silofl.data.preparation import preparation, prepare_case
 from silofl.data.progress import follow
 from silofl.errors import DataError
 from silofl.study import Study
 
-__all__ = ["Part", "SiteData", "load_site_data"]
+__all__ = ["Examples", "SiteData", "load_site_data"]
 
 
 @dataclass(frozen=True)
 class SiteData:
     """The three parts of a site's data, opened from the cache, and the manifest they come from if they do."""
 
-    training: Part
-    validation: Part
-    test: Part
+    training: Examples
+    validation: Examples
+    test: Examples
     manifest: Manifest | None = None
 
 

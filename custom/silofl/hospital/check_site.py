@@ -20,11 +20,11 @@ from silofl.errors import ConfigError, ExitCode, SiloFLError, nearest
 from silofl.federation.site import public_reason
 from silofl.hospital import data, machine, network, policy
 from silofl.hospital import trial as training
-from silofl.hospital.answer import Answer, failed
 from silofl.hospital.candidate import Candidate, read_candidate
+from silofl.hospital.finding import Finding, failed
 from silofl.options import console_for, names
 
-CHECKS: dict[str, Callable[[Candidate], Answer]] = {
+CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "versions": machine.versions,
     "classes": policy.allowed_classes,
     "byoc": policy.brought_code,
@@ -58,7 +58,7 @@ class Checkup:
 
     site: str
     study: str
-    answers: dict[str, Answer]
+    answers: dict[str, Finding]
     log: Path | None
 
     @property
@@ -106,7 +106,7 @@ def check_site(candidate: Candidate, skipped: Collection[str] = ()) -> Checkup:
     for name in skipped:
         if name not in CHECKS:
             raise ConfigError(f"--skip must be among {', '.join(CHECKS)}, not {name!r}{nearest(name, CHECKS)}")
-    answers: dict[str, Answer] = {}
+    answers: dict[str, Finding] = {}
     reasons: list[str] = []
     for name, check in CHECKS.items():
         if name in skipped:
@@ -132,7 +132,7 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
     console.print(f"Site {checkup.site} {verdict}", markup=False)
 
 
-def _asked(name: str, check: Callable[[Candidate], Answer], candidate: Candidate, reasons: list[str]) -> Answer:
+def _asked(name: str, check: Callable[[Candidate], Finding], candidate: Candidate, reasons: list[str]) -> Finding:
     try:
         return check(candidate)
     except Exception as error:  # whatever a check meets is an answer, and the other checks go on

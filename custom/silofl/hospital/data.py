@@ -8,9 +8,9 @@ import numpy as np
 
 from silofl.data.images import read_image
 from silofl.data.manifest import Manifest
-from silofl.data.parts import Part
-from silofl.hospital.answer import Answer, ok, warning
+from silofl.data.parts import Examples
 from silofl.hospital.candidate import Candidate
+from silofl.hospital.finding import Finding, ok, warning
 from silofl.study import Study
 
 # Volumes whose headers are looked at; all of them have been decoded before.
@@ -20,7 +20,7 @@ PIECE = 256
 UNITS = {"patient": "patient", "recordings": "recording", "slices": "slice", "examples": "example"}
 
 
-def data(candidate: Candidate) -> Answer:
+def data(candidate: Candidate) -> Finding:
     """Read all data and count it; what the loader refuses, it says itself.
 
     Raises:
@@ -50,7 +50,7 @@ def data(candidate: Candidate) -> Answer:
     return ok(f"{listed} cases can be read, no {apart} stands in two parts", **facts)
 
 
-def label_counts(part: Part, study: Study) -> dict[str, int]:
+def label_counts(part: Examples, study: Study) -> dict[str, int]:
     """Return in how many examples each of the study's labels stands, by its name."""
     counts = dict.fromkeys(sorted(study.labels), 0)
     for start in range(0, len(part), PIECE):

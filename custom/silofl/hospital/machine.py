@@ -20,14 +20,14 @@ from silofl.data.manifest import read_manifest
 from silofl.data.preparation import preparation, prepare_case
 from silofl.errors import ConfigError, SiloFLError
 from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
-from silofl.hospital.answer import Answer, failed, ok, warning
 from silofl.hospital.candidate import Candidate
+from silofl.hospital.finding import Finding, failed, ok, warning
 from silofl.training.device import choose_device
 
 REPORTED = ("torch", "nvflare", "monai")
 
 
-def versions(candidate: Candidate) -> Answer:
+def versions(candidate: Candidate) -> Finding:
     """Compare Python and every package with what this release of SiloFL is pinned to."""
     python, pins = _pins()
     found = {pin.name: _version(pin.name) for pin in pins}
@@ -47,7 +47,7 @@ def versions(candidate: Candidate) -> Answer:
     return ok(f"{listed} and all other packages are as pinned", **named)
 
 
-def disk(candidate: Candidate) -> Answer:
+def disk(candidate: Candidate) -> Finding:
     """Compare the room where state and cache go with what the study needs there."""
     needs = {
         candidate.state_folder: site_disk_bytes(candidate.study, candidate.num_sites),
@@ -76,7 +76,7 @@ def disk(candidate: Candidate) -> Answer:
     )
 
 
-def memory(candidate: Candidate) -> Answer:
+def memory(candidate: Candidate) -> Finding:
     """Compare the memory that is free with what training needs at least."""
     need, free = site_memory_bytes(candidate.study), psutil.virtual_memory().available
     facts = {"needed_bytes": need, "free_bytes": free}
@@ -87,7 +87,7 @@ def memory(candidate: Candidate) -> Answer:
     return ok(f"{free / GIB:.1f} GiB of memory are free; training needs about {need / GIB:.1f}", **facts)
 
 
-def gpu(candidate: Candidate) -> Answer:
+def gpu(candidate: Candidate) -> Finding:
     """Say what the site will compute on."""
     wanted = candidate.settings.device or candidate.study.device
     try:

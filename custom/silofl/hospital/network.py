@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from silofl.flare.kit import DAYS_TO_WARN, Kit
-from silofl.hospital.answer import Answer, failed, ok, warning
 from silofl.hospital.candidate import Candidate
+from silofl.hospital.finding import Finding, failed, ok, warning
 
 TIMEOUT_S = 5
 CLOCK_WARNING_S, CLOCK_FAILURE_S = 30, 300
@@ -37,7 +37,7 @@ class Handshake:
     date: datetime | None
 
 
-def certificate(candidate: Candidate) -> Answer:
+def certificate(candidate: Candidate) -> Finding:
     """Say how long the kit's certificates hold, and whether key and certificate belong together."""
     try:
         candidate.kit.tls()
@@ -47,7 +47,7 @@ def certificate(candidate: Candidate) -> Answer:
     return validity(candidate.kit.valid_until, datetime.now(UTC))
 
 
-def validity(until: datetime, now: datetime) -> Answer:
+def validity(until: datetime, now: datetime) -> Finding:
     """Say what the days mean that are left of a certificate."""
     days = (until - now).days
     facts = {"days_left": days, "valid_until": until.isoformat()}
@@ -62,7 +62,7 @@ def validity(until: datetime, now: datetime) -> Answer:
     return ok(f"the kit's certificates hold for {days} more days, until {until:%Y-%m-%d}", **facts)
 
 
-def server(candidate: Candidate) -> Answer:
+def server(candidate: Candidate) -> Finding:
     """Say whether the server's name is known and its port open."""
     host, port = candidate.kit.address.host, candidate.kit.address.port
     try:
@@ -80,7 +80,7 @@ def server(candidate: Candidate) -> Answer:
     return ok(f"the server {host}:{port} is reachable", host=host, port=port)
 
 
-def tls(candidate: Candidate) -> Answer:
+def tls(candidate: Candidate) -> Finding:
     """Say whether site and server accept each other's certificate."""
     address = candidate.kit.address
     if address.security == "clear":
@@ -105,7 +105,7 @@ def tls(candidate: Candidate) -> Answer:
     return ok(f"site and {found.server!r} accept each other over {found.protocol}", protocol=found.protocol)
 
 
-def clock(candidate: Candidate) -> Answer:
+def clock(candidate: Candidate) -> Finding:
     """Compare this machine's clock with the server's, or with the certificates' validity where it tells no time."""
     now = datetime.now(UTC)
     try:
@@ -119,7 +119,7 @@ def clock(candidate: Candidate) -> Answer:
     return ok("the clock lies within the certificates' validity; the server tells no time to compare it with")
 
 
-def agreement(seconds: float) -> Answer:
+def agreement(seconds: float) -> Finding:
     """Say what a difference to the server's clock means.
 
     Args:
@@ -132,7 +132,7 @@ def agreement(seconds: float) -> Answer:
     return failed(sentence, **facts) if abs(seconds) > CLOCK_FAILURE_S else warning(sentence, **facts)
 
 
-def preflight(candidate: Candidate) -> Answer:
+def preflight(candidate: Candidate) -> Finding:
     """Ask NVFlare's own preflight check, without its trial start, which would end a client that already runs."""
     problems = candidate.kit.preflight()
     for name, problem in problems.items():

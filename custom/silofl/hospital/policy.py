@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from silofl.flare.policy import PACKAGE, class_policy, site_rights
-from silofl.hospital.answer import Answer, failed, ok, warning
 from silofl.hospital.candidate import Candidate
+from silofl.hospital.finding import Finding, failed, ok, warning
 
 # Stands for every class of the package, of which a later release may have more.
 ANY_CLASS = f"{PACKAGE}any.Class"
 
 
-def allowed_classes(candidate: Candidate) -> Answer:
+def allowed_classes(candidate: Candidate) -> Finding:
     """Say whether NVFlare may build SiloFL's components, as ``class_allow_list`` of local/resources.json says."""
     policy = class_policy(candidate.kit)
     is_allowed = policy.allows(ANY_CLASS)
@@ -24,7 +24,7 @@ def allowed_classes(candidate: Candidate) -> Answer:
     return ok(f"class_allow_list in local/{policy.file} holds {PACKAGE!r}", entries=len(policy.allowed))
 
 
-def brought_code(candidate: Candidate) -> Answer:
+def brought_code(candidate: Candidate) -> Finding:
     """Say whether jobs may bring code of their own: SiloFL is installed and reviewed, so none needs to."""
     rights = site_rights(candidate.kit)
     # The site's own people have at least the rights that others of their role have.

@@ -13,8 +13,8 @@ from silofl.federation.egress import Gate
 from silofl.federation.needs import GIB
 from silofl.federation.site import SiteRounds
 from silofl.federation.step_cost import time_steps
-from silofl.hospital.answer import Answer, failed, ok
 from silofl.hospital.candidate import Candidate
+from silofl.hospital.finding import Finding, failed, ok
 from silofl.methods.part import BEFORE, TRAIN, Exchange, Message
 from silofl.methods.work import Work
 from silofl.training.device import choose_device
@@ -22,7 +22,7 @@ from silofl.training.device import choose_device
 NUMBERS = "numbers"
 
 
-def training(candidate: Candidate) -> Answer:
+def training(candidate: Candidate) -> Finding:
     """Take a few training steps on the site's data, and say what a round of them comes to.
 
     Raises:
@@ -50,7 +50,7 @@ def training(candidate: Candidate) -> Answer:
     )
 
 
-def leaving(candidate: Candidate) -> Answer:
+def leaving(candidate: Candidate) -> Finding:
     """Train on a few examples in a folder that is removed again, and list all that the answers would take out.
 
     Raises:

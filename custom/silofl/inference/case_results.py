@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.parts import Part
+from silofl.data.parts import Examples
 from silofl.inference.geometry import decide
 from silofl.inference.super_model import ENSEMBLE, SuperModel, case_scores
 from silofl.study import Study
@@ -34,7 +34,7 @@ class CaseResult:
     slices: Counter[str]
 
 
-def case_results(model: SuperModel, part: Part, study: Study) -> dict[str, CaseResult]:
+def case_results(model: SuperModel, part: Examples, study: Study) -> dict[str, CaseResult]:
     """Return what every model, and all of them together, make of each case of a part."""
     size = study.training.batch_size
     return {case: _case_result(model, part.taken(rows), study, size) for case, rows in members_of(part.cases).items()}
@@ -61,7 +61,7 @@ def by_model(results: Mapping[str, CaseResult]) -> dict[str, float | None]:
     return {name: value_of(score_of(results, dict.fromkeys(results, name))) for name in names}
 
 
-def _case_result(model: SuperModel, part: Part, study: Study, size: int) -> CaseResult:
+def _case_result(model: SuperModel, part: Examples, study: Study, size: int) -> CaseResult:
     images, contents = np.asarray(part.images), model.contents
     slices = model.slice_scores(images, size)
     scores = case_scores(slices)

@@ -18,7 +18,7 @@ WHOLE_CASE = 0
 NO_THRESHOLD = -1.0
 
 
-class Answers(nn.Module):
+class ScriptAnswers(nn.Module):
     """One model that says probabilities instead of logits."""
 
     def __init__(self, network: nn.Module) -> None:
@@ -156,7 +156,9 @@ def to_torchscript(super_model: SuperModel) -> torch.jit.ScriptModule:
     with warnings.catch_warnings():
         # What the tracer and TorchScript's own age give rise to says nothing to a user.
         warnings.simplefilter("ignore")
-        members = [InBatches(_traced(Answers(super_model.network(name)), example), size) for name in names(contents)]
+        members = [
+            InBatches(_traced(ScriptAnswers(super_model.network(name)), example), size) for name in names(contents)
+        ]
         selector = super_model.selector
         traced = None if selector is None else InBatches(_traced(selector, example), BATCH_SIZE)
         return torch.jit.script(Script(_weigher(contents, traced), members, contents.image_shape).eval())

@@ -12,11 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from silofl.algorithms.fedsm import GradientStep
-from silofl.algorithms.harmofl import frozen_statistics
 from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.scaffold import corrected, new_control
-from silofl.algorithms.steps import Step
+from silofl.algorithms.steps import GradientStep, Step
 from silofl.data.batches import evaluation_batches
 from silofl.errors import TrainingError
 from silofl.methods.part import TRAIN, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
@@ -153,12 +151,12 @@ class SiteControl(SitePart):
         return held, {name: tensor.numpy() for name, tensor in known[held].items()}
 
     def _gradient_here(self, model: nn.Module) -> Arrays:
-        """Return the mean gradient of all training data at the received model; running statistics stay."""
-        work, gather = self.work, GradientStep()
-        probe, loss = copy.deepcopy(model).train(), make_loss(work.study)
-        with frozen_statistics(probe):
-            for batch in evaluation_batches(work.data.training, work.study.training.batch_size, work.device):
-                gather(probe, None, loss, batch)
+        """Return the mean gradient of all training data at the received model."""
+        work, gather, loss = self.work, GradientStep(), make_loss(self.work.study)
+        # A copy, because a pass in training mode moves running statistics, and this one only probes.
+        probe = copy.deepcopy(model).train()
+        for batch in evaluation_batches(work.data.training, work.study.training.batch_size, work.device):
+            gather(probe, None, loss, batch)
         return gather.mean(probe)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from silofl.algorithms.fedavg import server_step, uniform_weights
 from silofl.algorithms.mixing import Arrays, mix
-from silofl.data.parts import Part as Examples
+from silofl.data.parts import Examples
 from silofl.errors import TrainingError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write

@@ -22,7 +22,7 @@ from silofl.training.loop import Learner, TrainingResult
 from silofl.training.site_score import SiteScore
 
 if TYPE_CHECKING:
-    from silofl.data.parts import Part as Examples
+    from silofl.data.parts import Examples
     from silofl.inference.contents import Contents
     from silofl.methods.work import Work
     from silofl.training.metrics import Score

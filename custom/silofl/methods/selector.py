@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from silofl.algorithms.fedsm import AdamState, GradientStep, Selector, adam_step, site_loss
+from silofl.algorithms.fedsm import AdamState, Selector, adam_step, site_loss
 from silofl.algorithms.mixing import Arrays, mix
-from silofl.algorithms.steps import Loss, plain_step
-from silofl.data.parts import Part as Examples
+from silofl.algorithms.steps import GradientStep, Loss, plain_step
+from silofl.data.parts import Examples
 from silofl.errors import AggregationError
 from silofl.methods.part import (
     AFTER,

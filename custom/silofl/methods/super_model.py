@@ -15,7 +15,7 @@ from torch import nn
 from silofl.algorithms.fedsm import THRESHOLDS, SuperModel, tune_threshold
 from silofl.algorithms.mixing import Arrays
 from silofl.data.batches import evaluation_batches
-from silofl.data.parts import Part as Examples
+from silofl.data.parts import Examples
 from silofl.errors import AggregationError
 from silofl.files import write_atomically
 from silofl.inference import SuperModel as Loaded

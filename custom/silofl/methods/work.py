@@ -12,7 +12,7 @@ import torch
 
 from silofl.algorithms.steps import Batch
 from silofl.data.batches import training_batches
-from silofl.data.parts import Part as Examples
+from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.data.transforms import augmentation
 from silofl.errors import TrainingError

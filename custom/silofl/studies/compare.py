@@ -36,7 +36,7 @@ from silofl.report.tables import duration, markdown, print_lines, print_table
 from silofl.settings import NAME
 from silofl.studies import pooled as centralised
 from silofl.studies import simulate
-from silofl.studies.compared_runs import CENTRALISED, Comparison, Run, planned
+from silofl.studies.compared_runs import CENTRALISED, ComparedRun, Comparison, planned
 from silofl.studies.methods import method_names
 
 
@@ -157,7 +157,7 @@ def compare(asked: Comparison, out: Path, console: Console) -> int:
     return _exit_code(methods)
 
 
-def collected(runs: Sequence[Run], failures: Mapping[Path, str]) -> list[Method]:
+def collected(runs: Sequence[ComparedRun], failures: Mapping[Path, str]) -> list[Method]:
     """Return the methods with the results of their runs, in the order of the runs.
 
     Args:
@@ -177,7 +177,7 @@ def collected(runs: Sequence[Run], failures: Mapping[Path, str]) -> list[Method]
     return methods
 
 
-def _carry_out(run: Run, console: Console) -> int:
+def _carry_out(run: ComparedRun, console: Console) -> int:
     if run.has_started and simulate.is_finished(run.path):
         console.print(f"already finished: {run.path}", markup=False)
         return ExitCode.COMPLETE
@@ -186,7 +186,7 @@ def _carry_out(run: Run, console: Console) -> int:
     return simulate.start(run.job, run.path, run.wanted, run.changes, console)
 
 
-def _result(run: Run, failure: str | None) -> Results:
+def _result(run: ComparedRun, failure: str | None) -> Results:
     """Return a run's result.
 
     Raises:
@@ -202,7 +202,9 @@ def _result(run: Run, failure: str | None) -> Results:
     return centralised.by_their_sites(results, centralised.read_scores(run.path, results))
 
 
-def _show(methods: Sequence[Method], runs: Sequence[Run], asked: Comparison, out: Path, console: Console) -> None:
+def _show(
+    methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comparison, out: Path, console: Console
+) -> None:
     """Print the table with its notes, and write both."""
     table = methods_table(methods, len(asked.seeds), is_comparable(methods))
     notes = methods_notes(methods, asked.seeds) + _changes_notes(asked)
@@ -226,7 +228,7 @@ def _changes_notes(asked: Comparison) -> list[str]:
     return [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
 
 
-def _described(run: Run, methods: Sequence[Method]) -> dict[str, Any]:
+def _described(run: ComparedRun, methods: Sequence[Method]) -> dict[str, Any]:
     (method,) = (method for method in methods if method.name == run.name)
     status = method.results[run.seed].status if run.seed in method.results else "FAILED"
     return {

@@ -49,7 +49,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """One run of a row.
 
     Attributes:
@@ -74,7 +74,7 @@ class Run:
         return (self.path / "run.json").is_file()
 
 
-def planned(asked: Comparison, out: Path) -> list[Run]:
+def planned(asked: Comparison, out: Path) -> list[ComparedRun]:
     """Return the runs of all jobs, variants and methods in the order of the rows, every study and all data checked.
 
     Raises:
@@ -94,13 +94,13 @@ def planned(asked: Comparison, out: Path) -> list[Run]:
                 f"jobs, methods and --as must have names of their own, not {name!r} twice; rename the job's folder"
             )
     wanted = Simulation(asked.data, (), asked.threads, is_alone=asked.is_alone)
-    patterns = [Run(name, 0, out, job, wanted, changes) for name, job, changes in entries]
+    patterns = [ComparedRun(name, 0, out, job, wanted, changes) for name, job, changes in entries]
     runs = [run for pattern in patterns for run in seeded(asked, out, pattern)]
     read_data_of(runs)
     return runs
 
 
-def seeded(asked: Comparison, out: Path, pattern: Run) -> list[Run]:
+def seeded(asked: Comparison, out: Path, pattern: ComparedRun) -> list[ComparedRun]:
     """Return a run for each seed, its study checked; of the pattern, name, job, simulation and changes count."""
     runs = []
     for seed in asked.seeds:
@@ -114,7 +114,7 @@ def seeded(asked: Comparison, out: Path, pattern: Run) -> list[Run]:
     return runs
 
 
-def read_data_of(runs: Sequence[Run]) -> None:
+def read_data_of(runs: Sequence[ComparedRun]) -> None:
     """Read and cache the data of each row's first run, whose other seeds share them, so that a fault shows early.
 
     Raises:
@@ -144,7 +144,7 @@ def _folder(name: str) -> str:
     return name.replace(":", "-")
 
 
-def _check(run: Run) -> None:
+def _check(run: ComparedRun) -> None:
     """Refuse a run that could not start, or whose folder holds something else."""
     study, simulation = _settled(run)
     if run.has_started:
@@ -156,13 +156,13 @@ def _check(run: Run) -> None:
         raise ConfigError(f"{run.path} must hold a run or nothing, not something else; remove it")
 
 
-def _settled(run: Run) -> tuple[Study, Simulation]:
+def _settled(run: ComparedRun) -> tuple[Study, Simulation]:
     with _named(run):
         return settled(run.job, run.wanted, run.changes)
 
 
 @contextmanager
-def _named(run: Run) -> Iterator[None]:
+def _named(run: ComparedRun) -> Iterator[None]:
     """Let what is wrong with a run begin with its name."""
     try:
         yield
@@ -170,7 +170,7 @@ def _named(run: Run) -> Iterator[None]:
         raise ConfigError(f"{run.name}: {error}") from None
 
 
-def _check_same(run: Run, study: Study, simulation: Simulation) -> None:
+def _check_same(run: ComparedRun, study: Study, simulation: Simulation) -> None:
     """Refuse an earlier run of another study, or on other data or sites."""
     wanted, found = plain_study(study), plain_study(load_study(study_file(run.path / "job")))
     differences = [key for key in sorted(wanted.keys() | found.keys()) if wanted.get(key) != found.get(key)]

@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 
 from silofl.algorithms.fedsm import THRESHOLDS, tune_threshold
-from silofl.data.parts import Part
+from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.errors import ConfigError
 from silofl.federation.results import read_results
@@ -88,7 +88,7 @@ def assembled(run: Path) -> Contents:
     return Contents(first.study, first.image_shape, states, "mean", facts=facts)
 
 
-def evaluate(model: SuperModel, parts: Sequence[Part]) -> dict[str, Any]:
+def evaluate(model: SuperModel, parts: Sequence[Examples]) -> dict[str, Any]:
     """Return what a super model makes of all cases of a site that no model of it has seen.
 
     Args:

@@ -13,7 +13,7 @@ from rich.console import Console
 from silofl.data.pooled import POOLED_SITE, by_site, pool_sites
 from silofl.errors import ConfigError
 from silofl.federation.results import Results
-from silofl.studies.compared_runs import CENTRALISED, Comparison, Run, read_data_of, seeded
+from silofl.studies.compared_runs import CENTRALISED, ComparedRun, Comparison, read_data_of, seeded
 from silofl.studies.simulation import Simulation, settled
 
 WARNING = (
@@ -22,7 +22,7 @@ WARNING = (
 )
 
 
-def centralised_runs(asked: Comparison, out: Path, console: Console) -> list[Run]:
+def centralised_runs(asked: Comparison, out: Path, console: Console) -> list[ComparedRun]:
     """Pool the sites' data under ``out``, say so loudly, and return a run on them for each seed.
 
     Raises:
@@ -38,7 +38,7 @@ def centralised_runs(asked: Comparison, out: Path, console: Console) -> list[Run
     alone = study.federation.model_dump(exclude={"sites"}) | {"min_sites": 1}
     changes = {"algorithm": {"name": "fedavg"}, "federation": alone}
     wanted = Simulation(str(data), (POOLED_SITE,), 1, is_alone=asked.is_alone)
-    runs = seeded(asked, out, Run(CENTRALISED, 0, out, job, wanted, changes))
+    runs = seeded(asked, out, ComparedRun(CENTRALISED, 0, out, job, wanted, changes))
     read_data_of(runs)
     return runs
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from silofl.algorithms.steps import Batch, plain_step
 from silofl.data.batches import training_batches
-from silofl.data.parts import Part, joined
+from silofl.data.parts import Examples, joined
 from silofl.data.progress import follow
 from silofl.data.transforms import augmentation
 from silofl.errors import ConfigError, ExitCode
@@ -95,14 +95,14 @@ def pretrain(job: Path, out: Path, wanted: Simulation, share: float, epochs: int
     return out
 
 
-def drawn(part: Part, share: float, seed: int, site: str) -> Part:
+def drawn(part: Examples, share: float, seed: int, site: str) -> Examples:
     """Return a share of a part's examples, at least one, drawn by a seed."""
     count = max(1, round(share * len(part)))
     rows = np.random.default_rng(seed_of(seed, site, "pretrain")).permutation(len(part))[:count]
     return part.taken(sorted(rows.tolist()))
 
 
-def _trained(study: Study, pool: Part, epochs: int) -> tuple[torch.nn.Module, float]:
+def _trained(study: Study, pool: Examples, epochs: int) -> tuple[torch.nn.Module, float]:
     """Return the trained model and its loss in the last epoch."""
     torch.set_num_threads(study.torch_threads)
     device = _device(study)
@@ -115,7 +115,7 @@ def _trained(study: Study, pool: Part, epochs: int) -> tuple[torch.nn.Module, fl
     return model, result.loss
 
 
-def _epochs(study: Study, pool: Part, epochs: int, device: torch.device) -> Iterator[Iterator[Batch]]:
+def _epochs(study: Study, pool: Examples, epochs: int, device: torch.device) -> Iterator[Iterator[Batch]]:
     augment = augmentation(study, has_label_map=study.task == "segmentation")
     for epoch in range(epochs):
         seed = seed_of(study.seed, "pretrain", epoch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from silofl.data.parts import Part
+from silofl.data.parts import Examples
 from silofl.data.transforms import compose, metadata_tracking
 from silofl.study import Study
 
@@ -38,7 +38,7 @@ def has_own_size(study: Study) -> bool:
     return image_shape(study, (96, 160)) == image_shape(study, (224, 128))
 
 
-def random_part(study: Study, shape: tuple[int, int, int], count: int) -> Part:
+def random_part(study: Study, shape: tuple[int, int, int], count: int) -> Examples:
     """Return so many examples of noise with random labels, the same for the same study."""
     random = np.random.default_rng(study.seed)
     names = tuple(f"example{number}" for number in range(count))
@@ -47,4 +47,4 @@ def random_part(study: Study, shape: tuple[int, int, int], count: int) -> Part:
         targets = random.integers(0, len(study.labels) + 1, (count, *shape[1:])).astype(np.uint8)
     else:
         targets = random.integers(0, len(study.labels), count)
-    return Part(images, targets, names, (None,) * count, names)
+    return Examples(images, targets, names, (None,) * count, names)

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.data.batches import evaluation_batches
-from silofl.data.site_data import Part
+from silofl.data.site_data import Examples
 from silofl.study import Study
 from silofl.training.metrics import Score, accuracy_by_case, dice_by_case
 
 
-def evaluate(model: nn.Module, part: Part, study: Study, device: torch.device) -> tuple[NDArray, Score]:
+def evaluate(model: nn.Module, part: Examples, study: Study, device: torch.device) -> tuple[NDArray, Score]:
     """Return a model's predictions for a part, as `predict` does, and their score with all that it is made of."""
     size = study.training.batch_size
     if study.task == "segmentation":
@@ -26,7 +26,7 @@ def evaluate(model: nn.Module, part: Part, study: Study, device: torch.device) -
     return predictions, score(predictions, part, study, probabilities)
 
 
-def predict(model: nn.Module, part: Part, batch_size: int, device: torch.device) -> NDArray:
+def predict(model: nn.Module, part: Examples, batch_size: int, device: torch.device) -> NDArray:
     """Return label maps (N, H, W) uint8, or classes (N,) int64, in the part's order."""
     model.eval()
     with torch.inference_mode():
@@ -53,7 +53,7 @@ def decide(logits: Tensor) -> Tensor:
     return labels.to(torch.uint8 if logits.ndim > 2 else torch.int64)
 
 
-def score(predictions: NDArray, part: Part, study: Study, probabilities: NDArray | None = None) -> Score:
+def score(predictions: NDArray, part: Examples, study: Study, probabilities: NDArray | None = None) -> Score:
     """Return the study's metric of predictions for a part.
 
     Args:

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silofl.data.parts import Part
+from silofl.data.parts import Examples
 from silofl.files import write_atomically, write_text
 from silofl.models import HarmonizedModel
 from silofl.training.metrics import Score
 
 
 def keep_test(
-    folder: Path, result: Score, predictions: NDArray, model: HarmonizedModel, part: Part, device: torch.device
+    folder: Path, result: Score, predictions: NDArray, model: HarmonizedModel, part: Examples, device: torch.device
 ) -> None:
     """Keep a test's scores by case and, of a segmentation, pictures of some cases in the site's folder of the run."""
     write_scores(folder / "scores.csv", result.by_case)
@@ -36,7 +36,7 @@ def write_scores(path: Path, by_case: Mapping[str, float]) -> None:
 def write_pictures(
     path: Path,
     model: HarmonizedModel,
-    part: Part,
+    part: Examples,
     predictions: NDArray,
     by_case: Mapping[str, float],
     device: torch.device,
@@ -63,6 +63,6 @@ def write_pictures(
     write_atomically(path, lambda stream: np.savez_compressed(stream, **pictures, values=values, cases=np.array(cases)))
 
 
-def _largest_slice(part: Part, case: str) -> int:
+def _largest_slice(part: Examples, case: str) -> int:
     members = [i for i, name in enumerate(part.cases) if name == case]
     return max(members, key=lambda i: int(np.count_nonzero(part.targets[i])))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 
 @dataclass(frozen=True)
-class Answer:
+class Finding:
     """The answer to one check.
 
     Attributes:
@@ -21,16 +21,16 @@ class Answer:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def ok(sentence: str, **facts: object) -> Answer:
+def ok(sentence: str, **facts: object) -> Finding:
     """Return an answer that all is well."""
-    return Answer("ok", sentence, facts)
+    return Finding("ok", sentence, facts)
 
 
-def warning(sentence: str, **facts: object) -> Answer:
+def warning(sentence: str, **facts: object) -> Finding:
     """Return an answer that the site may join, but should look at something."""
-    return Answer("warning", sentence, facts)
+    return Finding("warning", sentence, facts)
 
 
-def failed(sentence: str, **facts: object) -> Answer:
+def failed(sentence: str, **facts: object) -> Finding:
     """Return an answer that the site must not join yet."""
-    return Answer("failed", sentence, facts)
+    return Finding("failed", sentence, facts)
