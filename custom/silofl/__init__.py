@@ -1,3 +1,3 @@
 """SiloFL: federated learning of medical-image models across hospitals, on NVFlare."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
