@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a command ends with."""
+    """The exit codes of every command."""
 
     COMPLETE = 0
     FAILED = 1
@@ -16,7 +16,7 @@ class ExitCode(IntEnum):
 
 
 class SiloFLError(ValueError):
-    """Something a person can put right: shown as its one sentence, without a traceback."""
+    """A fault that a person can put right; shown as one sentence, without a traceback."""
 
 
 class ConfigError(SiloFLError):

@@ -1,4 +1,4 @@
-"""Files that are either the old or the new version, whatever happens while they are written."""
+"""Files written atomically: whatever happens meanwhile, the old version or the new one is there."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from silofl.errors import ConfigError
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
-    """Write a file beside its place, force it to the disk, and put it in place in one step."""
+    """Write a temporary file in the same folder, force it to the disk, and rename it to its place."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder: os.replace is atomic within one file system only.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as stream:
             write(stream)
             stream.flush()
+            # Before the rename, or a power cut may leave the new name with no content.
             os.fsync(stream.fileno())
         os.replace(temporary, path)
+        # The rename itself is a change of the folder, which a power cut may lose too.
         _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
-    """Force a folder's new entries to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -48,6 +50,7 @@ def held(path: Path) -> Iterator[None]:
     """
     with path.open("w") as stream:
         try:
+            # Not a file with a process id: the kernel lets a lock go when its process dies, so none is ever stale.
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ConfigError(
@@ -92,4 +95,5 @@ def save_tensors(path: Path, value: dict[str, Any]) -> None:
 
 def load_tensors(path: Path) -> dict[str, Any]:
     """Load what `save_tensors` saved, on the CPU."""
+    # weights_only: an unrestricted pickle runs code.
     return torch.load(path, map_location="cpu", weights_only=True)

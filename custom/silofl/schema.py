@@ -1,7 +1,7 @@
-"""Records in JSON files: frozen dataclasses, read strictly, written without what is absent, described in a table.
+"""Records in JSON files, read strictly into frozen dataclasses.
 
-A dataclass is the schema: its fields are the keys, its type hints say what a value is, and the ``Attributes`` of its
-docstring what it means.
+A dataclass is the schema: its fields are the keys, its type hints the types of the values, and the ``Attributes`` of
+its docstring their meanings.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def optional(default: object = None) -> Field:
 
 
 def given() -> Field:
-    """Declare a key that is never null in a file, only in a record of what is not known yet."""
+    """Declare a key that may be null in memory, while it is not known yet, but never in a file."""
     return field(metadata={"is_given": True})
 
 
 def group(default: object = MISSING) -> Field:
-    """Declare a record whose keys stand among those of the record that holds it; absent where it is the default."""
+    """Declare a record whose keys are written among those of its parent; absent where it is the default."""
     return field(default=default, metadata={"is_group": True, "is_optional": default is not MISSING})
 
 
@@ -81,7 +81,7 @@ def read_json(path: Path, kind: type[J]) -> J | None:
     """Return the content of a JSON file; None where there is none.
 
     Raises:
-        ConfigError: The file cannot be read, is broken, or holds something else than a dict or list as asked.
+        ConfigError: The file cannot be read, is broken, or holds another kind than the one asked for.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -103,11 +103,11 @@ def markdown(kind: type) -> str:
 
 
 def rows(kind: type, prefix: str = "", is_optional: bool = False) -> Iterator[tuple[str, str, str]]:
-    """Yield key, type and meaning of all keys of a record; of those below a key as ``key.inner``, ``key.*.inner``.
+    """Yield key, type and meaning of all keys of a record, inner ones as ``key.inner`` or ``key.*.inner``.
 
     Args:
         kind: The record's dataclass.
-        prefix: What stands before each key.
+        prefix: Put before each key.
         is_optional: Whether all keys may be absent.
     """
     meanings = _meanings(kind)
@@ -157,6 +157,7 @@ def _is_group(part: Field) -> bool:
 def _items(record: object) -> Iterator[tuple[str, Any]]:
     for part, _ in _parts(type(record)):
         value = getattr(record, part.name)
+        # An absent key reads back as its default, so that files do not grow with every optional key.
         if _is_optional(part) and value == part.default:
             continue
         if _is_group(part):
@@ -181,7 +182,6 @@ def _of_this_version(kind: type[R], values: object, path: Path) -> R:
 
 
 def _record(kind: type[R], values: object, prefix: str) -> R:
-    """Return a record; errors name the key with the keys that lead to it."""
     if not isinstance(values, Mapping):
         raise ConfigError(f"{prefix.rstrip('.') or 'the content'} must be {WORDS[dict]}, not {_shown(values)}")
     known = list(_keys(kind))
@@ -192,7 +192,7 @@ def _record(kind: type[R], values: object, prefix: str) -> R:
 
 
 def _known_record(kind: type[R], values: Mapping[str, Any], prefix: str) -> R:
-    """Return a record of those of the values that are its keys."""
+    """Build a record from those values that are its keys; the others may belong to a group's parent."""
     given = {}
     for part, hint in _parts(kind):
         if _is_group(part):
@@ -207,7 +207,6 @@ def _known_record(kind: type[R], values: Mapping[str, Any], prefix: str) -> R:
 
 
 def _value(hint: object, value: object, key: str) -> object:
-    """Return a value of a type; ints are numbers too, booleans are none."""
     arguments, origin = get_args(hint), get_origin(hint)
     if origin is types.UnionType:
         (other,) = (one for one in arguments if one is not type(None))
@@ -224,11 +223,12 @@ def _value(hint: object, value: object, key: str) -> object:
             )
     if hint is Any or (origin is Literal and value in arguments):
         return value
+    # JSON does not tell 1 from 1.0, so an int is a number too; a bool, although an int in Python, is none.
     wanted = (int, float) if hint is float else hint
     if origin is None and isinstance(value, wanted) and (hint is bool or not isinstance(value, bool)):
         return value
-    hint_of = nearest(value, arguments) if origin is Literal else ""
-    raise ConfigError(f"{key} must be {words(hint)}, not {_shown(value)}{hint_of}")
+    suggestion = nearest(value, arguments) if origin is Literal else ""
+    raise ConfigError(f"{key} must be {words(hint)}, not {_shown(value)}{suggestion}")
 
 
 def _shown(value: object) -> str:
@@ -241,9 +241,9 @@ def _inner(hint: object) -> tuple[Any, str]:
     if is_dataclass(hint):
         return hint, ""
     for argument in get_args(hint):
-        found, path = _inner(argument)
-        if found is not None:
-            return found, path if get_origin(hint) is types.UnionType else f".*{path}"
+        record, path = _inner(argument)
+        if record is not None:
+            return record, path if get_origin(hint) is types.UnionType else f".*{path}"
     return None, ""
 
 

@@ -1,4 +1,4 @@
-"""Settings files: sections that check themselves, read from YAML, with one sentence for whatever is wrong."""
+"""Settings files in YAML: sections that check themselves, and one sentence for the first thing that is wrong."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ S = TypeVar("S", bound="Section")
 
 
 def _no_bool(value: object) -> object:
+    # A bool is an int in Python, so pydantic would read `true` as 1.
     if isinstance(value, bool):
         raise ValueError("a number")
     return value
@@ -30,6 +31,7 @@ Fraction = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
 Share = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]
 BelowOne = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, lt=1)]
 NotNegative = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)]
+# Names become parts of paths and file names.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 Name = Annotated[str, Field(pattern=NAME)]
 
@@ -77,7 +79,7 @@ def load(section: type[S], path: Path) -> S:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """YAML's safe loader, which refuses a key that stands twice instead of taking the last."""
+    """YAML's safe loader, which refuses a repeated key instead of taking its last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Build a mapping."""
@@ -94,7 +96,7 @@ def read_value(text: str) -> object:
     """Return the value that a YAML text stands for.
 
     Raises:
-        ConfigError: A key stands twice.
+        ConfigError: A key is repeated.
         yaml.YAMLError: The text is no YAML.
     """
     return yaml.load(text, Loader=_UniqueKeys)
@@ -104,7 +106,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file of keys and values.
 
     Raises:
-        ConfigError: It cannot be read, holds something else, or has a key twice.
+        ConfigError: It cannot be read, holds something else, or repeats a key.
     """
     try:
         values = read_value(path.read_text(encoding="utf-8"))
@@ -124,6 +126,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def sentence_of(error: ValidationError, section: type[Section]) -> str:
     """Return the first thing that is wrong, as one sentence that begins with its key."""
     first = error.errors()[0]
+    # Checks of our own raise whole sentences already; pydantic wraps them because ConfigError is a ValueError.
     inner = first.get("ctx", {}).get("error")
     if isinstance(inner, ConfigError):
         return str(inner)
@@ -138,7 +141,7 @@ def sentence_of(error: ValidationError, section: type[Section]) -> str:
 
 
 def _key(error: Mapping[str, Any]) -> str:
-    """Return the dotted key of an error, without the tags that pydantic adds for the members of a union."""
+    """Return an error's dotted key without pydantic's tags for the members of a union."""
     tags = ("literal[", "constrained-", "dict[")
     return ".".join(str(part) for part in error["loc"] if part != "str" and not str(part).startswith(tags))
 
@@ -168,10 +171,12 @@ def check_key(key: str, section: type[Section]) -> None:
 
 
 def _nearest_key(key: str, section: type[Section]) -> str:
-    """Return `` (did you mean 'training.learning_rate'?)``, or nothing: a key has initials, a name and a place."""
+    """Return `` (did you mean 'training.learning_rate'?)``, or nothing."""
     known = _dotted_names(section)
     place, _, name = key.rpartition(".")
     siblings = [other for other in known if other.rpartition(".")[0] == place]
+    # From the surest guess to the vaguest: initials in the same section (`training.lr`), the same name in another
+    # section, a slip of the pen, initials in another section.
     for found in (
         [other for other in siblings if _initials(other) == name],
         [other for other in known if other.rpartition(".")[2] == name],

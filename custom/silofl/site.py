@@ -1,4 +1,4 @@
-"""What a site and the server decide for themselves: site.yaml and server.yaml."""
+"""The settings of one machine: site.yaml of a site, server.yaml of the server."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ class Site(Section):
         Raises:
             ConfigError: The server's run id is no plain name, or the folder is no absolute path.
         """
+        # The id comes over the network and becomes a path, which must not lead out of the state folder.
         if not re.fullmatch(NAME, run):
             raise ConfigError(f"the server's run id must be {WORDS['string_pattern_mismatch']}, not {run!r}")
         return self.state_folder(study, site) / run

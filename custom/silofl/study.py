@@ -1,4 +1,4 @@
-"""What a study lead decides: study.yaml, read once and checked whole."""
+"""What a study lead decides: the settings in study.yaml, read once and checked as one."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from silofl.settings import BelowOne, Count, Fraction, Name, Natural, NotNegativ
 SplitUnit = Literal["patient", "recordings", "slices", "examples"]
 
 
+# What each task allows; a key that is in neither table fits both tasks.
 SEGMENTATION_ONLY = {
     "metric": ("dice", "dice_with_background"),
     "model.name": ("unet",),
@@ -46,7 +47,7 @@ class Transform(Section):
 
 
 class DataSettings(Section):
-    """How a site's files become batches of one form.
+    """How a site's image files become batches.
 
     Attributes:
         channels: Channels of an image. A picture has 1 or 3: grey is repeated, colour becomes luminance, an alpha
@@ -59,8 +60,8 @@ class DataSettings(Section):
             ``Resize: {spatial_size: [128, 128]}``.
         augment: MONAI random transforms of each training image, anew in every epoch, as
             ``RandRotate90: {prob: 0.75, max_k: 3}``.
-        split_unit: What the parts of a site's data do not share: ``patient``; or, where one patient stands in several
-            parts on purpose, ``recordings``, ``slices`` of a volume, or no more than ``examples``.
+        split_unit: What training, validation and test data of a site must not share: a ``patient``; or, where one
+            patient is in several of them on purpose, ``recordings``, ``slices`` of a volume, or only ``examples``.
     """
 
     channels: Count = 1
@@ -78,11 +79,11 @@ class ModelSettings(Section):
         name: ``unet`` (MONAI BasicUNet, 2D) for segmentation; ``densenet121`` (MONAI), ``lenet5``, ``alexnet`` or, for
             sensors over time, ``activity_cnn`` for classification.
         normalization: The network's normalisation layer; ``batch_stateless`` is BatchNorm without parameters and
-            without running statistics, so that a prediction depends on the batch it stands in. After a fully
+            without running statistics, so that a prediction depends on the other images of its batch. After a fully
             connected layer ``instance`` and ``group`` are both a GroupNorm of one group.
         features: Channels of the U-Net's levels, six numbers.
         dropout: Probability of dropout; ``lenet5`` and ``activity_cnn`` have none.
-        pretrained: File of a pretrained model beside study.yaml, for an algorithm that needs one; ``silofl pretrain``
+        pretrained: File of a pretrained model next to study.yaml, for an algorithm that needs one; ``silofl pretrain``
             writes it and ``--pretrained`` brings it there.
     """
 
@@ -126,21 +127,23 @@ class TrainingSettings(Section):
 
 
 class AlgorithmSettings(BaseModel):
-    """An algorithm's preset and what the study changes in it.
+    """An algorithm, one of its presets, and what the study changes in it.
 
     Attributes:
         name: The algorithm.
-        preset: The named choice that holds for all that is not given here: ``paper``, ``reference`` (the authors' own
+        preset: The named choice of every value that is not given here: ``paper``, ``reference`` (the authors' own
             code) or ``recommended``.
     """
 
+    # An algorithm's own keys are checked by `Study.recipe`: this file must not load any algorithm that the study
+    # does not name.
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
     preset: str = "recommended"
 
 
 class FederationSettings(Section):
-    """What the server waits for, and what it does without.
+    """How many sites the server needs, and how long it waits for them.
 
     Attributes:
         sites: Sites that the first round waits for; those that are there when the job starts where not given.
@@ -158,11 +161,11 @@ class FederationSettings(Section):
 
 
 class Study(Section):
-    """All that a study lead decides, one file for the server and every site.
+    """One study: the same file for the server and every site.
 
     Attributes:
         name: The study's name, part of file names.
-        continue_run: The id of an unfinished run to go on with, at a server that keeps its runs.
+        continue_run: Id of an unfinished run to continue, on a server that keeps its runs.
         task: What the network learns: a label of each pixel, or one of each example.
         labels: Number -> name; from 1 for segmentation (0 is background), from 0 for classification.
         rounds: Communication rounds.
@@ -203,6 +206,7 @@ class Study(Section):
         wanted = list(range(first, first + len(self.labels)))
         if sorted(self.labels) != wanted:
             raise ConfigError(f"labels must be numbered {wanted} for {self.task}, not {sorted(self.labels)}")
+        # Label maps are uint8.
         if len(self.labels) > 255:
             raise ConfigError(
                 f"labels must be at most 255, the numbers that a label map can hold, not {len(self.labels)}"
@@ -229,7 +233,7 @@ class Study(Section):
             )
 
     def description(self) -> dict[str, Any]:
-        """Return what a result says of its study, as plain values."""
+        """Return the facts of the study that every result repeats, as plain values."""
         return {
             "study": self.name,
             "algorithm": self.algorithm.name,
@@ -245,7 +249,9 @@ class Study(Section):
 
     @property
     def training_rounds(self) -> int:
-        """Rounds in which models learn: the study's, and those in which every site goes on alone (fine-tuning)."""
+        """Rounds in which models learn: the study's, and in fine-tuning those in which every site trains alone."""
+        # Where a part has the extra rounds, no model changes in them: FedSM-extra's selector learns which of the fixed
+        # models is the best for an image, a question without an answer while they change.
         return self.rounds if self.recipe.has_parts_rounds else self.total_rounds
 
     @property

@@ -1,1 +1,1 @@
-"""The algorithms as pure mathematics on NumPy arrays and torch modules, one file an algorithm."""
+"""The algorithms as mathematics on NumPy arrays and torch modules, one file an algorithm."""

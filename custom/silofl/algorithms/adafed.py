@@ -22,7 +22,7 @@ from silofl.settings import Natural, Share
 
 
 class Similarity(Answer):
-    """Sites listen to one another by how alike their statistics are.
+    """Sites listen the more to each other, the more alike their statistics are.
 
     Attributes:
         source: What sites are compared by: the layers' inputs in a ``pretrained`` model, or the BatchNorm layers' own
@@ -54,7 +54,7 @@ class Similarity(Answer):
         return max(1, rounds // 2) if self.rounds == "half" else self.rounds
 
     def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
-        """The two sources have constants of their own."""
+        """Name the constants that belong to the other source."""
         owners = {"layers": "pretrained", "rounds": "running", "refresh_every": "running"}
         return {
             name: f"statistics.source: {owner}"
@@ -63,7 +63,7 @@ class Similarity(Answer):
         }
 
     def conflict(self, recipe: Recipe) -> str | None:
-        """Running statistics tell sites apart only where they stay the sites' own."""
+        """Refuse running statistics of BatchNorm layers that travel: once averaged, they are the same everywhere."""
         if self.source == "running" and recipe.stays_home != "batchnorm":
             return (
                 "stays_home must be batchnorm with running statistics, which are the site's own then, not "
@@ -72,17 +72,17 @@ class Similarity(Answer):
         return None
 
     def sentence(self) -> str:
-        """Return what a report says of it."""
-        own = (
+        """Describe the answer for the report."""
+        start = (
             f"AdaFed: each site's own model keeps lambda = {self.self_weight:g} of itself and takes the rest from the "
             "others, from each the more, the closer its statistics are. These are"
         )
         if self.source == "pretrained":
             layer = {"all": "every BatchNorm layer", "last": "the last layer (d-AdaFed)"}[self.layers]
-            return f"{own} mean and variance of the inputs of {layer} in a pretrained model, taken once before round 1."
+            return f"{start} mean and variance of the inputs of {layer} in a pretrained model, taken once before round 1."
         after = "half of the rounds" if self.rounds == "half" else f"{self.rounds} round(s)"
         again = f", and anew every {self.refresh_every} round(s)" if self.refresh_every else ""
-        return f"{own} the BatchNorm layers' own, taken after {after} of FedBN{again} (f-AdaFed)."
+        return f"{start} the BatchNorm layers' own, taken after {after} of FedBN{again} (f-AdaFed)."
 
 
 PRESETS = {
@@ -104,7 +104,8 @@ class _Moments:
         self.count, self.mean, self.squares = 0, torch.zeros(()), torch.zeros(())
 
     def add(self, values: Tensor) -> None:
-        """Take in values of shape (channels, n)."""
+        """Add values of shape (channels, n)."""
+        # In float32 the sums over a whole site's pixels lose the digits that variances are made of.
         values = values.double()
         count, mean = values.shape[1], values.mean(dim=1)
         squares = (values - mean[:, None]).square().sum(dim=1)
@@ -135,8 +136,10 @@ def collect_statistics(
     """
     watched = _watched_layers(model, layers)
     moments = [_Moments() for _ in watched]
+    # Hooks need nothing of the network but its module types, so any network can be compared by.
     hooks = [layer.register_forward_pre_hook(_recorder(one)) for layer, one in zip(watched, moments, strict=True)]
     was_training = model.training
+    # In training mode BatchNorm would normalise by the batch and move f's own running statistics.
     model.eval()
     try:
         with torch.inference_mode():
@@ -146,6 +149,7 @@ def collect_statistics(
         model.train(was_training)
         for hook in hooks:
             hook.remove()
+    # A layer that the forward pass never calls counts nothing, just as if there were no batches.
     if any(one.count == 0 for one in moments):
         raise ConfigError(
             "statistics must be collected from at least one batch that reaches every layer, not from none"
@@ -174,6 +178,7 @@ def distances(statistics: Sequence[Sequence[tuple[ArrayLike, ArrayLike]]]) -> ND
     total = np.zeros((len(points), len(points)))
     for i, left in enumerate(points):
         for j, right in enumerate(points[:i]):
+            # For Gaussians with diagonal covariance the Wasserstein distance is the Euclidean one of `_points` (Eq. 6).
             total[i, j] = total[j, i] = sum(np.linalg.norm(a - b) for a, b in zip(left, right, strict=True))
     return total
 
@@ -201,7 +206,7 @@ def adafed_weights(distance: ArrayLike, self_weight: float) -> NDArray[np.float6
         raise AggregationError(f"self_weight must lie in [0, 1], not {self_weight}")
     if count == 1:
         return np.ones((1, 1))
-    return np.stack([_row(distance[i], i, self_weight) for i in range(count)])
+    return np.stack([_weight_row(distance[i], i, self_weight) for i in range(count)])
 
 
 def known_weights(distance: NDArray, self_weight: float) -> NDArray[np.float64]:
@@ -227,7 +232,7 @@ def known_weights(distance: NDArray, self_weight: float) -> NDArray[np.float64]:
 
 
 def running_statistics(model: nn.Module) -> Statistics:
-    """Return each BatchNorm layer's running mean and variance, which take the statistics' place in f-AdaFed.
+    """Return each BatchNorm layer's running mean and variance, f-AdaFed's statistics.
 
     Args:
         model: A model that has been trained, with BatchNorm layers found by module type, in the model's order.
@@ -249,18 +254,19 @@ def statistics_sizes(model: nn.Module, layers: Literal["all", "last"] = "all") -
     Raises:
         ConfigError: The model has no such layer.
     """
-    found = _watched_layers(model, layers)
-    return [layer.in_features if isinstance(layer, nn.Linear) else layer.num_features for layer in found]
+    watched = _watched_layers(model, layers)
+    return [layer.in_features if isinstance(layer, nn.Linear) else layer.num_features for layer in watched]
 
 
 def _float64(values: Tensor) -> NDArray[np.float64]:
     return values.detach().double().cpu().numpy()
 
 
-def _row(distance: NDArray, own: int, self_weight: float) -> NDArray:
-    others = np.arange(len(distance)) != own
+def _weight_row(distance: NDArray, site: int, self_weight: float) -> NDArray:
+    others = np.arange(len(distance)) != site
     nearest = distance[others].min()
-    # Relative to the nearest site, so that no inverse overflows; beside a distance of 0 all others vanish.
+    # Relative to the nearest site, so that no inverse overflows. Where the nearest is at 0, this is the limit of
+    # Eq. 8: share 1 for each site at 0, and 0 for all others.
     shares = np.divide(nearest, distance[others], out=np.ones(len(distance) - 1), where=distance[others] > 0)
     row = np.full(len(distance), self_weight)
     row[others] = (1 - self_weight) * shares / shares.sum()
@@ -277,6 +283,7 @@ def _watched_layers(model: nn.Module, layers: str) -> list[nn.Module]:
     return found if layers == "all" else found[-1:]
 
 
+# A function for each layer: a closure made in the caller's loop would see only the last layer's moments.
 def _recorder(moments: _Moments) -> object:
     def record(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         # (B, C, ...) to (C, B * ...)
@@ -286,13 +293,14 @@ def _recorder(moments: _Moments) -> object:
 
 
 def _points(site: Sequence[tuple[ArrayLike, ArrayLike]], number: int) -> list[NDArray]:
-    """Return each layer as one point: means and standard deviations side by side."""
+    """Return each layer as one point, means then standard deviations."""
     points = []
     for mean, variance in site:
         mean, variance = np.asarray(mean, np.float64), np.asarray(variance, np.float64)
         if mean.shape != variance.shape or not np.all(np.isfinite(mean)) or not np.all(variance >= 0):
             raise AggregationError(f"site {number} must have finite means and variances of at least 0, of one shape")
         points.append(np.concatenate([mean.ravel(), np.sqrt(variance).ravel()]))
+        # `variance >= 0` refuses NaN but lets infinity pass.
         if not np.all(np.isfinite(points[-1])):
             raise AggregationError(f"site {number} must have finite variances; one is infinite")
     return points

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.algorithms.mixing import is_float
 from silofl.algorithms.recipe import PRESET_NAMES, Recipe
 from silofl.errors import AggregationError
 
@@ -55,16 +56,14 @@ def server_step(
     Returns:
         The new model; every array keeps its dtype.
     """
+    # Not through the formula: theta + 1 * (mixed - theta) rounds.
     if server_lr == 1:
         return dict(mixed)
     return {
-        name: array if name in buffers or not _is_float(array) else _between(previous[name], array, server_lr)
+        # Beyond a learning rate of 1 the step overshoots, and a running variance could fall below 0.
+        name: array if name in buffers or not is_float(array) else _between(previous[name], array, server_lr)
         for name, array in mixed.items()
     }
-
-
-def _is_float(array: NDArray) -> bool:
-    return np.issubdtype(np.asarray(array).dtype, np.floating)
 
 
 def _between(start: NDArray, end: NDArray, fraction: float) -> NDArray:

@@ -30,7 +30,7 @@ class Proximal(Answer):
         return proximal_step(self.mu)
 
     def sentence(self) -> str:
-        """Return what a report says of it."""
+        """Describe the answer for the report."""
         return f"Proximal: the loss plus mu / 2 times the squared distance to the received model, mu = {self.mu:g}."
 
 
@@ -49,6 +49,7 @@ def proximal_step(mu: float) -> Step:
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         parameters = [p for p in model.parameters() if p.requires_grad]
+        # At the first batch nothing has been trained yet, so these are the received parameters.
         if not received:
             received.extend(p.detach().clone() for p in parameters)
 

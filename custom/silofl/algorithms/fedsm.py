@@ -21,7 +21,8 @@ from silofl.algorithms.steps import Loss
 from silofl.errors import AggregationError, ConfigError
 from silofl.settings import Count, Fraction, Positive, Share
 
-# Candidates for the paper's gamma: 0 always takes a site's model, 1 always the global one.
+# Candidates for the paper's gamma: 0 always takes a site's model, 1 always the global one; dense towards 1, where a
+# softmax has its scores.
 THRESHOLDS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
 
 
@@ -36,11 +37,9 @@ class SoftPull(Answer):
     self_weight: Share = 0.7
 
     def weights(self, num_sites: int) -> NDArray[np.float64]:
-        """Return `softpull_weights` of the sites that answered.
-
-        A lambda that all K sites allow may be below 1/K' for the K' that answered: a site would then listen to each
-        other one more than to itself. The uniform mean is as far as SoftPull goes.
-        """
+        """Return `softpull_weights` of the sites that answered."""
+        # `check_sites` compares lambda with 1/K of all K sites. With K' < K answers it may lie below 1/K', and a site
+        # would listen to each other one more than to itself; 1/K', the uniform mean, is as far as SoftPull goes.
         return softpull_weights(num_sites, max(self.self_weight, 1 / num_sites))
 
     def least_sites(self) -> int:
@@ -60,7 +59,7 @@ class SoftPull(Answer):
             )
 
     def sentence(self) -> str:
-        """Return what a report says of it."""
+        """Describe the answer for the report."""
         return (
             f"SoftPull (FedSM): each site's own model keeps lambda = {self.self_weight:g} of itself and takes the "
             "rest in equal parts from the others."
@@ -68,7 +67,7 @@ class SoftPull(Answer):
 
 
 class Selector(Answer):
-    """A classifier that learns beside a global and a personalised model which of the models suits an image.
+    """A classifier that learns, in the same pass as the models, which model suits an image.
 
     Attributes:
         learning: ``gradients`` (sites send mean gradients, the server steps); ``local_steps``; ``moments`` (one
@@ -101,12 +100,12 @@ class Selector(Answer):
         return not self.learns_site
 
     def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
-        """Steps between the rounds are the server's."""
+        """Name ``steps`` where the server takes none."""
         is_idle = "steps" in changed and self.learning != "gradients"
         return {"steps": "selector.learning: gradients"} if is_idle else {}
 
     def conflict(self, recipe: Recipe) -> str | None:
-        """It hands out the sites' own whole models."""
+        """Refuse recipes without complete models of the sites, which the selector hands out."""
         if not isinstance(recipe.mixing, SoftPull):
             return "parts must go with mixing: softpull where they hold a selector, which chooses among sites' models"
         if recipe.stays_home != "nothing":
@@ -121,7 +120,7 @@ class Selector(Answer):
         return None
 
     def sentence(self) -> str:
-        """Return what a report says of it."""
+        """Describe the answer for the report."""
         learns = "which site an image is from" if self.learns_site else "which model is the best for an image"
         how = {
             "gradients": f"sites send mean gradients, and the server takes {self.steps} step(s) of Adam a round",
@@ -132,7 +131,7 @@ class Selector(Answer):
 
 
 class SuperModel(Answer):
-    """All models and the selector at every site, which answer a new case together.
+    """All models with the selector, which every site gets at the end to answer new cases.
 
     Attributes:
         threshold: The paper's gamma, in [0, 1], or ``tuned`` on the sites' validation data.
@@ -146,12 +145,12 @@ class SuperModel(Answer):
     answer: Literal["choice", "ensemble"] = "choice"
 
     def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
-        """A selector that knows the global model needs no threshold to choose it."""
+        """Name the threshold where the global model is one of the selector's outputs, so that none is needed."""
         is_idle = "threshold" in changed and not recipe.answer("selector").learns_site
         return {"threshold": "a selector that learns the site"} if is_idle else {}
 
     def sentence(self) -> str:
-        """Return what a report says of it."""
+        """Describe the answer for the report."""
         by = (
             "the model that the selector chooses" if self.answer == "choice" else "all models, weighted by the selector"
         )
@@ -236,6 +235,7 @@ def tune_threshold(sums: Sequence[Sequence[Sequence[float]]], thresholds: Sequen
     if not has_cases.any():
         return float(thresholds[-1])
     means = (table[has_cases, :, 0] / table[has_cases, :, 1]).mean(axis=0)
+    # Equal means may differ by rounding; the last index is the largest threshold among the best.
     return float(thresholds[int(np.flatnonzero(means >= means.max() - 1e-12)[-1])])
 
 
@@ -280,12 +280,15 @@ def adam_step(
     Returns:
         The new parameters and moments, in the arrays' own dtype.
     """
+    # torch's own Adam with its state put in from outside, so that there is no second formula to keep equal.
+    # Everything is copied: from_numpy shares memory, and the step works in place.
     tensors = {name: nn.Parameter(torch.from_numpy(np.array(array))) for name, array in parameters.items()}
     optimizer = torch.optim.Adam(tensors.values(), lr=learning_rate)
     for name, tensor in tensors.items():
         tensor.grad = torch.from_numpy(np.array(gradient[name], dtype=parameters[name].dtype))
         moments = {"exp_avg": state.mean[name], "exp_avg_sq": state.square[name]}
         optimizer.state[tensor] = {key: torch.from_numpy(np.array(array)) for key, array in moments.items()}
+        # torch keeps the count as a float tensor and refuses an int.
         optimizer.state[tensor]["step"] = torch.tensor(float(state.steps))
     optimizer.step()
     new = {name: tensor.detach().numpy() for name, tensor in tensors.items()}

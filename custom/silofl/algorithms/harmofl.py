@@ -41,7 +41,7 @@ class Amplitude(Answer):
         return AmplitudeNorm(shape, momentum=self.momentum, band=self.band)
 
     def sentence(self) -> str:
-        """Return what a report says of it."""
+        """Describe the answer for the report."""
         what = {"full": "all frequencies", 0: "the mean intensity alone"}
         band = what.get(self.band, f"frequencies up to radius {self.band}")
         momentum = f"momentum {self.momentum:g}"
@@ -64,7 +64,7 @@ class Perturbation(Answer):
         return perturbed_step(self.alpha)
 
     def sentence(self) -> str:
-        """Return what a report says of it."""
+        """Describe the answer for the report."""
         return f"Perturbed: the gradient is taken at weights moved by alpha = {self.alpha:g} uphill (HarmoFL)."
 
 
@@ -111,6 +111,7 @@ class AmplitudeNorm(nn.Module):
         half = (*self.shape[:-1], self.shape[-1] // 2 + 1)
         self.register_buffer("running_amplitude", torch.zeros(half))
         self.register_buffer("is_fixed", torch.tensor(False))
+        # Not persistent: it follows from shape and band, and a state dict holds what was learned.
         self.register_buffer("band_bins", _band_bins(self.shape[1:], band), persistent=False)
 
     @property
@@ -158,6 +159,7 @@ class AmplitudeNorm(nn.Module):
                 f"images must have the amplitude's size {self.shape}, not {tuple(images.shape[1:])}; "
                 "resize them in the study's data.transforms"
             )
+        # torch has no FFT in bfloat16, and half precision would lose the phase.
         with torch.autocast(images.device.type, enabled=False):
             wide = images if images.dtype == torch.float64 else images.float()
             spectrum = torch.fft.rfftn(wide, dim=self.axes)
@@ -175,6 +177,7 @@ class AmplitudeNorm(nn.Module):
 
     def _update(self, amplitude: Tensor) -> None:
         mean = amplitude.mean(dim=0).to(self.running_amplitude)
+        # The first batch replaces the zeros that the buffer begins with.
         weight = self.momentum if self.is_known else 1.0
         self.running_amplitude.lerp_(mean, weight)
 
@@ -184,10 +187,12 @@ class AmplitudeNorm(nn.Module):
         flat, flat_power = spectrum.flatten(2), power.flatten(2)
         running = self.running_amplitude.to(power).flatten(1)[:, bins]
         inside, inside_power = flat[..., bins], flat_power[..., bins]
+        # Below this an amplitude is rounding noise of the FFT, and its phase means nothing.
         floor = (4 * torch.finfo(power.dtype).eps) ** 2 * flat_power.amax(dim=-1, keepdim=True)
         scale = running * inside_power.rsqrt()
         # In place where nothing else needs the spectrum: a batch's worth of memory less.
         replaced = inside * scale if spectrum.requires_grad else inside.mul_(scale)
+        # rsqrt of 0 is infinite; most batches hold no such bin and are spared the extra pass.
         if (inside_power.amin(dim=-1, keepdim=True) <= floor).any():
             replaced = torch.where(inside_power > floor, replaced, running.to(replaced.dtype))
         if self.band != "full":
@@ -224,10 +229,12 @@ def perturbed_step(alpha: float) -> Step:
         inputs, targets = batch
         device = inputs.device
         optimizer.zero_grad(set_to_none=True)
+        # Both passes must draw the same dropout, or the second gradient is that of another network.
         random_state = _random_state(device)
         value = loss(model(inputs), targets)
         value.backward()
         with frozen_statistics(model), _perturbed(model, alpha):
+            # Only now: `_perturbed` needed the first gradients to move along.
             optimizer.zero_grad(set_to_none=True)
             _set_random_state(device, random_state)
             loss(model(inputs), targets).backward()
@@ -242,8 +249,10 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
     """Keep running statistics (of BatchNorm, InstanceNorm and `AmplitudeNorm`) where they are for a while."""
     moving = [m for m in model.modules() if isinstance(m, (AmplitudeNorm, nn.modules.batchnorm._NormBase))]
     kept = [(m, m.momentum, getattr(m, "num_batches_tracked", None)) for m in moving]
+    # BatchNorm counts batches whatever its momentum.
     counts = [None if count is None else count.clone() for _, _, count in kept]
     for module in moving:
+        # Not eval mode, which would normalise by the running statistics instead of by the batch.
         module.momentum = 0.0
     try:
         yield
@@ -268,6 +277,7 @@ def _perturbed(model: nn.Module, alpha: float) -> Iterator[None]:
         yield
     finally:
         with torch.no_grad():
+            # Not minus delta: (theta + delta) - delta rounds.
             torch._foreach_copy_(parameters, before)
 
 
@@ -285,6 +295,7 @@ def drift(trajectory: ArrayLike, start: ArrayLike) -> float:
 def _band_bins(spatial: tuple[int, ...], band: Literal["full"] | int) -> Tensor:
     """Return which bins of the flattened half spectrum are replaced, as indices."""
     radius = max(spatial) if band == "full" else band
+    # With a spacing of 1 / size these are signed indices, not frequencies.
     lines = [torch.fft.fftfreq(size, 1 / size).abs() <= radius for size in spatial[:-1]]
     lines.append(torch.fft.rfftfreq(spatial[-1], 1 / spatial[-1]).abs() <= radius)
     return torch.stack(torch.meshgrid(*lines, indexing="ij")).all(dim=0).flatten().nonzero().flatten()

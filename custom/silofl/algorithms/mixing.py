@@ -11,6 +11,7 @@ from silofl.errors import AggregationError
 
 Arrays = dict[str, NDArray]
 
+# Numbers summed at a time: half a MiB in float64, which a processor's cache holds.
 PIECE = 1 << 16
 
 
@@ -34,6 +35,7 @@ def mix(params: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
     weights = np.asarray(weights, dtype=np.float64)
     _check_weights(weights, sites)
     check_updates(params)
+    # By the bytes of the row: sites with equal rows share one sum, so FedAvg costs one sum and not K.
     first_with_row: dict[bytes, int] = {}
     leaders = [first_with_row.setdefault(row.tobytes(), i) for i, row in enumerate(weights)]
     mixed: dict[str, Arrays] = {site: {} for site in sites}
@@ -41,7 +43,8 @@ def mix(params: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
         arrays = [params[site][name] for site in sites]
         new: dict[int, NDArray] = {}
         for i, leader in enumerate(leaders):
-            if not _is_averaged(arrays[i]):
+            if not is_float(arrays[i]):
+                # A mean of counters, such as BatchNorm's num_batches_tracked, would be no integer.
                 mixed[sites[i]][name] = arrays[i]
                 continue
             if leader not in new:
@@ -97,7 +100,8 @@ def _check_weights(weights: NDArray, sites: list[str]) -> None:
             raise AggregationError(f"the weights that site {site!r} listens with must sum to 1, not {row.sum():.6g}")
 
 
-def _is_averaged(array: NDArray) -> bool:
+def is_float(array: NDArray) -> bool:
+    """Return whether an array holds floating-point numbers, the only ones that are averaged."""
     return np.issubdtype(np.asarray(array).dtype, np.floating)
 
 

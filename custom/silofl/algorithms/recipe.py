@@ -1,7 +1,7 @@
 """A federated algorithm as five independent answers, and the presets that name choices of them.
 
 The answers: how the input is normalised, how a site steps on one batch, what stays at home, who listens to whom, and
-which parts travel beside the model. An answer with constants is an `Answer`, in the file of the algorithm that gives
+which parts travel besides the model. An answer with constants is an `Answer`, in the file of the algorithm that gives
 it; a study borrows it by that algorithm's name.
 """
 
@@ -39,16 +39,17 @@ HOMES = {
 
 
 class Answer(Section):
-    """An answer of a recipe with its constants, which a study sets under ``algorithm.<section>``.
+    """One answer of a recipe; a study sets its constants under ``algorithm.<section>``.
 
     Attributes:
         section: The key of its constants in study.yaml.
-        method: The file in ``methods/`` that carries out what it sends beside the model; None where it sends nothing.
+        method: The file in ``methods/`` of what it sends besides the model; None where it sends nothing.
         deciding: Constants that act on a prediction; the others only say how weights are learned.
         pairs_models: Whether a global and a personalised model train side by side.
         measures_drift: Whether the distance to the received model is measured at every step.
     """
 
+    # Strict: YAML's `true` is not 1 here, and `"0.5"` is no number.
     model_config = ConfigDict(strict=True)
     section: ClassVar[str] = ""
     method: ClassVar[str | None] = None
@@ -108,13 +109,13 @@ class Answer(Section):
         return None
 
     def sentence(self) -> str:
-        """Return what a report says of it."""
+        """Describe the answer for the report, in one sentence."""
         return f"{self.section}: " + ", ".join(f"{name} {value}" for name, value in self.model_dump().items()) + "."
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The five answers, and what every algorithm has.
+    """An algorithm: its five answers, and the few constants that every algorithm has.
 
     Attributes:
         input: How the input is normalised; not at all where there is no answer.
@@ -122,7 +123,7 @@ class Recipe:
         stays_home: What never leaves the site: ``nothing``, ``batchnorm``, the ``head`` (the last layer) or
             ``everything`` (local training).
         mixing: Who listens to whom; where there is no answer all sites share the same weighted mean.
-        parts: What else travels beside the model.
+        parts: What travels besides the model.
         weights: Aggregation weights: by number of training ``examples``, or ``uniform``.
         server_lr: The server's learning rate eta_g, above 0; 1 takes the mean as it is.
         start_from_pretrained: Whether training begins with the pretrained model instead of random weights.
@@ -146,12 +147,12 @@ class Recipe:
         return tuple(answer for answer in (self.input, self.step, self.mixing, *self.parts) if answer is not None)
 
     def answer(self, section: str) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
-        """Return the answer whose constants stand in a section, or None where the recipe gives no such answer."""
+        """Return the answer with a section's constants, or None where the recipe gives no such answer."""
         return next((answer for answer in self.answers if answer.section == section), None)
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The models that a site trains side by side."""
+        """The models that a site trains, by role."""
         pairs = any(answer.pairs_models for answer in self.answers)
         return ("global", "personal") if pairs else ("model",)
 
@@ -218,7 +219,8 @@ class Recipe:
 
 
 def algorithm_names() -> list[str]:
-    """Return the names of all algorithms: the files beside this one that define ``PRESETS``; none is imported."""
+    """Return the names of all algorithms, the files of this folder that define ``PRESETS``."""
+    # Read and not imported: a half-written file must not disturb a study that does not name it.
     files = Path(__file__).parent.glob("*.py")
     return sorted(path.stem for path in files if "\nPRESETS" in path.read_text(encoding="utf-8", errors="replace"))
 
@@ -239,7 +241,7 @@ def presets(algorithm: str) -> Mapping[str, Recipe]:
 
 
 def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> Recipe:
-    """Return an algorithm's preset with a study's own choices in its place.
+    """Return an algorithm's preset with the study's choices in place of the preset's.
 
     Args:
         algorithm: Name of a file of this package that defines ``PRESETS``.
@@ -254,6 +256,7 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
     _require_known("algorithm.preset", preset, PRESET_NAMES)
     names = [field.name for field in fields(Recipe)]
     chosen = {name: _chosen(name, value) for name, value in changes.items() if name in names}
+    # Answers first, then constants: which sections there are depends on which answers were chosen.
     recipe = replace(known[preset], **chosen)
     sections = {name: value for name, value in changes.items() if name not in names}
     for name in sections:
@@ -275,7 +278,6 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
 
 
 def _chosen(field: str, value: object) -> object:
-    """Return the answer that a word of study.yaml stands for."""
     if field not in WITHOUT:
         return value
     if field == "parts":
@@ -286,7 +288,6 @@ def _chosen(field: str, value: object) -> object:
 
 
 def _borrowed(field: str, algorithm: object) -> Any:  # noqa: ANN401
-    """Return another algorithm's own answer."""
     if algorithm not in algorithm_names():
         known = [str(WITHOUT[field]), *algorithm_names()]
         raise ConfigError(
@@ -303,13 +304,13 @@ def _borrowed(field: str, algorithm: object) -> Any:  # noqa: ANN401
 
 
 def _changed(answer: Answer, constants: object) -> Answer:
-    """Return an answer with a study's own constants."""
     where = f"algorithm.{answer.section}"
     if not isinstance(constants, Mapping):
         raise ConfigError(
             f"{where} must hold constants, {', '.join(type(answer).model_fields)}, not {constants!r}; write one a line"
         )
     try:
+        # Not model_copy(update=...), which does not validate.
         return type(answer).model_validate(answer.model_dump() | dict(constants))
     except ValidationError as error:
         raise ConfigError(f"{where}.{sentence_of(error, type(answer))}") from None

@@ -37,6 +37,7 @@ def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, b
 def squared_distance(parameters: Sequence[Tensor], start: Sequence[Tensor]) -> Tensor:
     """Return ``||theta - theta^t||^2`` of one site after one step, a term of the drift (HarmoFL, Eq. 9)."""
     with torch.no_grad():
+        # One call for all parameters: this runs after every step, where a call each would cost more than the sums.
         norms = torch._foreach_norm(torch._foreach_sub(list(parameters), list(start)))
         return torch.stack(norms).square().sum()
 
