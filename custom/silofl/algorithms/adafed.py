@@ -79,7 +79,8 @@ class Similarity(Answer):
         )
         if self.source == "pretrained":
             layer = {"all": "every BatchNorm layer", "last": "the last layer (d-AdaFed)"}[self.layers]
-            return f"{start} mean and variance of the inputs of {layer} in a pretrained model, taken once before round 1."
+            taken = "in a pretrained model, taken once before round 1."
+            return f"{start} mean and variance of the inputs of {layer} {taken}"
         after = "half of the rounds" if self.rounds == "half" else f"{self.rounds} round(s)"
         again = f", and anew every {self.refresh_every} round(s)" if self.refresh_every else ""
         return f"{start} the BatchNorm layers' own, taken after {after} of FedBN{again} (f-AdaFed)."

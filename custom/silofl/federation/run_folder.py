@@ -20,7 +20,7 @@ from silofl.federation.outcome import finished_results, without_numbers
 from silofl.federation.server import ServerRounds
 from silofl.files import held, load_tensors, save_tensors, write_json, write_text
 from silofl.inference import directory
-from silofl.methods.model import saved_beside
+from silofl.methods.model import arrays_of_parts
 from silofl.methods.part import Part
 from silofl.models import build_plain_model
 from silofl.models.names import home_names
@@ -108,7 +108,7 @@ class RunFolder:
     def _save_models(self, name: str, server: ServerRounds, parts: Mapping[str, Part]) -> None:
         """Save one file where all sites have the same model, else one a site, and how to load them."""
         models = {site: arrays for part in parts.values() for site, arrays in part.models().items()}
-        beside = saved_beside(server)
+        beside = arrays_of_parts(server)
         for site, arrays in models.items():
             if arrays:
                 file = f"{name}-{site}.pt" if site else f"{name}.pt"
@@ -133,7 +133,7 @@ def _model_readme(study: Study, server: ServerRounds) -> str:
         best=server.reported_round,
         last=server.finished_rounds,
         shape=server.image_shape or _image_shape(study),
-        size=SIZE_KNOWN if saved_beside(server) else SIZE_ANY,
+        size=SIZE_KNOWN if arrays_of_parts(server) else SIZE_ANY,
         missing=MISSING_HOME.format(count=len(home), home=study.recipe.stays_home) if home else MISSING_COUNTS,
     )
 

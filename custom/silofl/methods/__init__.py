@@ -1,1 +1,1 @@
-"""What an algorithm sends beside the model, one file each, with its server half and its site half."""
+"""The parts: what an algorithm sends, one file each with its server half and its site half."""

@@ -1,4 +1,4 @@
-"""HarmoFL's amplitude: learned by each site in its first round, averaged once, and the same for all after that."""
+"""HarmoFL's amplitude: every site learns one in its first round, the server averages them once, all use the mean."""
 
 from __future__ import annotations
 
@@ -39,11 +39,13 @@ class AmplitudePart(Part):
     role: str = ROLE
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
-        """Ask for the amplitude in the first round; bring the mean to a site that begins from before it had it."""
+        """Ask for the amplitude in the first round; bring the mean once to every site, and again where it is lost."""
         if exchange.task not in (TRAIN, VALIDATE, TEST):
             return Message()
         if self._is_wanted(exchange):
             return Message(meta={ROLE: {"is_wanted": True}})
+        # The mean never changes, so it travels once and stays in the site's state. Only a site that begins from an older
+        # state gets it again: a late or absent one, one whose answer was lost, or one that tests an earlier best round.
         is_informed = site in self.informed and self.informed[site] <= exchange.models_round
         return Message() if self.amplitude is None or is_informed else Message({MEAN: self.amplitude})
 
@@ -52,12 +54,15 @@ class AmplitudePart(Part):
         if not self._is_wanted(exchange):
             return {}
         origin = " as the other sites' images have it (name a Resize in data.transforms)"
-        shape = self.shape or (run.image_shape and _half_spectrum(run.image_shape))
+        shape = self.shape
+        if shape is None and run.image_shape:
+            # The half spectrum that rfftn returns.
+            shape = (*run.image_shape[:-1], run.image_shape[-1] // 2 + 1)
         size = 4 * prod(shape) if shape else 0
         return {MEAN: Expected(shape, is_required=True, minimum=0, origin=origin, num_bytes=size)}
 
     def checked(self, site: str, exchange: Exchange, answer: Message, run: Run) -> AmplitudePart:
-        """Remember the first shape, and that a site which has trained with the mean holds it."""
+        """Remember the first shape, and which sites have trained with the mean and so hold it."""
         if MEAN in answer.arrays:
             return replace(self, shape=np.shape(answer.arrays[MEAN]))
         if exchange.task == TRAIN and MEAN in self.to_send(site, exchange, run).arrays:
@@ -67,7 +72,7 @@ class AmplitudePart(Part):
     def merged(
         self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
     ) -> AmplitudePart:
-        """Take the mean of the sites' amplitudes, once."""
+        """Average the sites' amplitudes, once."""
         amplitudes = [answer.arrays[MEAN] for answer in replies.accepted.values() if MEAN in answer.arrays]
         return replace(self, amplitude=mean_amplitude(amplitudes)) if amplitudes else self
 
@@ -95,7 +100,7 @@ class AmplitudePart(Part):
 
 
 class SiteAmplitude(SitePart):
-    """A site's amplitude: the same in all its models, because all see the same batches."""
+    """A site's amplitude, equal in all its models because all see the same batches."""
 
     name = ROLE
 
@@ -125,12 +130,8 @@ def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list
 
 
 def kinds(study: Study) -> list[Kind]:
-    """Return what leaves a site for it."""
+    """Return the kinds of its arrays that leave a site."""
     return [Kind("amplitude", PURPOSE, ROLE, is_of_images=True)]
 
 
 SITE = SiteAmplitude
-
-
-def _half_spectrum(image_shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (*image_shape[:-1], image_shape[-1] // 2 + 1)

@@ -1,4 +1,4 @@
-"""The models themselves: what every algorithm sends, one part for each role that a site trains side by side."""
+"""The models, which every algorithm sends: one part for each role (``model``, or ``global`` and ``personal``)."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ BATCHNORM = "what the round's training changed in BatchNorm, which holds means o
 
 @dataclass(frozen=True)
 class ModelPart(Part):
-    """The sites' models in one role: one for all as long as all listen alike, after that one for each.
+    """The sites' models in one role: one for all while all get the same mean, then one for each site.
 
     Attributes:
         study: The study.
-        role: ``model``, or ``global`` and ``personal`` where both train side by side.
+        role: ``model``, ``global`` or ``personal``.
         common: The model of all sites.
-        own: Site -> its own model; empty as long as there is one for all.
+        own: Site -> its own model; empty while there is one for all.
         buffers: Names that are no parameters, so that the server's step does not act on them.
         pretrained: All arrays of the model that training starts from, what stays at home included; not part of the
             checkpoint.
@@ -66,14 +66,16 @@ class ModelPart(Part):
         return self.own.get(site, self.common)
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
-        """Return a site's model, unless the site trained it all by itself and holds it."""
+        """Return a site's model, unless the site holds it already."""
         if exchange.task not in (TRAIN, VALIDATE, TEST):
             return Message()
         arrays, number = self.of(site), exchange.models_round
         if arrays and 1 <= number <= run.finished_rounds and self._is_own(number):
+            # No other site's model went into it, so it is what the site trained and kept, bit for bit.
             if run.listens_to_itself(site, number):
                 return Message(meta={self.role: {"holds": number}})
         if self.pretrained and exchange.task == TRAIN and not run.has_trained(site):
+            # The first task also brings what stays at home from then on.
             arrays = self.pretrained | arrays
         return Message(with_role(self.role, arrays))
 
@@ -82,12 +84,15 @@ class ModelPart(Part):
         return Expected.like(with_role(self.role, self.of(site))) if exchange.task == TRAIN else {}
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run) -> ModelPart:
-        """Mix the trained models into the next ones.
-
-        Where all share one model, an absent site gets it too; where each has its own, an absent site keeps its last.
-        """
+        """Mix the trained models into the next ones."""
         if exchange.task != TRAIN:
             return self
+        # Who mixes with whom, among the sites that answered:
+        # - The global role always, and every role in shared rounds: all rows of the weights are equal, and the one mean
+        #   is everybody's, an absent site's too.
+        # - The personal role, and the only one after the shared rounds: row i makes site i's model. An absent site is
+        #   not listened to and keeps its last model.
+        # - In fine-tuning's extra rounds: every site with itself alone (`weights`).
         started = {site: self.of(site) for site in replies.accepted}
         trained = {
             site: {name: started[site][name] + change for name, change in answer.of(self.role).items()}
@@ -95,7 +100,6 @@ class ModelPart(Part):
         }
         mixed = mixed_models(started, trained, weights_of(self.role))
         if not self._is_own(exchange.round):
-            # All rows are alike, so the first site's mixture is everybody's.
             first = next(iter(mixed))
             return replace(self, common=self._stepped(started[first], mixed[first], replies, run))
         own = {site: self.of(site) for site in run.sites}
@@ -103,9 +107,11 @@ class ModelPart(Part):
         return replace(self, own=own)
 
     def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray | None:
-        """Return who listens to whom by the recipe: nobody to anybody in rounds after the study's own (fine-tuning)."""
+        """Return who listens to whom by the recipe, and in the rounds after the study's: every site to itself."""
         if role != self.role or not self._is_own(number):
             return None
+        # Extra rounds keep models apart: fine-tuning starts from the shared model, and mixing the results back would
+        # undo it. FedSM-extra trains no model in them, because its selector learns about fixed models.
         return np.eye(len(sites)) if number > self.study.rounds else self.study.recipe.mixing.weights(len(sites))
 
     def joined(self, site: str) -> ModelPart:
@@ -116,7 +122,8 @@ class ModelPart(Part):
         return replace(self, own=dict(sorted((self.own | {site: next(iter(mean.values()))}).items())))
 
     def models(self) -> dict[str, Arrays]:
-        """Return what the run's folder keeps: with a global and a personalised model the super model holds them."""
+        """Return the models that the run's folder keeps by themselves."""
+        # Global and personal ones are in the super model already.
         if self.role != MODEL:
             return {}
         return self.own or {"": self.common}
@@ -130,7 +137,7 @@ class ModelPart(Part):
             return None
         named = self.own or {GLOBAL: self.common}
         states = {
-            name: complete_state(self.study, run.image_shape, arrays | saved_beside(run))
+            name: complete_state(self.study, run.image_shape, arrays | arrays_of_parts(run))
             for name, arrays in named.items()
         }
         return Contents(self.study, run.image_shape, states, "mean" if self.own else "only", facts=run.facts())
@@ -145,12 +152,11 @@ class ModelPart(Part):
         return replace(self, common=_arrays(state["common"]), own=own)
 
     def _is_own(self, number: int) -> bool:
-        """Return whether sites have models of their own after a round."""
         recipe, rounds = self.study.recipe, self.study.rounds
         return self.role != GLOBAL and number > recipe.shared_rounds(rounds)
 
     def _stepped(self, previous: Arrays, mixed: Arrays, replies: Replies, run: Run) -> Arrays:
-        """Take the server's step: the parts' on the parameters, then that of the server's learning rate."""
+        # Parts step on parameters only: momentum or Adam on a running variance has no meaning.
         parameters = {name: array for name, array in mixed.items() if name not in self.buffers}
         before = {name: previous[name] for name in parameters}
         mixed = mixed | run.server_step(self.role, before, parameters, replies)
@@ -162,13 +168,14 @@ def mixed_models(started: Mapping[str, Arrays], trained: Mapping[str, Arrays], w
 
     Args:
         started: Site -> the model that it began from; the order is that of the weights' rows.
-        trained: Site -> what it sent of its trained model.
+        trained: Site -> those arrays of its trained model that it sent.
         weights: Aggregation weights, shape (K, K).
 
     Returns:
         Site -> its next model; what nobody sent stays as it was.
     """
     mixed = {site: dict(arrays) for site, arrays in started.items()}
+    # A site's policy may keep arrays back, so each is mixed over its senders; arrays with the same senders at once.
     groups: dict[tuple[str, ...], list[str]] = {}
     for name in next(iter(started.values())):
         groups.setdefault(tuple(site for site in trained if name in trained[site]), []).append(name)
@@ -182,7 +189,7 @@ def mixed_models(started: Mapping[str, Arrays], trained: Mapping[str, Arrays], w
 
 
 def complete_state(study: Study, image_shape: tuple[int, ...], arrays: Arrays) -> dict[str, Tensor]:
-    """Return the whole state dict of a model from what travels of it."""
+    """Return a model's complete state dict: the arrays that travel, and initial values for the rest."""
     return filled(build_model(study, image_shape, study.seed), arrays)
 
 
@@ -192,19 +199,19 @@ def filled(model: nn.Module, arrays: Arrays) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-def saved_beside(run: Run) -> Arrays:
+def arrays_of_parts(run: Run) -> Arrays:
     """Return the arrays of all parts that belong into every written model."""
     return {name: array for part in run.parts.values() for name, array in part.to_save().items()}
 
 
 class SiteModels(SitePart):
-    """A site's models and their optimisers."""
+    """A site's models with their optimisers."""
 
     name = "models"
     tasks = (VALIDATE, TEST)
 
     def prepare(self) -> None:
-        """Write what was received over what this site kept at home."""
+        """Load the arrays that the site kept at home, then the received ones over them."""
         work = self.work
         for role in work.models:
             held = work.message.about(role).get("holds")
@@ -221,7 +228,7 @@ class SiteModels(SitePart):
             write_arrays(model.state_dict(), work.message.of(role))
 
     def learners(self) -> Mapping[str, Learner]:
-        """Return every model with its optimiser as the last round left it, and the step of the recipe and its parts."""
+        """Return every model with its optimiser as the last round left it, and with the recipe's step."""
         study, kept = self.work.study, self.work.kept.get(self.name)
         self._before = self._read()
         self._optimizers = {r: make_optimizer(study.training, model) for r, model in self.work.models.items()}
@@ -240,11 +247,9 @@ class SiteModels(SitePart):
         return Message({name: value - self._before[name] for name, value in self._read().items()})
 
     def kept(self) -> dict[str, Any]:
-        """Return all that the server does not send, and the optimisers.
-
-        A model of the site's own is kept whole: where nobody else listens to it, it does not travel back.
-        """
+        """Return the arrays that the server will not send again, and the optimisers' states."""
         recipe, received = self.work.study.recipe, self.work.message.arrays
+        # Of its own model a site keeps every array: where it listens to nobody, `ModelPart.to_send` sends none.
         has_own = recipe.mixing is not None or recipe.extra_rounds > 0
         sent = {n for n in self._traveling() if n in received and not (has_own and role_of(n) != GLOBAL)}
         home = {name: value.cpu() for name, value in self._state().items() if name not in sent}
@@ -257,7 +262,7 @@ class SiteModels(SitePart):
         return Message(meta={"metrics": {"test": self._test()}})
 
     def validation(self, examples: Examples) -> dict[str, Any]:
-        """Return the score of the site's own model, or as a part combines the models."""
+        """Return the score of the site's own model, or of the models as a part combines them."""
         work = self.work
         scores = {role: evaluate(model, examples, work.study, work.device)[1] for role, model in work.models.items()}
         judged = next((score for part in work.parts if (score := part.judged(scores, examples))), None)
@@ -266,15 +271,15 @@ class SiteModels(SitePart):
         return own | ({"models": models} if len(models) > 1 else {})
 
     def _test(self) -> dict[str, Any]:
-        """Test the site's model, and keep it as the site's own super model, which holds nothing else."""
+        """Test the site's model, and write it as a super model that holds this one model."""
         work = self.work
         model, part = work.own, work.data.test
         predictions, result = evaluate(model, part, work.study, work.device)
-        found, state = result.numbers(), {name: value.cpu() for name, value in model.state_dict().items()}
+        numbers, state = result.numbers(), {name: value.cpu() for name, value in model.state_dict().items()}
         shape = tuple(part.images.shape[1:])
-        write(work.folder / FOLDER, Contents(work.study, shape, {work.site: state}, "only", facts=found))
+        write(work.folder / FOLDER, Contents(work.study, shape, {work.site: state}, "only", facts=numbers))
         keep_test(work.folder, result, predictions, model, part, work.device)
-        return found
+        return numbers
 
     def _traveling(self) -> list[str]:
         recipe = self.work.study.recipe
@@ -301,13 +306,13 @@ def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list
 
 
 def kinds(study: Study) -> list[Kind]:
-    """Return what leaves a site of its models: all arrays but those of the input normalisation."""
-    found = []
+    """Return the kinds of the models' arrays that leave a site; the input normalisation is another part's."""
+    kinds = []
     for role, model in build_models(study, None).items():
         batchnorm = frozenset(batchnorm_names(model))
         weights = frozenset(model.state_dict()) - batchnorm - input_norm_names(model)
-        found += [Kind("weights", WEIGHTS, role, names=weights), Kind("batchnorm", BATCHNORM, role, names=batchnorm)]
-    return found
+        kinds += [Kind("weights", WEIGHTS, role, names=weights), Kind("batchnorm", BATCHNORM, role, names=batchnorm)]
+    return kinds
 
 
 SITE = SiteModels

@@ -1,7 +1,7 @@
-"""What a part is: something that travels, with a half at the server and a half at each site.
+"""The protocol of a part: something that travels, with a half at the server and a half at each site.
 
-The engine sends, checks, mixes, writes down and resumes; a part says what there is to send, what a right answer looks
-like and what answers become. A part that needs nothing of a kind leaves that method as it is here.
+The engine sends, checks, mixes, saves and resumes. A part says what to send, what a correct answer is, and what the
+answers change. Every method has a default that does nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from silofl.methods.work import Work
     from silofl.training.metrics import Score
 
-# When a part may ask for more than the engine does: before a round's training, in its place, after it, at the end.
+# Moments at which a part may add exchanges: before a round's training, in its place, after it, and after all rounds.
 BEFORE, INSTEAD, AFTER, END = "before", "instead", "after", "end"
 TRAIN, VALIDATE, TEST = "train", "validate", "test"
 
@@ -38,7 +38,7 @@ class Message:
 
     Attributes:
         arrays: ``role/name`` -> array; from a site, differences to what the server sent it.
-        meta: Plain numbers, strings, lists and dictionaries; what a part adds stands under its role.
+        meta: Plain numbers, strings, lists and dictionaries; a part's are under its role.
     """
 
     arrays: Arrays = field(default_factory=dict)
@@ -58,11 +58,11 @@ class Message:
         return of_role(role, self.arrays)
 
     def about(self, role: str) -> dict[str, Any]:
-        """Return what a part says beside its arrays."""
+        """Return a part's entry in the meta data."""
         return dict(self.meta.get(role) or {})
 
     def failed(self, reason: str) -> Message:
-        """Return what a site sends in place of an answer: the round of this task or answer, and why there is none."""
+        """Return the message of a site that cannot answer this one: its round and the reason."""
         return Message(meta={"round": self.meta.get("round"), "error": reason})
 
 
@@ -73,8 +73,8 @@ class Exchange:
     Attributes:
         task: What the sites are asked to do; the part whose site half names it among its ``tasks`` answers.
         round: The round that it belongs to; of an evaluation, the finished round whose models it is about.
-        step: Which of several alike it is within a round, from 1.
-        sites: Whom it goes to; None for all.
+        step: Its number among the exchanges of the same task in a round, from 1.
+        sites: The sites it goes to; None for all.
         is_needed: Whether too few answers end the run.
         models_round: The finished round after which sites begin from what they kept.
     """
@@ -89,14 +89,14 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Expected:
-    """What an array of an answer must be like.
+    """The conditions that an array of an answer must meet.
 
     Attributes:
         shape: Its shape; None where the first accepted answer decides it.
         is_required: Whether an answer without it is refused.
         minimum: The least value that it may hold.
         origin: Words that say where the shape comes from, and what to do.
-        num_bytes: What it takes on the line.
+        num_bytes: Its size on the wire.
     """
 
     shape: tuple[int, ...] | None
@@ -113,12 +113,12 @@ class Expected:
 
 @dataclass(frozen=True)
 class Replies:
-    """What came of an exchange, in the order of site names.
+    """The answers to an exchange, in the order of site names.
 
     Attributes:
         accepted: The answers that fit.
-        refused: Site -> what is wrong with its answer.
-        missing: Site -> why there is none.
+        refused: Site -> why its answer was refused.
+        missing: Site -> why it gave none.
     """
 
     accepted: dict[str, Message]
@@ -138,7 +138,7 @@ class Replies:
 
 @dataclass(frozen=True)
 class Kind:
-    """What people are told of some of the arrays that leave a site.
+    """A kind of arrays that leave a site, as people and site.yaml know it.
 
     Attributes:
         name: What ``may_leave`` of site.yaml calls it.
@@ -160,7 +160,7 @@ class Kind:
 
 
 class Run(Protocol):
-    """What a part may ask of the run that it is a part of."""
+    """What a part may read of its run."""
 
     study: Study
     id: str
@@ -181,7 +181,7 @@ class Run(Protocol):
         """Return the parts as they are reported."""
 
     def facts(self) -> dict[str, Any]:
-        """Return what a model says of how it was made."""
+        """Return the facts that are written into a model: rounds and validation."""
 
     def has_trained(self, site: str) -> bool:
         """Return whether a site's update was ever mixed."""
@@ -194,14 +194,14 @@ class Run(Protocol):
 
 
 class Part:
-    """A part's half at the server: a value, of which every step returns the next one.
+    """A part's half at the server: a value that never changes, so that the best round's parts are kept by reference.
 
     Attributes:
         role: Prefix of its arrays on the wire.
         follows_best: Whether it is reported as it was after the best round, and not as it is after the last.
-        test_task: The task by which sites test what the run came to, where that is not `TEST`.
-        test_score: What such a test says.
-        num_bytes: Bytes of one copy of what learns in it beside the models.
+        test_task: The task by which sites test the run's model, where that is not `TEST`.
+        test_score: The class of such a test's score.
+        num_bytes: Bytes of what learns in it, such as a selector; 0 where nothing does.
     """
 
     role: str
@@ -219,14 +219,14 @@ class Part:
         return Message()
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
-        """Return what its share of the answer must be like, by ``role/name``."""
+        """Return the arrays of its share of the answer by ``role/name``, with their conditions."""
         return {}
 
     def checked(self, site: str, exchange: Exchange, answer: Message, run: Run) -> Part:
-        """Return the part after it has seen an answer that fits what it expected.
+        """Return the part after an answer that meets all conditions of `expected`.
 
         Raises:
-            AggregationError: The answer is refused all the same.
+            AggregationError: The answer is refused for another reason.
         """
         return self
 
@@ -254,7 +254,7 @@ class Part:
         return self
 
     def notes(self, exchange: Exchange) -> Sequence[str]:
-        """Return sentences on what a reader must know of an exchange of its own that has just ended."""
+        """Return sentences for the log and the ledger on its own exchange that has just ended."""
         return ()
 
     def files(self) -> dict[str, Any]:
@@ -270,11 +270,11 @@ class Part:
         return {}
 
     def contents(self, run: Run) -> Contents | None:
-        """Return the super model that it makes of the run; None where it makes none."""
+        """Return the run's super model; None where this part builds none."""
         return None
 
     def results(self, run: Run, tests: Mapping[str, SiteScore]) -> dict[str, Any]:
-        """Return what a result says more of it, by field of `silofl.federation.results.Results`."""
+        """Return its fields of `silofl.federation.results.Results`."""
         return {}
 
     def check_test(self, site: str, score: SiteScore | None) -> None:
@@ -296,7 +296,7 @@ class SitePart:
         work: The task, and what the site has for it.
 
     Attributes:
-        name: Under which it keeps what stays at home.
+        name: The key of its state in the site's file of a round.
         tasks: Tasks that this part answers by itself.
     """
 
@@ -311,6 +311,7 @@ class SitePart:
 
     def answer(self, task: str) -> Message:
         """Carry out one of its ``tasks``."""
+        # Unreachable: `Work.answer` asks only parts that list the task.
         raise NotImplementedError(task)
 
     def step(self, role: str, step: Step) -> Step:
@@ -318,7 +319,7 @@ class SitePart:
         return step
 
     def learners(self) -> Mapping[str, Learner]:
-        """Return what learns beside the models, fed by the same pass over the data."""
+        """Return what this part trains in the same pass over the data."""
         return {}
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:

@@ -1,7 +1,4 @@
-"""The parts of a study: the models, and one for each answer of its recipe that sends something beside them.
-
-Only the files that a recipe names are loaded.
-"""
+"""Load the parts of a study: the models, and those that its recipe's answers name; no other file is imported."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ def site_parts(work: Work) -> list[SitePart]:
 
 
 def kinds(study: Study) -> list[Kind]:
-    """Return all that may leave a site in a study."""
+    """Return the kinds of all arrays that may leave a site in a study."""
     return [kind for module in _modules(study) for kind in module.kinds(study)]
 
 

@@ -41,7 +41,7 @@ from silofl.training.loop import Learner, TrainingResult
 from silofl.training.metrics import Score, members_of
 
 ROLE = "selector"
-# Adam's moments travel beside the parameters where they are averaged too.
+# Prefixes of Adam's moments, which travel too where they are averaged.
 AVERAGE, SQUARE = "average", "square"
 HEAD = ("network.head.weight", "network.head.bias")
 PURPOSE = "what the selector learnt, which tells the sites' images apart"
@@ -49,11 +49,11 @@ PURPOSE = "what the selector learnt, which tells the sites' images apart"
 
 @dataclass(frozen=True)
 class SelectorPart(Part):
-    """The selector after a step.
+    """The selector at the server, after some steps.
 
     Attributes:
         study: Its recipe says how the selector learns.
-        outputs: What the outputs stand for: site names, behind ``global`` where the best model is learnt.
+        outputs: The models that its outputs choose: site names, after ``global`` where it learns the best model.
         parameters: {parameter name: array}.
         adam: The moments that the server keeps (``gradients``) or averages (``moments``).
     """
@@ -82,31 +82,34 @@ class SelectorPart(Part):
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Ask for further steps after a round's first one, or for all steps of a round of its own."""
         if moment == AFTER and self.settings.learns_site:
+            # Step 1 travels with the training task, and sites train the selector in the same pass.
             return [Exchange(ROLE, number, step, models_round=number) for step in range(2, self.settings.steps + 1)]
         if moment == INSTEAD and not self.settings.learns_site:
             return [Exchange(ROLE, number, step, models_round=number) for step in range(1, self.settings.steps + 1)]
         return ()
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
-        """Return what a site needs to learn from here, or to validate."""
+        """Return the selector for learning or validation."""
         if not self._takes_part(exchange):
             return Message()
         return Message(self._arrays(), {ROLE: {"outputs": list(self.outputs), "step": self.adam.steps}})
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
-        """Return what a step at a site leaves: a gradient, or differences to what it was sent."""
+        """Return the shapes of a gradient, or of differences to what was sent."""
         is_learning = self._takes_part(exchange) and exchange.task != VALIDATE
         return Expected.like(self._arrays()) if is_learning else {}
 
     def merged(
         self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
     ) -> SelectorPart:
-        """Take one step from the sites that sent a whole update."""
+        """Take one step from the sites that sent every array."""
         wanted = self._arrays().keys()
         answers = {site: answer.arrays for site, answer in replies.accepted.items()}
         is_whole = np.array([wanted <= arrays.keys() for arrays in answers.values()])
         if not self._takes_part(exchange) or exchange.task == VALIDATE or not is_whole.any():
             return self
+        # A gradient without some arrays points elsewhere, so such a site is left out. Row 0 is as good as any: there is
+        # one selector, and no recipe lets sites listen to it differently.
         weights = weights_of(ROLE)[0][is_whole]
         senders = [site for site, whole in zip(answers, is_whole, strict=True) if whole]
         chosen = {site: of_role(ROLE, answers[site]) for site in senders}
@@ -115,15 +118,16 @@ class SelectorPart(Part):
         if self.settings.learning == "gradients":
             new, adam = adam_step(self.parameters, parameters, self.adam, self.settings.learning_rate)
             return replace(self, parameters=new, adam=adam)
-        # Rounding may leave a square a hair below zero, whose root Adam would take.
+        # Sites send differences. The mean difference added to the old square may round to a hair below 0, and Adam
+        # takes the root: NaN in every later step.
         squares = {name: np.maximum(array, 0) for name, array in _sum(self.adam.square, square).items()}
         adam = AdamState(_sum(self.adam.mean, average), squares, self.adam.steps + 1)
         return replace(self, parameters=_sum(self.parameters, parameters), adam=adam)
 
     def joined(self, site: str) -> SelectorPart:
-        """Add an output, which starts undecided; the others keep theirs."""
-        adam = AdamState(_grown(self.adam.mean), _grown(self.adam.square), self.adam.steps)
-        return replace(self, outputs=(*self.outputs, site), parameters=_grown(self.parameters), adam=adam)
+        """Add an output for the site; zero weights leave it undecided at first."""
+        adam = AdamState(_with_new_output(self.adam.mean), _with_new_output(self.adam.square), self.adam.steps)
+        return replace(self, outputs=(*self.outputs, site), parameters=_with_new_output(self.parameters), adam=adam)
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
@@ -152,13 +156,13 @@ class SelectorPart(Part):
 
 
 class SiteSelector(SitePart):
-    """The selector in one task of a site: it learns from the site's own images; only what it learnt leaves."""
+    """The selector at a site: it learns from the site's images, and only what it learnt leaves."""
 
     name = ROLE
     tasks = (ROLE,)
 
     def learners(self) -> Mapping[str, Learner]:
-        """Return how it learns beside the models that every image is this site's."""
+        """Return the selector, which learns that every image is this site's."""
         return {ROLE: self._learner(self.work.site)} if self._is_here() else {}
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
@@ -166,7 +170,7 @@ class SiteSelector(SitePart):
         return Message(self._update()) if self._is_here() else Message()
 
     def kept(self) -> dict[str, Any]:
-        """Return its optimiser, where it takes local steps."""
+        """Return its optimiser's state, where it takes local steps."""
         is_kept = self._is_here() and self._optimizer is not None
         return {"optimizer": self._optimizer.state_dict()} if is_kept else {}
 
@@ -184,9 +188,9 @@ class SiteSelector(SitePart):
         return Message(self._update(), work.numbers(results))
 
     def judged(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any] | None:
-        """Return what the super model would come to as far as the site can see it.
+        """Return the super model's score as far as the site can judge it.
 
-        A case that the selector gives to this site is answered by its personalised model, any other by the global one.
+        It has no other site's model, so where the selector does not choose this site the global model answers.
         """
         if not self._is_here():
             return None
@@ -211,7 +215,7 @@ class SiteSelector(SitePart):
         return model, outputs
 
     def _learner(self, site: str | None) -> Learner:
-        """Return how it learns: that every image is this site's, or where None the class that stands with each image.
+        """Return how it learns: every image as this site's, or where None each image's own class.
 
         Raises:
             AggregationError: The server's outputs do not name this site.
@@ -253,7 +257,7 @@ def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list
 
 
 def kinds(study: Study) -> list[Kind]:
-    """Return what leaves a site for it."""
+    """Return the kinds of its arrays that leave a site."""
     return [Kind("selector", PURPOSE, ROLE)]
 
 
@@ -261,7 +265,6 @@ SITE = SiteSelector
 
 
 def _split(arrays: Arrays) -> tuple[Arrays, Arrays, Arrays]:
-    """Return the selector's parameters and the two moments of its Adam."""
     parameters = {name: array for name, array in arrays.items() if not role_of(name)}
     return parameters, of_role(AVERAGE, arrays), of_role(SQUARE, arrays)
 
@@ -270,6 +273,5 @@ def _sum(arrays: Arrays, difference: Arrays) -> Arrays:
     return {name: array + difference[name] if name in difference else array for name, array in arrays.items()}
 
 
-def _grown(arrays: Arrays) -> Arrays:
-    grown = {name: np.concatenate([arrays[name], np.zeros_like(arrays[name][:1])]) for name in HEAD}
-    return arrays | grown
+def _with_new_output(arrays: Arrays) -> Arrays:
+    return arrays | {name: np.concatenate([arrays[name], np.zeros_like(arrays[name][:1])]) for name in HEAD}

@@ -1,4 +1,4 @@
-"""AdaFed's statistics: whom to ask for them and when, what comes of it, and who listens to whom after that."""
+"""AdaFed's statistics: when which sites are asked for them, and who listens to whom by their distances."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PURPOSE = "means and variances of the model's features over the training images,
 
 @dataclass(frozen=True)
 class StatisticsPart(Part):
-    """What the server knows of how similar the sites' data are.
+    """The sites' statistics at the server.
 
     Attributes:
         study: The study.
@@ -60,7 +60,7 @@ class StatisticsPart(Part):
         return self.study.recipe.mixing
 
     def is_due(self, finished: int) -> bool:
-        """Return whether all sites are to be asked before the next round: for the first time, or anew."""
+        """Return whether all sites are to be asked before the next round, for the first time or again."""
         shared = self.settings.shared_rounds(self.study.rounds)
         if finished < shared or not self.history:
             return finished >= shared
@@ -69,6 +69,7 @@ class StatisticsPart(Part):
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Ask all sites when it is due, and in every round those that gave no answer yet."""
+        # Asked before round `number`, about the models of the round that has ended.
         finished = number - 1
         if moment != BEFORE or finished < self.settings.shared_rounds(self.study.rounds):
             return ()
@@ -78,11 +79,11 @@ class StatisticsPart(Part):
         return (exchange,) if sites else ()
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
-        """Bring the model whose layers' inputs are compared."""
+        """Return the pretrained model, where sites are compared by its layers' inputs."""
         return Message(with_role(PRETRAINED, self.pretrained)) if exchange.task == ROLE else Message()
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
-        """Return what statistics must be like: a mean and a variance for each layer."""
+        """Return a mean and a variance for each layer."""
         if exchange.task != ROLE:
             return {}
         return {
@@ -92,7 +93,7 @@ class StatisticsPart(Part):
         }
 
     def checked(self, site: str, exchange: Exchange, answer: Message, run: Run) -> StatisticsPart:
-        """Refuse statistics without some of the layers; a site may keep back all of them."""
+        """Refuse statistics of some layers only; a site may keep back all or nothing."""
         wanted = self.expected(site, exchange, run)
         if wanted.keys() - answer.arrays.keys() and not answer.about(ROLE).get("withheld"):
             names = sorted(wanted.keys() - answer.arrays.keys())
@@ -102,10 +103,11 @@ class StatisticsPart(Part):
     def merged(
         self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
     ) -> StatisticsPart:
-        """Take in the statistics, and compute the weights from what is known."""
+        """Store the statistics, and compute the weights among the sites that share theirs."""
         if exchange.task != ROLE or not (self.is_due(exchange.round) or replies.accepted or replies.refused):
             return self
         statistics, without = dict(self.statistics), dict(self.without)
+        # A site that does not answer keeps its older statistics; one that does replaces them, whatever it says.
         for site in [*replies.accepted, *replies.refused]:
             statistics.pop(site, None)
             without.pop(site, None)
@@ -126,12 +128,12 @@ class StatisticsPart(Part):
         return known_weights(self.distances(sites), self.settings.self_weight)
 
     def distances(self, sites: Sequence[str]) -> NDArray[np.float64]:
-        """Return the distances between some sites, shape (K, K), NaN where a site shares nothing."""
+        """Return the distances between sites, shape (K, K), NaN where a site shares nothing."""
         known = [i for i, site in enumerate(sites) if site in self.statistics]
-        found = np.full((len(sites), len(sites)), np.nan)
+        distance = np.full((len(sites), len(sites)), np.nan)
         if known:
-            found[np.ix_(known, known)] = distances([self.statistics[sites[i]] for i in known])
-        return found
+            distance[np.ix_(known, known)] = distances([self.statistics[sites[i]] for i in known])
+        return distance
 
     def notes(self, exchange: Exchange) -> Sequence[str]:
         """Return one sentence for each site that shares nothing."""
@@ -226,7 +228,7 @@ def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list
 
 
 def kinds(study: Study) -> list[Kind]:
-    """Return what leaves a site for it."""
+    """Return the kinds of its arrays that leave a site."""
     return [Kind("statistics", PURPOSE, ROLE, is_of_images=True)]
 
 

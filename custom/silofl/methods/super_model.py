@@ -1,4 +1,4 @@
-"""FedSM's super model: all models to every site, the threshold from the sites' counts, and the test of it all."""
+"""FedSM's super model: every site gets all models, the sites' counts decide the threshold, every site tests it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read, write
 from silofl.inference.super_model import ENSEMBLE
 from silofl.inference.super_results import SelectorResults, SuperResults, ThresholdValue
-from silofl.methods.model import complete_state, filled, saved_beside
+from silofl.methods.model import arrays_of_parts, complete_state, filled
 from silofl.methods.part import BEFORE, END, Exchange, Kind, Message, Part, Replies, Run, SitePart
 from silofl.methods.work import Work
 from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, of_role, role_of, with_role
@@ -41,11 +41,11 @@ ROLE, ASSEMBLE, TEST = "super_model", "assemble", "test_super_model"
 
 @dataclass(frozen=True)
 class SuperModelPart(Part):
-    """What happens with the models of the reported round.
+    """The super model at the server: who has it, and its threshold.
 
     Attributes:
         study: The study.
-        holders: Sites that hold all models; it starts empty again after a stop, so they are sent once more.
+        holders: Sites that hold all models; not in the checkpoint, so a resumed run sends them once more.
         threshold: The paper's gamma; None where nothing is chosen by it.
         refused: Site -> why it has no say in the threshold.
     """
@@ -74,7 +74,7 @@ class SuperModelPart(Part):
         return THRESHOLDS if self.learns_site else ()
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
-        """Bring all models to sites that lack them: before a round of the selector's own, or at the end."""
+        """Bring all models to sites that lack them: before a round of the selector alone, or at the end."""
         is_before_extra = moment == BEFORE and number > self.study.rounds and not self.learns_site
         lacking = tuple(site for site in run.sites if site not in self.holders)
         if not lacking or not (is_before_extra or (moment == END and self.learns_site)):
@@ -82,11 +82,11 @@ class SuperModelPart(Part):
         return (Exchange(ASSEMBLE, run.reported_round, sites=lacking, is_needed=False),)
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
-        """Return what a site lacks: all models unless it holds them, and the selector."""
+        """Return the models and the selector, unless the site holds them already."""
         if exchange.task not in (ASSEMBLE, TEST):
             return Message()
         is_holder = site in self.holders
-        # A holder has the selector too, unless it learnt after the models were sent.
+        # With FedSM-extra the selector goes on learning after the models were sent, so the test brings it again.
         has_selector = not is_holder if self.learns_site else exchange.task == TEST
         arrays = ({} if is_holder else _models(run)) | (_selector(run) if has_selector else {})
         return Message(with_role(ROLE, arrays), {ROLE: self._facts(run)})
@@ -94,7 +94,7 @@ class SuperModelPart(Part):
     def merged(
         self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
     ) -> SuperModelPart:
-        """Take in which sites hold the models now, and choose the threshold from their counts."""
+        """Remember which sites hold the models, and choose the threshold from their counts."""
         if exchange.task != ASSEMBLE:
             return self
         counts, refused = [], dict(self.refused)
@@ -117,13 +117,13 @@ class SuperModelPart(Part):
         return _contents(_models(run) | _selector(run), self._facts(run), self.study, run.image_shape, {})
 
     def results(self, run: Run, tests: Mapping[str, SuperScore]) -> dict[str, Any]:
-        """Return the value of each model, whom the selector chose, and the values by threshold."""
+        """Return the value of each model, the selector's choices, and the values by threshold."""
         selector = SelectorResults(
             outputs=tuple(run.reported_parts()[SELECTOR].outputs),
             cases={site: test.selector.cases for site, test in tests.items()},
             slices={site: test.selector.slices for site, test in tests.items()},
         )
-        found = SuperResults(
+        results = SuperResults(
             models={site: test.models for site, test in tests.items()},
             choices={site: test.choices for site, test in tests.items()},
             selector=selector,
@@ -131,7 +131,7 @@ class SuperModelPart(Part):
             threshold_without=self.refused,
             by_threshold=_mean_by_threshold(self.thresholds, [test.by_threshold for test in tests.values()]),
         )
-        return {"super_model": found}
+        return {"super_model": results}
 
     def check_test(self, site: str, score: SuperScore | None) -> None:
         """Refuse a test without a sum and a count for each threshold."""
@@ -156,13 +156,13 @@ class SuperModelPart(Part):
 
 
 class SiteSuperModel(SitePart):
-    """The super model at a site, kept in the folder of the run."""
+    """The super model at a site, in the folder of the run."""
 
     name = ROLE
     tasks = (ASSEMBLE, TEST)
 
     def answer(self, task: str) -> Message:
-        """Keep a received super model and count what each threshold would give, or test the kept one."""
+        """Store a received super model and score each threshold on validation data, or test the stored one."""
         if task == TEST:
             return Message(meta={"metrics": {"test": self._test()}})
         work, contents = self.work, self._receive()
@@ -174,7 +174,7 @@ class SiteSuperModel(SitePart):
         return Message(meta={ROLE: {"by_threshold": counts}})
 
     def _test(self) -> dict[str, Any]:
-        """Test the super model with all its models beside it; keep scores, pictures and the selector's features."""
+        """Test the super model and each of its models; keep scores, pictures and the selector's features."""
         work, contents = self.work, self._settled()
         model, part = Loaded(contents, work.device), work.data.test
         results = case_results(model, part, work.study)
@@ -191,18 +191,19 @@ class SiteSuperModel(SitePart):
         }
 
     def _receive(self) -> Contents:
-        """Keep a received super model; what follows from an older one's models goes."""
+        """Store a received super model."""
         work, arrays = self.work, self.work.message.of(ROLE)
         holds_models = any(role_of(name) == GLOBAL for name in arrays)
         known = {} if holds_models else read(work.folder / FOLDER).models
         shape = tuple(work.data.training.images.shape[1:])
         contents = _contents(arrays, work.message.about(ROLE), work.study, shape, known)
         write(work.folder / FOLDER, contents)
+        # `with_best_models` computed it from the models before these.
         (work.folder / "best_models.npy").unlink(missing_ok=True)
         return contents
 
     def _settled(self) -> Contents:
-        """Keep the super model with the threshold and the facts that the server settled on, received now or before."""
+        """Store the super model, received now or before, with the server's final threshold and facts."""
         work, facts = self.work, self.work.message.about(ROLE)
         if work.message.arrays:
             return self._receive()
@@ -241,7 +242,7 @@ def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list
 
 
 def kinds(study: Study) -> list[Kind]:
-    """Return nothing: of the super model only numbers leave a site."""
+    """Return no kinds: of the super model only numbers leave a site."""
     return []
 
 
@@ -249,12 +250,12 @@ SITE = SiteSuperModel
 
 
 def _models(run: Run) -> Arrays:
-    """Return all models of the reported round: ``global/...``, ``<site>/...``, and what belongs into each of them."""
+    """Return all models of the reported round as ``global/...``, ``<site>/...``, and the arrays common to all."""
     parts = run.reported_parts()
     arrays = with_role(GLOBAL, parts[GLOBAL].common)
     for site in run.sites:
         arrays |= with_role(site, parts[PERSONAL].of(site))
-    return arrays | saved_beside(run)
+    return arrays | arrays_of_parts(run)
 
 
 def _selector(run: Run) -> Arrays:
@@ -268,7 +269,7 @@ def _contents(
     image_shape: tuple[int, ...],
     known: Mapping[str, dict[str, torch.Tensor]],
 ) -> Contents:
-    """Return the super model of some arrays, with the models that are known where there are none among them.
+    """Build a super model from arrays; models that are not among them are taken from the known ones.
 
     Raises:
         AggregationError: An array does not fit the study's networks.
@@ -287,6 +288,7 @@ def _contents(
 
 def _losses(work: Work, network: nn.Module, part: Examples) -> NDArray:
     """Return a model's loss of each image, shape (N,)."""
+    # One image at a time: a study's loss is the mean over its batch.
     loss, values = make_loss(work.study), []
     with torch.inference_mode():
         for images, targets in evaluation_batches(part, work.study.training.batch_size, work.device):
@@ -304,7 +306,7 @@ def _predictions(part: Examples, results: dict[str, CaseResult], answers: dict[s
 
 
 def _selector_counts(outputs: Sequence[str], results: Iterable[CaseResult]) -> dict[str, dict[str, int]]:
-    """Return how many cases, and how many slices alone, the selector takes for each output."""
+    """Count the cases, and the single slices, that the selector assigns to each output."""
     cases, slices = Counter(), Counter()
     for result in results:
         cases[outputs[int(result.scores.argmax())]] += 1
@@ -314,17 +316,17 @@ def _selector_counts(outputs: Sequence[str], results: Iterable[CaseResult]) -> d
 
 def _by_threshold(model: Loaded, results: dict[str, CaseResult], thresholds: Sequence[float]) -> list[list[float]]:
     """Return [sum of values, counted cases] of the chosen models by threshold."""
-    found = [score_of(results, choices(model, results, threshold)) for threshold in thresholds]
-    return [[float(sum(result.by_case.values())), result.num_cases] for result in found]
+    scores = [score_of(results, choices(model, results, threshold)) for threshold in thresholds]
+    return [[float(sum(score.by_case.values())), score.num_cases] for score in scores]
 
 
 def _mean_by_threshold(
     thresholds: Sequence[float], tables: Sequence[Sequence[tuple[float, int]]]
 ) -> tuple[ThresholdValue, ...]:
     """Return for each threshold the mean over sites of their cases' mean value."""
-    found = []
+    values = []
     for number, threshold in enumerate(thresholds):
         means = [table[number][0] / table[number][1] for table in tables if table[number][1]]
         if means:
-            found.append(ThresholdValue(threshold, float(np.mean(means))))
-    return tuple(found)
+            values.append(ThresholdValue(threshold, float(np.mean(means))))
+    return tuple(values)

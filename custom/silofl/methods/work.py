@@ -1,4 +1,4 @@
-"""One task at a site: its models where the task begins, the training that it asks for, and what comes of it."""
+"""One task at a site: the models it begins from, the training, and the answer."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Work:
         device: Where to compute.
         folder: The site's folder of the run.
         min_examples: Training examples that a mean over the site's images must come from.
-        kept: What each site half kept at home after the round that the task begins from.
-        kept_rounds: The rounds after which something is kept.
-        to_keep: What stays at home after this task; empty where the task leaves all as it was.
+        kept: Each part's state at home after the round that the task begins from.
+        kept_rounds: The rounds whose state is on the disk.
+        to_keep: Each part's state at home after this task; empty where the task changes none.
     """
 
     site: str
@@ -60,9 +60,9 @@ class Work:
 
     @cached_property
     def models(self) -> dict[str, HarmonizedModel]:
-        """The site's models by role where the task begins: what was received over what was kept."""
+        """The site's models by role where the task begins: the received arrays over those kept at home."""
         shape = tuple(self.data.training.images.shape[1:])
-        # The parts prepare the very dictionary that this returns.
+        # Cached by hand before it is complete: the parts' `prepare` reads this very property.
         self.__dict__["models"] = {
             role: model.to(self.device) for role, model in build_models(self.study, shape).items()
         }
@@ -95,19 +95,19 @@ class Work:
         raise TrainingError(f"a task must be one of {', '.join(known)} in this study, not {task!r}")
 
     def learners(self) -> dict[str, Learner]:
-        """Return all that learns in a round's training: the models, and what learns beside them."""
+        """Return all that learns in a round's training by role, the models first."""
         self.models  # noqa: B018 - prepared before anything learns
         return {role: learner for part in self.parts for role, learner in part.learners().items()}
 
     def train(self, learners: Mapping[str, Learner], examples: Examples, *what: object) -> dict[str, TrainingResult]:
-        """Train on some examples for the study's local epochs, seeded by site, round, epoch and what it is."""
+        """Train for the study's local epochs, seeded by site, round, epoch and ``what``."""
         try:
             return train(learners, self._epochs(examples, *what))
         except TrainingError as error:
             raise TrainingError(f"site {self.site!r}, round {self.number}: {error}") from None
 
     def numbers(self, results: Mapping[str, TrainingResult]) -> dict[str, Any]:
-        """Return the numbers of a training: of the first learner its loss and drift, of those beside it the losses."""
+        """Return a training's numbers: loss and drift of the site's own model, and the losses of all other learners."""
         own = self.study.recipe.roles[-1] if self.study.recipe.roles[-1] in results else next(iter(results))
         metrics = {"loss": results[own].loss}
         if results[own].drift is not None:
@@ -127,10 +127,10 @@ class Work:
         return self.parts[0].validation(examples) if len(examples) else None
 
     def _train(self) -> Message:
-        """Validate the received models of the round before, then train one round from them.
-
-        Validating with the next round's task spares the models a way of their own.
-        """
+        """Validate the received models of the round before, then train one round from them."""
+        # Validation of round r travels with the training task of r + 1, which brings the models of round r to the sites
+        # anyway: as an exchange of its own it would send every model once more. After the last round no such task
+        # follows, and `Course` asks for it.
         learners = self.learners()
         validation = {"validation": self.validation()} if self.number > 1 else {}
         results = self.train(learners, self.data.training)
@@ -145,5 +145,6 @@ class Work:
         settings, augment = self.study.training, augmentation(self.study, examples.targets.ndim > 1)
         for epoch in range(1, settings.local_epochs + 1):
             seed = seed_of(self.study.seed, self.site, self.number, epoch, *what)
+            # Dropout draws from torch's global generator.
             torch.manual_seed(seed)
             yield training_batches(examples, settings.batch_size, augment, seed, self.device)
