@@ -1,1 +1,1 @@
-"""One round at a site and at the server, without a network: messages, state on disk, the ledger."""
+"""The engine, which knows no paper: rounds at the server and at a site, state on disk, ledger and results."""

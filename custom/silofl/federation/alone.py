@@ -1,4 +1,4 @@
-"""A whole run in one process, without NVFlare: the same course, the same weights, no process for each site."""
+"""A run in one process, without NVFlare: the same course and the same weights, but no process for each site."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def run_alone(
     pretrained: Arrays | None,
     on_round: Callable[[], None] = lambda: None,
 ) -> None:
-    """Carry out a study with all its sites one after the other in this process; results are in the run's folder.
+    """Carry out a study with its sites one after the other; the results are in the run's folder.
 
-    A run that was interrupted goes on after its last finished round.
+    An interrupted run continues after its last finished round.
 
     Args:
         study: The study.

@@ -1,4 +1,4 @@
-"""A run as it is kept between rounds: plain values and tensors, and the run that they describe."""
+"""The server's checkpoint: a run as plain values and tensors, and the way back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from silofl.federation.server import ServerRounds
 from silofl.methods.parts import start_parts
 from silofl.study import Study
 
-# 2: every array under the role of its part.
+# 2: every array under the role of its part. Raised whenever an older file would be misread.
 FORMAT = 2
 
 

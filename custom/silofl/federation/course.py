@@ -1,7 +1,7 @@
-"""The course of a study, on one page: its rounds, the choice of the best one, its test; the network is a function.
+"""The course of a study on one page: its rounds, the choice of the best one, and its test.
 
-Whatever is between server and sites - NVFlare, nothing at all in one process, a counter of bytes, a test - is a
-`Network`. So all of them go the same way and come to the same weights.
+Whatever connects server and sites (NVFlare, one process, a counter of bytes, a test) is a function of type `Network`.
+All of them therefore take the same course and give the same weights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from silofl.training.site_score import SiteScore
 
 @dataclass(frozen=True)
 class Answers:
-    """What came of one message to each site: answers, reasons of those that could not do the task, and who was late."""
+    """The sites' answers to one task, the reasons of those that could not do it, and who was late."""
 
     given: dict[str, Message]
     failed: dict[str, str]
@@ -44,8 +44,8 @@ class Course:
 
     Attributes:
         server: The run so far.
-        ask: The network: sends a task to each site of a dictionary and returns what came of it.
-        save: Writes the run down; called after every round.
+        ask: The network: sends a task to each site of a dictionary and returns the answers.
+        save: Writes the checkpoint; called after every round.
         warn: Takes a sentence for the log.
         is_aborted: Says whether the run is being ended from outside.
     """
@@ -68,6 +68,7 @@ class Course:
         server, study = self.server, self.server.study
         while server.finished_rounds < study.total_rounds and not self.is_aborted():
             if server.finished_rounds == study.training_rounds:
+                # A part's rounds are about the best models, which the last validation decides.
                 self._validate()
             self.run_round()
             self.save()
@@ -80,7 +81,7 @@ class Course:
         return self._evaluate(Exchange(server.test_task, number, is_needed=False, models_round=number))
 
     def run_round(self) -> None:
-        """Carry out the next round: what parts ask first, the training, and what parts ask after it."""
+        """Carry out the next round: the parts' exchanges before it, the training, and the parts' exchanges after it."""
         started, number, server = time.monotonic(), self.server.finished_rounds + 1, self.server
         record = Round(number, datetime.now(UTC).isoformat(timespec="seconds"), sorted(server.sites))
         is_training = number <= server.study.training_rounds
@@ -97,7 +98,7 @@ class Course:
         record.seconds = round(time.monotonic() - started, 3)
 
     def _exchange(self, exchange: Exchange, record: Round | None = None) -> Replies:
-        """Send a task to each site, let the parts take in the answers that fit, and write all others down.
+        """Send a task to each site, merge the answers that pass the checks, and record the others.
 
         Raises:
             AggregationError: The exchange is needed, and fewer sites answered than the study asks for.
@@ -108,6 +109,7 @@ class Course:
         if self.is_aborted():
             return Replies({})
         accepted, refused, withheld = {}, {}, {}
+        # By name and not by arrival, here and in the mixing: float sums depend on their order.
         for site in sorted(answers.given):
             try:
                 withheld[site] = server.check(site, exchange, answers.given[site])
@@ -130,7 +132,6 @@ class Course:
         return replies
 
     def _write_notes(self, exchange: Exchange, record: Round | None) -> None:
-        """Write down what the part whose exchange it was has to say of it."""
         notes = [note for part in self.server.parts.values() for note in part.notes(exchange)]
         for note in notes:
             self.warn(note)
@@ -138,10 +139,7 @@ class Course:
             record.notes += notes
 
     def _validate(self) -> None:
-        """Validate the last models that were trained, unless that came with the task of a round after them.
-
-        A round's models are validated with the next round's training task, which brings them to the sites anyway.
-        """
+        """Validate the last trained models, which no next training task brings to the sites (see `Work`)."""
         number = self.server.finished_rounds
         if not self.is_aborted() and not self.server.has_validated:
             tests = self._evaluate(Exchange(VALIDATE, number, is_needed=False, models_round=number))
@@ -162,7 +160,7 @@ class Course:
 
 
 def settled_answers(given: Mapping[str, Message], late: list[str]) -> Answers:
-    """Return answers in the order of site names, without those of sites that could not do the task."""
+    """Separate answers, in the order of site names, from the failures among them."""
     settled = dict(sorted(given.items()))
     failed = {site: str(answer.meta["error"]) for site, answer in settled.items() if "error" in answer.meta}
     return Answers({site: answer for site, answer in settled.items() if site not in failed}, failed, sorted(late))

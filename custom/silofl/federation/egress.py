@@ -1,6 +1,6 @@
-"""What leaves a site: whether an answer may, and a record of each of its arrays and of its numbers.
+"""The gate of a site: whether an answer may leave, and a record of each of its arrays and of its numbers.
 
-A site's privacy officer reads the records; they are made from the very message that leaves.
+The records are for the site's privacy officer, and are made from the very message that leaves.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from silofl.site import Site
 from silofl.study import Study
 
 NUMBERS, UNKNOWN = "numbers", "unknown"
-# What is of no part: the counts and scores beside the arrays, and whatever no part of the study knows.
+# Kinds of no part: the counts and scores of every answer, and arrays that no part of the study knows.
 OTHERS = {NUMBERS: "counts, losses and scores; no case is named", UNKNOWN: "not a part of the study's model"}
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What a site lets out in one study.
+    """The kinds of arrays that a site lets out in one study.
 
     Attributes:
-        kinds: All that the study's parts send.
+        kinds: All kinds that the study's parts send.
         allowed: Names of the kinds that may leave.
         min_examples: Training examples that a mean over the images must come from.
     """
@@ -42,7 +42,7 @@ class Gate:
 
     @classmethod
     def of(cls, study: Study, site: Site) -> Gate:
-        """Return what the site's settings and the study together allow.
+        """Build the gate from the site's settings and the study.
 
         Raises:
             ConfigError: A part of the study cannot be loaded.
@@ -55,7 +55,7 @@ class Gate:
             if close := difflib.get_close_matches(name, known, n=1, cutoff=0.8):
                 raise ConfigError(f"may_leave of site.yaml must name kinds of arrays, not {name!r}; write {close[0]!r}")
         stays = {"batchnorm"} if study.recipe.stays_home == "batchnorm" else set()
-        # Not even a site that names it lets out what no part knows.
+        # A site cannot allow arrays that no part knows, even by naming their kind.
         return cls(sent, frozenset(names - stays - {UNKNOWN}), site.min_examples)
 
     def kind(self, name: str) -> str:
@@ -64,7 +64,7 @@ class Gate:
         return known.name if known else UNKNOWN
 
     def purpose(self, kind: str) -> str:
-        """Return what people are told of a kind."""
+        """Return the sentence on a kind for people."""
         return next((known.purpose for known in self.kinds if known.name == kind), OTHERS.get(kind, OTHERS[UNKNOWN]))
 
     def refusal(self, message: Message) -> str | None:

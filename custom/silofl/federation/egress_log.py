@@ -1,4 +1,4 @@
-"""The files that say what left a site in one run: a record a line, and their sums for people."""
+"""The record of what left a site in one run: ``egress.jsonl``, a record a line, and its sums in ``egress.md``."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Sum:
 
     Attributes:
         rounds: Numbers of their rounds.
-        count: How many.
+        count: Their number.
         size: Bytes of their arrays.
-        purpose: What people are told of the kind.
+        purpose: The sentence on the kind for people.
     """
 
     rounds: set[int] = field(default_factory=set)
@@ -42,7 +42,7 @@ class Sum:
     purpose: str = ""
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Take in one more record."""
+        """Add one record."""
         self.rounds |= {record["round"]} - {None}
         self.count += 1
         self.size += record.get("bytes", 0)
@@ -54,7 +54,7 @@ class Sum:
 
 
 class EgressLog:
-    """``egress.jsonl`` and ``egress.md`` of one run; as long as this lives, the run's folder counts as in use.
+    """``egress.jsonl`` and ``egress.md`` of one run; while this object lives, the run's folder counts as in use.
 
     Args:
         folder: The site's folder of the run; made when missing.
@@ -71,10 +71,10 @@ class EgressLog:
         self._sums: dict[tuple[bool, str, str], Sum] = {}
         self._names = {"site": site, "study": study, "run": folder.name}
         self._times: list[str] = []
-        self._add(_whole_records(self.path))
+        self._add(_complete_records(self.path))
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append records with the time, and write the sums anew.
+        """Append records with the time, and rewrite the sums.
 
         Raises:
             OSError: A file cannot be written; then nothing may leave.
@@ -94,7 +94,7 @@ class EgressLog:
             self._sums.setdefault((record["refused"], record["task"], record["kind"]), Sum()).add(record)
 
 
-def _whole_records(path: Path) -> list[dict[str, Any]]:
+def _complete_records(path: Path) -> list[dict[str, Any]]:
     """Return the records so far; a line that was cut off is removed, for its answer never left."""
     content = path.read_bytes() if path.is_file() else b""
     whole, _, rest = content.rpartition(b"\n")

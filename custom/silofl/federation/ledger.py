@@ -1,4 +1,4 @@
-"""The round ledger: who was asked, who answered, who failed and why, with weights, scores, bytes and seconds."""
+"""The ledger of rounds: who was asked, who answered, who failed and why, with weights, scores, bytes and seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILE = "ledger.json"
 
 @dataclass
 class Round:
-    """One record of the ledger.
+    """The record of one round.
 
     Attributes:
         round: Number of the round, from 1.
@@ -68,7 +68,8 @@ class Round:
 
     @property
     def rank(self) -> tuple[int, float] | None:
-        """What rounds are compared by: sites that validated, then their mean; None without validation."""
+        """The key by which the best round is chosen: sites that validated, then their mean; None without any."""
+        # Sites first, or a round in which a difficult site was absent would win by its absence.
         values = [score.value for score in self.validation.values() if score.value is not None]
         return (len(values), float(np.mean(values))) if values else None
 
@@ -82,7 +83,7 @@ class Round:
         """Refuse a round with fewer answers than the study asks for.
 
         Raises:
-            AggregationError: Names the round and each site's reason, each said once.
+            AggregationError: Names the round and the reasons, each once with all its sites.
         """
         if num_answers >= wanted:
             return
@@ -94,7 +95,7 @@ class Round:
         )
 
     def close(self, weights: np.ndarray, examples: dict[str, int], metrics: dict[str, dict[str, float]]) -> None:
-        """Write down what a round came to; sites in the order of the weights' rows."""
+        """Complete the record after the round; sites in the order of the weights' rows."""
         self.answered = list(examples)
         self.examples, self.metrics = examples, metrics
         rows = zip(self.answered, weights.tolist(), strict=True)

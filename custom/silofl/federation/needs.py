@@ -1,4 +1,4 @@
-"""Room that a study needs on disks and in memory, from the sizes of its own models."""
+"""The disk space and memory that a study needs, from the sizes of its models."""
 
 from __future__ import annotations
 
@@ -24,33 +24,34 @@ def models_bytes(study: Study) -> int:
 
 
 def beside_bytes(study: Study, num_sites: int) -> int:
-    """Return the bytes of what learns beside the models; 0 where nothing does."""
+    """Return the bytes of what learns besides the models; 0 where nothing does."""
     sites = [f"site-{number}" for number in range(1, num_sites + 1)]
     return sum(part.num_bytes for part in start_parts(study, sites, {}).values())
 
 
 def site_disk_bytes(study: Study, num_sites: int) -> int:
-    """Return what a site's state takes: its kept rounds with their optimisers, and the super model."""
+    """Return the size of a site's state: its kept rounds with their optimisers, and the super model."""
     models, beside = models_bytes(study), beside_bytes(study, num_sites)
     kept = KEPT_ROUNDS * (1 + OPTIMIZER) * (models + beside)
     return kept + models * (num_sites + 1) + beside
 
 
 def site_memory_bytes(study: Study) -> int:
-    """Return about what a training process takes without images: models, gradients, optimiser, received and sent."""
+    """Estimate a training process without images: models, gradients, optimiser, received and sent arrays."""
     return PROCESSES_BYTES + (1 + 1 + OPTIMIZER + 2) * (models_bytes(study) + beside_bytes(study, 2))
 
 
 def server_memory_bytes(study: Study, num_sites: int) -> int:
-    """Return about what the server takes for all sites at once."""
+    """Estimate the server's memory for all sites at once."""
     models, beside = models_bytes(study), beside_bytes(study, num_sites)
     # One of it with its two moments, and for each site one on the way there and one on the way back.
     return PROCESSES_BYTES + SERVER_COPIES * num_sites * models + (1 + OPTIMIZER + 2 * num_sites) * beside
 
 
 def server_disk_bytes(study: Study, num_sites: int) -> int:
-    """Return about what the server writes: two checkpoints of the last and the best models, and the super model."""
+    """Estimate what the server writes: checkpoints of the last and best models, and the super model."""
     models, beside = models_bytes(study), beside_bytes(study, num_sites)
     kinds = 1 if study.recipe.mixing is None and not study.recipe.extra_rounds else num_sites
     checkpoint = 2 * (kinds * models + (1 + OPTIMIZER) * beside)
+    # Two checkpoints while one replaces the other.
     return 2 * checkpoint + kinds * models + beside

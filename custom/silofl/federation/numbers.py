@@ -1,4 +1,4 @@
-"""Checks of what a site says in numbers: counts, losses and scores that can be weighed and written down."""
+"""Checks of the numbers in a site's answer: counts, losses and scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from silofl.training.site_score import SiteScore
 
 
 def check_numbers(site: str, meta: dict[str, Any], has_drift: bool = False) -> None:
-    """Refuse an answer to a training task whose numbers cannot be weighed or written down.
+    """Refuse an answer to a training task with numbers that cannot be used as weights or written as JSON.
 
     Args:
         site: Who sent it.
@@ -19,7 +19,7 @@ def check_numbers(site: str, meta: dict[str, Any], has_drift: bool = False) -> N
         has_drift: Whether the study measures the drift, so that it must be among them.
 
     Raises:
-        AggregationError: The number of examples, the loss or a wanted drift is none, or not finite.
+        AggregationError: The number of examples, the loss or a wanted drift is missing or not finite.
     """
     count = meta.get("num_examples")
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
@@ -36,8 +36,7 @@ def check_score(site: str, part: str, meta: dict[str, Any], kind: type[SiteScore
     """Return a site's score on a part of its data; None where that part is empty or was not asked for.
 
     Raises:
-        AggregationError: The value is neither missing nor finite, or the numbers of cases are no counts; a table by
-            label or by metric holds anything else, or the tables by label are of other labels.
+        AggregationError: A value is not finite, a number of cases is no count, or two tables are of other labels.
     """
     score = (meta.get("metrics") or {}).get(part)
     if score is None:
@@ -46,6 +45,7 @@ def check_score(site: str, part: str, meta: dict[str, Any], kind: type[SiteScore
     if (value is not None and not _is_finite(value)) or not all(isinstance(count, int) for count in counts):
         raise AggregationError(f"site {site!r} must send its {part} as a finite number with counts, not {score}")
     try:
+        # Tried here, so that no answer can make the ledger unwritable later.
         json.dumps(score, allow_nan=False)
     except (TypeError, ValueError):
         raise AggregationError(f"site {site!r} must send its {part} as plain finite values, not {score}") from None

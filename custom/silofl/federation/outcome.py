@@ -1,4 +1,4 @@
-"""What a run comes to: the sites' test scores as one result, or why there is none."""
+"""The result of a run: made of the sites' test scores, or of the reasons why there are none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
 
     Args:
         server: The run after its last round.
-        tests: What the sites' tests came to.
+        tests: The sites' test scores.
     """
     scores, number, study = tests.scores, server.reported_round, server.study
     values = {site: scores[site].value if site in scores else None for site in server.sites}
@@ -35,7 +35,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         status="INCOMPLETE" if reasons else "COMPLETE",
         reasons=tuple(reasons),
         best_round=number,
-        model=_chosen(server),
+        model=_how_chosen(server),
         sites=values,
         mean=float(np.mean(known)) if known else None,
         spread=float(np.std(known)) if known else None,
@@ -60,7 +60,6 @@ def _class_results(study: Study, scores: Mapping[str, SiteScore]) -> ClassResult
 
 
 def _named(study: Study, by_label: Mapping[str, float]) -> dict[str, float]:
-    """Return values by label under the labels' names."""
     names = {"0": "background"} | {str(number): name for number, name in study.labels.items()}
     return {names.get(label, label): value for label, value in by_label.items()}
 
@@ -69,8 +68,7 @@ def _description(study: Study) -> dict[str, Any]:
     return study.description() | {"version": __version__}
 
 
-def _chosen(server: ServerRounds) -> str:
-    """Return how the reported round was chosen."""
+def _how_chosen(server: ServerRounds) -> str:
     number = server.reported_round
     if server.best_round is None:
         return f"last round, {number}: no validation data"
@@ -98,7 +96,7 @@ def _reason(record: Round, site: str) -> str:
 
 
 def without_numbers(study: Study | str, status: str, reasons: Sequence[str] = ()) -> Results:
-    """Return what is known of a run that has no numbers.
+    """Return the result of a run without scores.
 
     Args:
         study: The study, or its name where no more is known of it.

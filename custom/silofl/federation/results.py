@@ -1,9 +1,9 @@
-"""What a run came to: the record in its results.json, from the sites' tests to the pages.
+"""The record in a run's results.json.
 
 A test score passes eight files on its way to the page: `training.metrics` computes it, a part's site half in
-`methods` sends it, `training.site_score` is what of it may leave the site, `federation.outcome` makes the result of all
-sites' scores, this file is what results.json holds of it, `report.run_records` reads that, `report.tables` puts it into
-a cell, and `report.pages` the cell on the page. Files between them carry it and know nothing of it.
+`methods` sends it, `training.site_score` has the fields that leave the site, `federation.outcome` makes one result of
+all sites' scores, this file has its schema, `report.run_records` reads it, `report.tables` puts it into a cell, and
+`report.pages` the cell on the page. Files between them pass it on unread.
 
 ``python -m silofl.federation.results`` prints the schema as ``docs/results.md`` holds it.
 """
@@ -27,7 +27,7 @@ FINISHED = ("COMPLETE", "INCOMPLETE")
 
 @dataclass(frozen=True)
 class Tested:
-    """What a run says that reached the test of its model.
+    """The keys of a run that reached the test of its model.
 
     Attributes:
         run: The run's id.
@@ -46,7 +46,7 @@ class Tested:
 
 @dataclass(frozen=True)
 class ClassResults:
-    """What the result of a classification says more.
+    """The further keys of a classification.
 
     Attributes:
         also: Of a classification: site -> accuracy, balanced_accuracy and, where it is defined, auroc.
@@ -76,7 +76,7 @@ class Everyone:
 
 @dataclass(frozen=True)
 class SiteResult:
-    """One site's part of a result; None and nothing where it did not test the model.
+    """One site's part of a result; None or empty where it did not test the model.
 
     Attributes:
         value: The study's metric, mean over the site's test cases.
@@ -102,7 +102,7 @@ NOTHING_TESTED = Tested(None, {}, {}, {}, {})
 
 @dataclass(frozen=True)
 class Results:
-    """The content of results.json, or what is known of a run that has none yet.
+    """The content of results.json, or the known part of it while a run has none yet.
 
     Attributes:
         study: The study's name.
@@ -114,9 +114,10 @@ class Results:
         metric: Name of the values: dice, dice_with_background, accuracy or balanced_accuracy.
         labels: Label's number -> its name.
         normalization: Kind of the network's normalisation layers.
-        split_unit: What the parts of a site's data do not share: patient, recordings, slices or examples.
+        split_unit: What training, validation and test data of a site do not share: patient, recordings, slices or
+            examples.
         version: Version of silofl that wrote the result.
-        status: How the run ended; UNFINISHED stands in no file.
+        status: How the run ended; UNFINISHED is in no file.
         reasons: Why it is not COMPLETE, one sentence each.
         best_round: The reported round, from 1.
         model: How the reported round was chosen.
@@ -124,9 +125,9 @@ class Results:
         mean: Mean over the sites that have a value.
         spread: Standard deviation over them.
         pooled: The metric over all test cases of all sites together.
-        tested: All else of a run that reached its test.
-        classes: All else of a classification.
-        super_model: All else of a run whose super model chooses.
+        tested: The further keys of a run that reached its test.
+        classes: The further keys of a classification.
+        super_model: The further keys of a run whose super model chooses.
         everyone: Of a simulated classification: the sites' models on the test data of all sites.
     """
 
@@ -166,11 +167,11 @@ class Results:
 
     @property
     def by_site(self) -> dict[str, SiteResult]:
-        """All that the result says of each site, in the order of its sites."""
+        """Site -> its part of the result."""
         return {site: self._of_site(site) for site in self.sites}
 
     def recipe_value(self, key: str) -> object:
-        """Return what the recipe says under a key; None where it does not know the key."""
+        """Return a value of the recipe; None where it has no such key."""
         return self.recipe.get(key)
 
     def constant(self, section: str, key: str) -> object:

@@ -27,7 +27,7 @@ from silofl.models.names import home_names
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 
-# What a run came to, without its checkpoint; the parts' own files are JSON too.
+# A run's results, without its checkpoint; the files of parts are JSON too.
 RESULTS = ("*.json", "metrics.csv", "model", directory.FOLDER)
 
 
@@ -56,11 +56,12 @@ class RunFolder:
             return restored(self.study, load_tensors(path), pretrained)
         except ConfigError:
             raise
-        except Exception:  # whatever torch and json raise on broken bytes
+        except Exception:  # torch and json raise many kinds on broken bytes
             raise ConfigError(f"{path} must be a whole checkpoint; it is broken: restore it or start anew") from None
 
     def save(self, server: ServerRounds) -> None:
-        """Write the checkpoint, then what people read: ledger and metrics."""
+        """Write the checkpoint, then ledger and metrics for people."""
+        # The checkpoint first: after a stop in between, the resumed run writes the others again.
         save_tensors(self.path / "checkpoint.pt", checkpoint(server))
         write_json(self.path / "ledger.json", [record.as_dict() for record in server.ledger])
         for part in server.parts.values():
@@ -73,7 +74,7 @@ class RunFolder:
 
         Args:
             server: The run after its last round.
-            tests: What the sites' tests came to.
+            tests: The sites' test scores.
         """
         if tests is None:
             return
@@ -83,14 +84,15 @@ class RunFolder:
         contents = next((made for part in server.reported_parts().values() if (made := part.contents(server))), None)
         if contents is not None:
             directory.write(self.path / directory.FOLDER, contents)
+        # Last: where this file is, the run has finished and everything else is there.
         write_json(self.path / "results.json", finished_results(server, tests).as_dict())
 
     def write_failure(self, reason: str) -> None:
-        """Write a result that says why there is none."""
+        """Write a result with the reason of the failure."""
         write_json(self.path / "results.json", without_numbers(self.study, "FAILED", [reason]).as_dict())
 
     def copy_results(self, target: Path) -> None:
-        """Copy what the run came to, without its checkpoint, to a folder elsewhere; the same folder is left alone."""
+        """Copy the results without the checkpoint to another folder; nothing where it is the same folder."""
         if target.resolve() == self.path.resolve():
             return
         for path in [path for pattern in RESULTS for path in self.path.glob(pattern)]:
@@ -139,7 +141,7 @@ def _model_readme(study: Study, server: ServerRounds) -> str:
 
 
 def _image_shape(study: Study) -> tuple[int, ...]:
-    """Return (C, H, W) of images that no site has told of: the Resize that the study names, or any size."""
+    """Return (C, H, W) for the example while no site has sent its own: the study's Resize, or any size."""
     sizes = [t.options.get("spatial_size") for t in study.data.transforms if t.name.startswith("Resize")]
     size = tuple(sizes[-1]) if sizes and isinstance(sizes[-1], (list, tuple)) else (128, 128)
     return (study.data.channels, *size)

@@ -1,6 +1,6 @@
-"""The server's half of a run: what each site gets, what its answers become, and which round is the best.
+"""The server's half of a run: tasks for the sites, checks of their answers, and the choice of the best round.
 
-What travels is the parts' business: the server asks each of them in turn, and knows none by its name.
+The parts decide what travels; the server asks each of them in turn and knows none by name.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from silofl.training.site_score import SiteScore
 
 @dataclass
 class ServerRounds:
-    """All that the server knows of a run after its last finished round; `checkpoint` keeps it.
+    """The server's state of a run after its last finished round, which `checkpoint` saves.
 
     Attributes:
         study: The study.
         id: The run's id, under which the sites keep their state.
         sites: The sites' names, in their order.
-        parts: Role -> what travels under it.
+        parts: Role -> the part whose arrays travel under it.
         ledger: One record a round.
         best_round: The finished round with the best validation so far; None before any validation.
-        best_parts: The parts as that round left them, those of which the best one is reported.
-        image_shape: (C, H, W) of the sites' images, as the first site said; the server sees none.
+        best_parts: Those parts of which the best round's version is reported, as that round left them.
+        image_shape: (C, H, W) of the images, from the first answer; the server sees no image.
     """
 
     study: Study
@@ -72,20 +72,20 @@ class ServerRounds:
 
     @property
     def has_validated(self) -> bool:
-        """Whether the last round that trained models has been validated, as far as that can be."""
+        """Whether the last round that trained models has been validated."""
         return self.finished_rounds > self.study.training_rounds or bool(self.ledger[-1].validation)
 
     @property
     def test_task(self) -> str:
-        """The task by which sites test what the run came to."""
+        """The task by which sites test the run's model."""
         return next((part.test_task for part in self.parts.values() if part.test_task), TEST)
 
     def reported_parts(self) -> dict[str, Part]:
-        """Return the parts as they are reported."""
+        """Return the parts as the best round left them, or the last where a part does not follow the best."""
         return self.parts | self.best_parts
 
     def facts(self) -> dict[str, Any]:
-        """Return what a model says of how it was made: the rounds, and the validation it was chosen by."""
+        """Return the facts that are written into a model: rounds, and the validation it was chosen by."""
         number = self.reported_round
         validation = self.ledger[number - 1].validation if number else {}
         return {
@@ -104,7 +104,7 @@ class ServerRounds:
         return self.ledger[number - 1].weights.get(site, {}).get(site) == 1
 
     def join(self, site: str) -> None:
-        """Take in a site that comes to a run which goes on."""
+        """Add a site that joins a resumed run."""
         self.sites = sorted([*self.sites, site])
         self._check_sites()
         self.parts = {role: part.joined(site) for role, part in self.parts.items()}
@@ -115,7 +115,7 @@ class ServerRounds:
         return [exchange for part in self.parts.values() for exchange in part.asks(moment, number, self)]
 
     def task(self, site: str, exchange: Exchange) -> Message:
-        """Return a task for a site: every part's share of it."""
+        """Return a task for a site, with every part's share of it."""
         meta = {"run": self.id, "round": exchange.round, "step": exchange.step, "best_round": self.best_round}
         message = Message(meta=meta)
         for part in self._parts_for(exchange).values():
@@ -123,7 +123,7 @@ class ServerRounds:
         return message
 
     def expected(self, site: str, exchange: Exchange) -> dict[str, Expected]:
-        """Return what the arrays of a site's answer must be like."""
+        """Return the arrays of a correct answer, with their conditions."""
         return {name: one for part in self.parts.values() for name, one in part.expected(site, exchange, self).items()}
 
     def check(self, site: str, exchange: Exchange, answer: Message) -> list[str]:
@@ -136,6 +136,7 @@ class ServerRounds:
         check_arrays(site, answer, expected)
         if exchange.is_needed:
             check_numbers(site, answer.meta, self.study.recipe.measures_drift and exchange.task == TRAIN)
+        # After each answer: the first accepted one may decide a shape for the others.
         self.parts = {role: part.checked(site, exchange, answer, self) for role, part in self.parts.items()}
         self.image_shape = self.image_shape or tuple(answer.meta.get("image_shape") or ()) or None
         return sorted(expected.keys() - answer.arrays.keys())
@@ -155,18 +156,16 @@ class ServerRounds:
         return score
 
     def merge(self, exchange: Exchange, replies: Replies) -> None:
-        """Let every part take in the accepted answers.
-
-        The validation that came with them is of the round before, so it is written down before its models change.
-        """
+        """Let every part merge the accepted answers."""
         if exchange.task == TRAIN:
+            # A training task validates the models of the round before, so this comes before the parts replace them.
             self.take_validation({s: check_score(s, "validation", one.meta) for s, one in replies.accepted.items()})
         weights_of = cache(lambda role: self._weights(role, exchange.round, replies))
         for role in list(self.parts):
             self.parts[role] = self.parts[role].merged(exchange, replies, weights_of, self)
 
     def close(self, record: Round, replies: Replies) -> None:
-        """Write down what a round came to, by the answers to its main exchange."""
+        """Complete a round's record from the answers to its main exchange, and add it to the ledger."""
         metrics = {
             site: {name: value for name, value in answer.meta["metrics"].items() if name != "validation"}
             for site, answer in replies.accepted.items()
@@ -182,7 +181,7 @@ class ServerRounds:
         return mixed
 
     def take_validation(self, scores: Mapping[str, SiteScore | None]) -> None:
-        """Take in the sites' validation of the last finished round's models, and keep them if they are the best."""
+        """Record the validation of the last finished round's models, and keep the parts if it is the best round."""
         if not self.ledger:
             return
         record = self.ledger[-1]
@@ -193,12 +192,12 @@ class ServerRounds:
             self.best_parts = {role: part for role, part in self.parts.items() if part.follows_best}
 
     def _parts_for(self, exchange: Exchange) -> dict[str, Part]:
-        """Return the parts that a task is about: as the best round left them where its models are evaluated."""
+        """Return the parts of a task: the best round's where its models are evaluated, else the current ones."""
         is_of_best = exchange.task in (VALIDATE, TEST) and exchange.round == self.best_round
         return self.reported_parts() if is_of_best else self.parts
 
     def _weights(self, role: str, number: int, replies: Replies) -> NDArray[np.float64]:
-        """Return who listens to whom in a role among the sites that answered: as a part decides, else all alike."""
+        """Return who listens to whom in a role: as a part decides, else the same weighted mean for all."""
         for part in self.parts.values():
             weights = part.weights(role, number, replies.sites, self)
             if weights is not None:
@@ -208,7 +207,7 @@ class ServerRounds:
         return example_weights(list(replies.examples.values()))
 
     def _check_sites(self) -> None:
-        """Refuse sites that the recipe does not allow, and names that mean something else in messages."""
+        """Refuse sites that the recipe does not allow, and names that are roles."""
         for site in self.sites:
             if site in self.parts:
                 raise ConfigError(f"a site must not be called {site!r}, as one of the models is; give it another name")

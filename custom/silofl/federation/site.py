@@ -1,4 +1,4 @@
-"""A site's half of a run: it carries out the server's tasks on its own data, and keeps what stays at home."""
+"""A site's half of a run: it carries out the server's tasks on its data, and keeps the state that stays at home."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class SiteRounds:
-    """One site in one study; every task begins from the state on disk, so a lost process loses one round at most.
+    """One site in one study; every task begins from the state on disk, so that a crash costs one round at most.
 
     Args:
         name: The site's name.
@@ -32,6 +32,7 @@ class SiteRounds:
     def __init__(self, name: str, study: Study, site: Site) -> None:
         self.name, self.study, self.site = name, study, site
         self.device = choose_device(site.device or study.device)
+        # Another number of threads sums in another order, and so gives other weights.
         torch.set_num_threads(study.torch_threads)
         keep_freed_memory()
 
@@ -54,7 +55,7 @@ class SiteRounds:
         """
         try:
             return self.carry_out(task, message)
-        except Exception as error:  # whatever fails here must be told at once, or the server waits in vain
+        except Exception as error:  # anything unreported would let the server wait until its timeout
             is_known = isinstance(error, SiloFLError)
             logger.error("%s of round %s failed: %s", task, message.meta.get("round"), error, exc_info=not is_known)
             return message.failed(public_reason(error))
@@ -89,7 +90,8 @@ class SiteRounds:
 
 
 def public_reason(error: Exception) -> str:
-    """Return the reason that may leave the site: what may name a case or a path stays in the site's own log."""
+    """Return the reason that may leave the site."""
+    # Sentences on data and settings may name a case or a path: they stay in the site's log.
     if isinstance(error, (DataError, ConfigError)):
         return f"the site's {'data' if isinstance(error, DataError) else 'settings'} have a fault; its own log names it"
     if isinstance(error, SiloFLError):

@@ -1,4 +1,4 @@
-"""What a site's parts keep at home between rounds: one file a round."""
+"""A site's state between rounds, one file a round."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from silofl.errors import TrainingError
 from silofl.files import load_tensors, save_tensors
 
-# 2: by part.
+# 2: by part. Raised whenever an older file would be misread.
 FORMAT = 2
 
 
 class SiteState:
     """A site's files of one run, ``round_0001.pt`` and so on.
 
-    Several rounds are kept, because the server may go back: to the last round that it had written down when it was
-    cut off, and to the best round for the final test.
+    Several rounds are kept because the server may go back: to its last checkpoint after a crash, and to the best round
+    for the final test.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What one training step costs on this machine: seconds and peak memory, with the study's own learners."""
+"""The cost of one training step on this machine: seconds and peak memory, with the study's own learners."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from silofl.methods.work import Work
 from silofl.training.device import keep_freed_memory
 from silofl.training.loop import train
 
-# The first step also sets everything up.
+# One more than are timed: the first also sets everything up.
 STEPS = 4
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """What one step on one batch costs.
+    """The cost of one step on one batch.
 
     Attributes:
-        seconds: Mean over the steps after the first, the making of the batch included.
+        seconds: Mean over the steps after the first, loading of the batch included.
         peak_bytes: The most memory in use: of the GPU where there is one, else of this process since it began.
     """
 
@@ -60,7 +60,7 @@ def time_steps(work: Work) -> StepCost:
 
 
 def _marked(batches: Iterable[Batch], marks: list[float]) -> Iterator[Batch]:
-    """Yield the batches, and note when each step begins and the last one ends."""
+    """Yield the batches, and record when each step begins and the last one ends."""
     for batch in batches:
         marks.append(time.perf_counter())
         yield batch
@@ -70,5 +70,6 @@ def _marked(batches: Iterable[Batch], marks: list[float]) -> Iterator[Batch]:
 def _peak_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    # macOS counts bytes, Linux KiB.
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

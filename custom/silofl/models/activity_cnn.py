@@ -35,7 +35,7 @@ class ActivityCNN(nn.Module):
         self.features = nn.Sequential(
             *_level(in_channels, WIDTHS[0], normalization),
             *_level(WIDTHS[0], WIDTHS[1], normalization),
-            # Windows of 128 points in time come to these steps by themselves.
+            # Windows of 128 points have this many steps here already; any other length is averaged to it.
             nn.AdaptiveAvgPool2d((1, STEPS)),
             nn.Flatten(),
         )

@@ -44,7 +44,7 @@ class AlexNet(nn.Module):
             *_normalised(nn.Conv2d(384, 256, kernel_size=3, padding=1), normalization),
             *_normalised(nn.Conv2d(256, 256, kernel_size=3, padding=1), normalization),
             nn.MaxPool2d(3, stride=2),
-            # Images of 224 x 224 come to this grid by themselves.
+            # Images of 224 x 224 have this grid here already; any other size is averaged to it.
             nn.AdaptiveAvgPool2d(GRID),
             nn.Flatten(),
         )

@@ -33,7 +33,7 @@ class LeNet5(nn.Module):
         self.features = nn.Sequential(
             *_level(nn.Conv2d(in_channels, 6, kernel_size=5, padding=2), normalization),
             *_level(nn.Conv2d(6, 16, kernel_size=5), normalization),
-            # Images of 28 x 28 come to this grid by themselves.
+            # Images of 28 x 28 have this grid here already; any other size is averaged to it.
             nn.AdaptiveAvgPool2d(GRID),
             nn.Flatten(),
         )

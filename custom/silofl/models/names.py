@@ -1,4 +1,4 @@
-"""Which of a model's arrays travel and which stay at home: parameters and buffers told apart by module type."""
+"""Which of a model's arrays travel and which stay at home, decided by module type."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ def buffer_names(model: nn.Module) -> set[str]:
 
 def read_arrays(state: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, NDArray]:
     """Copy some arrays of a model's state to NumPy."""
+    # Copied: on the CPU .numpy() shares memory with a model that goes on training.
     return {name: state[name].detach().cpu().numpy().copy() for name in names}
 
 
@@ -77,10 +78,13 @@ def write_arrays(state: Mapping[str, Tensor], arrays: Mapping[str, NDArray]) -> 
                 f"the received {name!r} of shape {np.shape(array)} must fit the model; it has {here}"
             )
         with torch.no_grad():
+            # from_numpy refuses arrays with negative strides, which order="C" copies.
             state[name].copy_(torch.from_numpy(np.asarray(array, order="C")))
 
 
 def _names_below(model: nn.Module, kind: type[nn.Module]) -> set[str]:
+    # A module used twice has two names in the state dict, and both must be found.
     modules = model.named_modules(remove_duplicate=False)
+    # With the dot, so that `norm1` does not find `norm10`.
     prefixes = tuple(name + "." for name, module in modules if isinstance(module, kind))
     return {name for name in model.state_dict() if name.startswith(prefixes)} if prefixes else set()

@@ -1,4 +1,4 @@
-"""The networks that a study may name, from MONAI and from here, with amplitude normalisation in front of them."""
+"""The networks that a study may name, from MONAI and from this folder, each behind its input normalisation."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class HarmonizedModel(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return logits in float32: (B, out_channels, H, W) or (B, classes) for images (B, C, H, W)."""
         images = self.input_norm(images).contiguous(memory_format=torch.channels_last)
+        # bfloat16 has float32's range, so gradients need no scaling as in float16.
         with torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda):
             logits = self.network(images)
         return logits.float()
@@ -55,7 +56,7 @@ def build_plain_model(study: Study, seed: int) -> HarmonizedModel:
 
 
 def build_models(study: Study, image_shape: Sequence[int] | None) -> dict[str, HarmonizedModel]:
-    """Build the models that a site trains side by side, by role; all are drawn from the study's seed.
+    """Build a site's models by role, all with the same initial weights.
 
     Args:
         study: The study.
@@ -69,12 +70,14 @@ def build_models(study: Study, image_shape: Sequence[int] | None) -> dict[str, H
 
 
 def _build_network(study: Study, seed: int) -> nn.Module:
+    # devices=[]: by default fork_rng initialises every GPU to save its generator.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return NETWORKS[study.model.name](study.model, study.data.channels, study.out_channels)
 
 
 def _unet(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:
+    # Imported here: MONAI takes seconds, which studies with other networks need not wait.
     from monai.networks.nets import BasicUNet
 
     network = BasicUNet(
@@ -101,29 +104,16 @@ def _densenet121(settings: ModelSettings, in_channels: int, out_channels: int) -
     return _with_own_norms(network, settings.normalization)
 
 
-def _lenet5(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:
-    return LeNet5(in_channels, out_channels, settings.normalization)
-
-
-def _alexnet(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:
-    return AlexNet(in_channels, out_channels, settings.normalization, settings.dropout)
-
-
-def _activity_cnn(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:
-    return ActivityCNN(in_channels, out_channels, settings.normalization)
-
-
 NETWORKS: dict[str, Callable[[ModelSettings, int, int], nn.Module]] = {
     "unet": _unet,
     "densenet121": _densenet121,
-    "lenet5": _lenet5,
-    "alexnet": _alexnet,
-    "activity_cnn": _activity_cnn,
+    "lenet5": lambda settings, *channels: LeNet5(*channels, settings.normalization),
+    "alexnet": lambda settings, *channels: AlexNet(*channels, settings.normalization, settings.dropout),
+    "activity_cnn": lambda settings, *channels: ActivityCNN(*channels, settings.normalization),
 }
 
 
 def _norm(normalization: str) -> tuple[str, dict[str, object]]:
-    """Return MONAI's description of a normalisation layer."""
     return {
         "batch": ("batch", {}),
         "batch_stateless": ("batch", {}),
@@ -133,7 +123,7 @@ def _norm(normalization: str) -> tuple[str, dict[str, object]]:
 
 
 def _with_own_norms(network: nn.Module, normalization: str) -> nn.Module:
-    """Finish the layers that MONAI cannot make: GroupNorm by its channels, BatchNorm without state in a DenseNet."""
+    # MONAI takes one number of groups for all levels, and gives its DenseNet no BatchNorm without state.
     for name, module in list(network.named_modules()):
         if isinstance(module, nn.GroupNorm):
             module.num_groups = groups_of(module.num_channels)

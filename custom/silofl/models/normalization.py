@@ -1,4 +1,4 @@
-"""The normalisation layers that a study may name, for the networks that are written here."""
+"""The normalisation layers that a study may name, for the networks of this folder."""
 
 from __future__ import annotations
 

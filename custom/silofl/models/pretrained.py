@@ -1,4 +1,4 @@
-"""A pretrained model f on its way into a study: its file, checked against the study's network."""
+"""Read a pretrained model f, checked against the study's network."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_pretrained(path: Path, study: Study) -> Arrays:
         raise ConfigError(f"model.pretrained must be a file beside study.yaml, not {path.name!r}; {REMEDY}")
     try:
         state = load_tensors(path)
-    except Exception:  # whatever torch raises on broken bytes
+    except Exception:  # torch raises many kinds on broken bytes
         state = None
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise ConfigError(f"{path.name} must hold the tensors of a model's state; it does not: {REMEDY}")

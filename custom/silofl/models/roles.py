@@ -1,4 +1,4 @@
-"""The models that a site trains side by side, and the names under which arrays travel: ``role/name``."""
+"""The roles of models, and the names under which arrays travel: ``role/name``."""
 
 from __future__ import annotations
 

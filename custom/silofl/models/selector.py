@@ -1,4 +1,4 @@
-"""FedSM's selector: a classifier that says which site, or which model, an image is like; VGG-11 and a light relative.
+"""FedSM's selector, which classifies images by site or by best model: VGG-11, or a light variant of it.
 
 Simonyan and Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015, arXiv:1409.1556.
 """
@@ -22,8 +22,6 @@ HEAD_GRID = 7
 class Selector(nn.Module):
     """VGG-11's convolutions, its hidden layers or a global mean, and one linear layer over sites or models.
 
-    There is no BatchNorm: a site's batches all have one label, which batch statistics would give away.
-
     Attributes:
         convolutions: The convolutions with their poolings.
         hidden: Feature map to feature vector.
@@ -42,7 +40,7 @@ class Selector(nn.Module):
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """Return what the last layer sees: (B, features)."""
+        """Return the input of the last layer, (B, features)."""
         return self.hidden(self.convolutions(images))
 
 
@@ -61,7 +59,6 @@ def build_selector(study: Study, num_outputs: int, seed: int) -> HarmonizedModel
 
 
 def _convolutions(in_channels: int, is_light: bool) -> list[nn.Module]:
-    """Return the layers: full VGG-11 as published, the light one with a quarter of the channels and GroupNorm."""
     layers: list[nn.Module] = []
     for channels in VGG11:
         if channels == 0:
@@ -70,6 +67,8 @@ def _convolutions(in_channels: int, is_light: bool) -> list[nn.Module]:
         channels = channels // LIGHT_DIVISOR if is_light else channels
         layers.append(nn.Conv2d(in_channels, channels, kernel_size=3, padding=1))
         if is_light:
+            # Not BatchNorm: all images of a site's batch have one label, so in training the batch's statistics alone
+            # would tell the site, and nothing would be learnt that holds for a single image.
             layers.append(nn.GroupNorm(GROUPS, channels))
         layers.append(nn.ReLU(inplace=True))
         in_channels = channels

@@ -1,4 +1,4 @@
-"""Where a site computes, and the seeds it computes with."""
+"""The device that a site computes on, its seeds, and its memory."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def choose_device(name: str) -> torch.device:
 
 def seed_of(*parts: object) -> int:
     """Return a seed that depends on all parts (study seed, site, round, epoch) and on nothing else."""
+    # Not hash(), which differs from process to process.
     digest = hashlib.sha256("/".join(str(part) for part in parts).encode()).digest()
     return int.from_bytes(digest[:4], "little")
 

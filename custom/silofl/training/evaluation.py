@@ -1,4 +1,4 @@
-"""The one evaluation: a model's label maps or classes for a part of a site's data, and their score."""
+"""The one evaluation: a model's predictions for a part of a site's data, and their score."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from silofl.study import Study
 from silofl.training.metrics import Score, accuracy_by_case, dice_by_case
 
 
-def evaluate(model: nn.Module, part: Examples, study: Study, device: torch.device) -> tuple[NDArray, Score]:
-    """Return a model's predictions for a part, as `predict` does, and their score with all that it is made of."""
+def evaluate(model: nn.Module, part: Part, study: Study, device: torch.device) -> tuple[NDArray, Score]:
+    """Return a model's predictions for a part, as `predict` does, and their score."""
     size = study.training.batch_size
     if study.task == "segmentation":
         predictions = predict(model, part, size, device)

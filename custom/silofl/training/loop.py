@@ -35,7 +35,7 @@ class Learner:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """A model's round: mean loss over its steps, and where measured its part of the drift (HarmoFL, Eq. 9)."""
+    """A learner's round: mean loss over its steps, and where measured its part of the drift (HarmoFL, Eq. 9)."""
 
     loss: float
     steps: int
@@ -43,7 +43,7 @@ class TrainingResult:
 
 
 def train(learners: Mapping[str, Learner], epochs: Iterable[Iterable[Batch]]) -> dict[str, TrainingResult]:
-    """Train on every batch of every epoch: one pass over the data feeds all learners, each batch one after the other.
+    """Train all learners in one pass over the data: each batch of each epoch goes to one learner after the other.
 
     Args:
         learners: By role, which names the model in an error.
@@ -65,8 +65,6 @@ def train(learners: Mapping[str, Learner], epochs: Iterable[Iterable[Batch]]) ->
 
 
 class _Progress:
-    """What a learner has done so far."""
-
     def __init__(self, role: str, learner: Learner) -> None:
         self._whose = role if role == "model" else f"{role} model"
         self._learner = learner
@@ -86,6 +84,7 @@ class _Progress:
             self._distances.append(squared_distance(self._parameters, self._start))
 
     def result(self, where: str) -> TrainingResult:
+        # Each loss is that before its step, so the last step's damage shows in the parameters only.
         if not all(bool(torch.isfinite(p).all()) for p in self._parameters):
             raise TrainingError(f"the parameters of the {self._whose} must stay finite; they are not {where}")
         drift = float(torch.stack(self._distances).mean()) if self._distances else None

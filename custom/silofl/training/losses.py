@@ -25,15 +25,17 @@ def _segmentation_loss(study: Study) -> Loss:
 
     is_binary = study.out_channels == 1
     options = {"sigmoid": is_binary, "softmax": not is_binary, "to_onehot_y": not is_binary}
+    # With a single output MONAI's "background", channel 0, is the label itself.
     options |= {"include_background": is_binary, "batch": study.training.has_batch_dice}
     losses = {
         "dice_ce": lambda: DiceCELoss(**options),
         "dice": lambda: DiceLoss(**options),
-        "cross_entropy": lambda: nn.BCEWithLogitsLoss(),
+        "cross_entropy": nn.BCEWithLogitsLoss,
     }
     criterion = losses[study.training.loss]()
 
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        # MONAI wants label maps with a channel axis, (B, 1, H, W).
         targets = targets.unsqueeze(1)
         return criterion(logits, targets.to(logits.dtype) if is_binary else targets)
 

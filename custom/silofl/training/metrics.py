@@ -1,4 +1,4 @@
-"""Scores of a model at a site: Dice by case as the papers' tables need it; of classes accuracy, recall and AUROC."""
+"""Scores of a model at a site: Dice by case for label maps; accuracy, recall and AUROC for classes."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ class Score:
         if self.metric not in CLASSIFICATION_ONLY["metric"] or not self.by_case:
             return {}
         area = mean_auroc(self.probabilities_by_case)
-        found = {"accuracy": _mean(self.by_case.values()), "balanced_accuracy": _mean(self.by_label.values())}
-        return found if area is None else found | {"auroc": area}
+        metrics = {"accuracy": _mean(self.by_case.values()), "balanced_accuracy": _mean(self.by_label.values())}
+        return metrics if area is None else metrics | {"auroc": area}
 
     def numbers(self) -> dict[str, Any]:
-        """Return what of it leaves the site: no case is named."""
+        """Return the numbers that leave the site; they name no case."""
         value = self.value if self.num_cases else None
         labels = {str(label): mean for label, mean in self.by_label.items()}
-        found = {"value": value, "num_cases": self.num_cases, "num_excluded": self.num_excluded, "labels": labels}
+        numbers = {"value": value, "num_cases": self.num_cases, "num_excluded": self.num_excluded, "labels": labels}
         cases = {str(label): count for label, count in self.label_cases.items()}
-        return found | {"also": self.also, "label_cases": cases} if self.also else found
+        return numbers | {"also": self.also, "label_cases": cases} if self.also else numbers
 
     @classmethod
     def of(
@@ -82,14 +82,14 @@ class Score:
         metric: str = "dice",
         probabilities_by_case: ByLabel[Probabilities] | None = None,
     ) -> Score:
-        """Return the score of cases by their values; None marks a case that does not count."""
+        """Build the score of cases from their values; None marks a case that does not count."""
         counted = {case: value for case, value in by_case.items() if value is not None}
         excluded = len(by_case) - len(counted)
         return cls(counted, excluded, dict(labels_by_case or {}), metric, dict(probabilities_by_case or {}))
 
     @classmethod
     def merged(cls, by_case: Mapping[str, Score]) -> Score:
-        """Return the score of several cases, each as a score of it, alone or among others, knows it."""
+        """Join the scores of single cases: case -> a score that knows this case, and maybe others."""
         return cls.of(
             {case: score.by_case.get(case) for case, score in by_case.items()},
             _joined({case: score.labels_by_case for case, score in by_case.items()}),
@@ -175,19 +175,20 @@ def mean_auroc(probabilities_by_case: ByLabel[Probabilities]) -> float | None:
     from torchmetrics.functional.classification import binary_auroc
 
     rows = [(label, row) for label in present for row in probabilities_by_case[label].values()]
-    truth, said = torch.tensor([label for label, _ in rows]), torch.tensor([row for _, row in rows]).double()
-    return _mean(float(binary_auroc(said[:, label], (truth == label).long())) for label in present)
+    truth = torch.tensor([label for label, _ in rows])
+    probabilities = torch.tensor([row for _, row in rows]).double()
+    return _mean(float(binary_auroc(probabilities[:, label], (truth == label).long())) for label in present)
 
 
 def pooled(scores: Sequence[tuple[float, int]]) -> float | None:
-    """Return the mean over all sites' cases together from (value, number of cases) of each site."""
+    """Return the mean over all sites' cases from (value, number of cases) of each site."""
     counted = [(value, cases) for value, cases in scores if cases]
     total = sum(cases for _, cases in counted)
     return sum(value * cases for value, cases in counted) / total if total else None
 
 
 def pooled_score(scores: Iterable[Mapping[str, Any]], metric: str) -> float | None:
-    """Return the metric over all sites' cases together, from the numbers that each site sends.
+    """Return the metric over all sites' cases from the numbers that each site sends.
 
     Args:
         scores: ``value`` and ``num_cases``; for balanced accuracy ``labels`` and ``label_cases``.
@@ -199,7 +200,7 @@ def pooled_score(scores: Iterable[Mapping[str, Any]], metric: str) -> float | No
     for score in scores:
         for label, cases in score["label_cases"].items():
             recalls.setdefault(label, []).append((score["labels"][label], cases))
-    return _mean(pooled(found) for found in recalls.values()) if recalls else None
+    return _mean(pooled(of_label) for of_label in recalls.values()) if recalls else None
 
 
 def members_of(cases: Sequence[Key]) -> dict[Key, list[int]]:
@@ -216,7 +217,7 @@ def _dice(prediction: NDArray, target: NDArray) -> float | None:
 
 
 def _joined(tables: Mapping[str, ByLabel[Value]]) -> dict[int, dict[str, Value]]:
-    """Return label -> case -> value of all cases, each from its own table."""
+    """Return label -> case -> value, each case from its own table, which may hold other cases too."""
     joined: dict[int, dict[str, Value]] = {}
     for case, table in tables.items():
         for label, cases in table.items():

@@ -1,4 +1,4 @@
-"""What a site keeps for people to look at after the test: its scores by case, and pictures of some cases."""
+"""Files for people at a site after the test: scores by case, and pictures of some cases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from silofl.training.metrics import Score
 def keep_test(
     folder: Path, result: Score, predictions: NDArray, model: HarmonizedModel, part: Examples, device: torch.device
 ) -> None:
-    """Keep a test's scores by case and, of a segmentation, pictures of some cases in the site's folder of the run."""
+    """Write a test's scores by case and, of a segmentation, pictures of some cases to the site's folder of the run."""
     write_scores(folder / "scores.csv", result.by_case)
     if part.targets.ndim > 1:
         write_pictures(folder / "pictures.npz", model, part, predictions, result.by_case, device)
@@ -41,7 +41,7 @@ def write_pictures(
     by_case: Mapping[str, float],
     device: torch.device,
 ) -> None:
-    """Keep the worst, the median and the best case's largest slice: image, what the network sees, truth, prediction."""
+    """Write the largest slice of the worst, the median and the best case: image, input, truth, prediction."""
     ordered = sorted(by_case, key=lambda case: (by_case[case], case))
     if not ordered:
         return

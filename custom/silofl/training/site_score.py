@@ -1,4 +1,4 @@
-"""What a site says of a model on one part of its data: numbers over all its cases, and no case's name."""
+"""A site's score of a model on one part of its data: numbers over all its cases, and no case's name."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Values = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class SelectorCounts:
-    """What FedSM's selector takes a site's test data for.
+    """The outputs that FedSM's selector gives a site's test data to.
 
     Attributes:
-        cases: Output of the selector -> number of cases, whose slices speak together.
+        cases: Output of the selector -> number of cases, each by the mean over its slices.
         slices: Output of the selector -> number of slices, each alone.
     """
 
@@ -61,12 +61,12 @@ class SiteScore:
 
 @dataclass(frozen=True, kw_only=True)
 class SuperScore(SiteScore):
-    """One site's test of a super model: its own value, and what it is made of.
+    """One site's test of a super model: its value, its models' values, and its selector's choices.
 
     Attributes:
         models: Name of a model, ``ensemble`` or ``super`` -> its value on the same cases.
         choices: Model -> number of cases for which it is chosen.
-        selector: What the selector takes cases and slices for.
+        selector: The outputs that the selector gives cases and slices to.
         by_threshold: For each candidate of the threshold the sum of the cases' values and their number.
     """
 
