@@ -1,4 +1,4 @@
-"""A super model in use: load it, let it choose a hospital's model for a case, predict, and hand it on."""
+"""Use a super model: load it, let it choose a hospital's model for a case, predict, and export it."""
 
 from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import SuperModel

@@ -1,4 +1,4 @@
-"""What runs inside an exported MONAI bundle: one file to its label map or class, with the bundle's network."""
+"""The predictor inside an exported MONAI bundle: from an image file to its label map or class."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from silofl.study import load_study
 
 
 class FilePredictor:
-    """Prepares a file as the study did, runs the network on the whole case, and writes the answer.
+    """Prepares a file as the study did, runs the network on all its slices, and writes the answer.
 
     Args:
         network: TorchScript of a super model.
@@ -44,11 +44,11 @@ class FilePredictor:
         prepared = prepare_with_way_back(Path(image), steps)
         check_images(prepared.images, self.image_shape)
         with torch.inference_mode():
-            found = self.network(torch.from_numpy(prepared.images).to(self.device)).cpu().numpy()
+            probabilities = self.network(torch.from_numpy(prepared.images).to(self.device)).cpu().numpy()
         folder, stem = Path(out), stem_of(Path(image))
         if self.study.task == "classification":
-            return self._write_class(folder / f"{stem}_class.json", found.mean(axis=0))
-        label_map = decide_on_input(found, prepared, steps)
+            return self._write_class(folder / f"{stem}_class.json", probabilities.mean(axis=0))
+        label_map = decide_on_input(probabilities, prepared, steps)
         return folder / write_label_map(folder, stem, label_map, prepared.affine)
 
     def _write_class(self, path: Path, scores: NDArray) -> Path:

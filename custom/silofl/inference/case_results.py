@@ -1,4 +1,4 @@
-"""What every model of a super model makes of each case, and what any choice among them comes to."""
+"""The answers of all models of a super model to each case, and the score of any choice among them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from silofl.training.metrics import Score, members_of
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What the models of a super model make of one case.
+    """The answers of all models of a super model to one case, with their scores.
 
     Attributes:
         scores: The selector's probability of each output, shape (outputs,); (0,) without a selector.
         measured: Model, or ``ensemble`` (all that answer together, by their shares) -> its score on this case.
         predictions: Model, or ``ensemble`` -> label maps (n, H, W) or classes (n,).
-        slices: Output -> how many of the case's slices it would get alone.
+        slices: Output -> number of the case's slices that the selector alone would give to it.
     """
 
     scores: NDArray[np.float64]
@@ -34,8 +34,8 @@ class CaseResult:
     slices: Counter[str]
 
 
-def case_results(model: SuperModel, part: Examples, study: Study) -> dict[str, CaseResult]:
-    """Return what every model, and all of them together, make of each case of a part."""
+def case_results(model: SuperModel, part: Part, study: Study) -> dict[str, CaseResult]:
+    """Predict each case of a part with every model and with the ensemble, and score the answers."""
     size = study.training.batch_size
     return {case: _case_result(model, part.taken(rows), study, size) for case, rows in members_of(part.cases).items()}
 
@@ -46,7 +46,7 @@ def choices(model: SuperModel, results: Mapping[str, CaseResult], threshold: flo
 
 
 def score_of(results: Mapping[str, CaseResult], answers: Mapping[str, str]) -> Score:
-    """Return the score of cases of which each is answered by the model, or ``ensemble``, that is named for it."""
+    """Score a choice: case -> the model, or ``ensemble``, that answers it."""
     return Score.merged({case: results[case].measured[name] for case, name in answers.items()})
 
 
@@ -65,9 +65,10 @@ def _case_result(model: SuperModel, part: Examples, study: Study, size: int) -> 
     images, contents = np.asarray(part.images), model.contents
     slices = model.slice_scores(images, size)
     scores = case_scores(slices)
-    said = {name: model.probabilities(name, images, size) for name in contents.models}
-    said[ENSEMBLE] = sum(np.float32(share) * said[name] for name, share in contents.shares(scores).items())
-    predictions = {name: decide(values) for name, values in said.items()}
-    measured = {name: score(predictions[name], part, study, values) for name, values in said.items()}
-    alone = slices.argmax(axis=1) if contents.outputs else ()
-    return CaseResult(scores, measured, predictions, Counter(contents.outputs[i] for i in alone))
+    probabilities = {name: model.probabilities(name, images, size) for name in contents.models}
+    shares = contents.shares(scores).items()
+    probabilities[ENSEMBLE] = sum(np.float32(share) * probabilities[name] for name, share in shares)
+    predictions = {name: decide(values) for name, values in probabilities.items()}
+    measured = {name: score(predictions[name], part, study, values) for name, values in probabilities.items()}
+    best_outputs = slices.argmax(axis=1) if contents.outputs else ()
+    return CaseResult(scores, measured, predictions, Counter(contents.outputs[i] for i in best_outputs))

@@ -1,4 +1,4 @@
-"""Predict many inputs with one super model, keep what is done after each, and go on past a bad one."""
+"""Predict many inputs with one super model; the record is saved after each, and a bad one stops no other."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ RECORD = "prediction.json"
 
 @dataclass(frozen=True)
 class Options:
-    """How inputs are predicted.
+    """The options of a prediction.
 
     Attributes:
         has_picture: Whether an overlay is drawn of each input.
-        site: Whose model answers, instead of a choice.
-        threshold: Instead of the super model's own gamma.
+        site: The site whose model answers, instead of a choice.
+        threshold: Replaces the super model's gamma.
         batch_size: Slices at a time.
         device: ``auto``, ``cpu`` or ``cuda``.
     """
@@ -73,12 +73,12 @@ def predict_inputs(
         super_model: The super model's folder.
         inputs: Image files and folders of DICOM series, no two of one name.
         out: New folder, or that of an earlier prediction.
-        options: How.
-        console: Where one line an input goes.
+        options: The options.
+        console: Prints one line an input.
 
     Returns:
-        The exit code (complete; incomplete where some inputs failed; failed where all did) and what prediction.json
-        holds.
+        The exit code (complete; incomplete where some inputs failed; failed where all did) and the content of
+        prediction.json.
 
     Raises:
         ConfigError: The super model, an option, two inputs of one name or the folder is wrong; nothing was done then.
@@ -91,6 +91,7 @@ def predict_inputs(
         for path in progress.track(inputs, description="predicting"):
             record, line = runner.predict(path)
             records.append(record)
+            # After every input, so that a stop loses none that were predicted.
             write_json(out / RECORD, records)
             console.print(line, markup=False)
     failed = sum("error" in record for record in records)
@@ -100,27 +101,27 @@ def predict_inputs(
 
 
 class _Runner:
-    """One super model and where its predictions go."""
+    """One super model with its options and output folder."""
 
     def __init__(self, folder: Path, out: Path, options: Options) -> None:
         self.model, self.out, self.options = SuperModel.load(folder, options.device), out, options
         self.model.check_options(options.batch_size, options.threshold, options.site)
         self.fingerprint = fingerprint_of(folder)
-        own = self.model.contents.threshold if options.threshold is None else options.threshold
-        self.threshold = own if options.site is None else None
+        threshold = self.model.contents.threshold if options.threshold is None else options.threshold
+        self.threshold = threshold if options.site is None else None
 
     def predict(self, path: Path) -> tuple[dict[str, Any], str]:
         """Return an input's record and its line; an input that cannot be predicted has its error in both."""
         name = path.resolve().name
         record = {"input": name, "super_model": self.fingerprint}
         try:
-            found, line = self._predicted(path)
-            return record | found, f"{name}: {line}"
+            prediction, line = self._predicted(path)
+            return record | prediction, f"{name}: {line}"
         except SiloFLError as error:
             reason = str(error)
-        except Exception as error:  # one input's surprise must not stop the others; its record and exit code tell it
-            said = " ".join(str(error).replace(str(path), name).split())[:200]
-            reason = f"it must be predicted without {type(error).__name__}; {said}: check the image, or report this"
+        except Exception as error:  # one bad input must not stop the others; record and exit code report it
+            message = " ".join(str(error).replace(str(path), name).split())[:200]
+            reason = f"it must be predicted without {type(error).__name__}; {message}: check the image, or report this"
         return record | {"error": reason}, reason if reason.startswith(name) else f"{name}: {reason}"
 
     def _predicted(self, path: Path) -> tuple[dict[str, Any], str]:
@@ -138,6 +139,7 @@ class _Runner:
         return record, sentence_of(prediction, study, self.threshold)
 
     def _picture(self, path: Path, prediction: Prediction) -> bytes:
+        # Imported here: matplotlib is slow to load, and most predictions need no picture.
         from silofl.data.images import read_image
         from silofl.inference.picture import overlay
 

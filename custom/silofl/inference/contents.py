@@ -1,4 +1,4 @@
-"""What a super model is made of, checked whole: models, the selector that chooses among them, and the rule."""
+"""The contents of a super model: its models, the rule that picks among them, and the rule's selector."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.study import Study
 
 RULES = ("only", "selector", "mean")
+# Names of models become names of files: no separator, no leading dot.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a super model is made of.
+    """The contents of a super model.
 
     Attributes:
         study: The study that trained it: its network, its labels, and how it prepares images.
         image_shape: (C, H, W) of the training images.
-        models: ``global`` and sites' names -> the whole state dict of `silofl.models.build_model`.
+        models: ``global`` and sites' names -> the complete state dict of `silofl.models.build_model`.
         rule: ``only`` (one model), ``selector`` (it chooses among the models), or ``mean`` (of all sites' models).
         selector: The state dict of `silofl.models.selector.build_selector`, for the rule ``selector``.
-        outputs: What the selector's outputs stand for, in order: models.
+        outputs: The models that the selector's outputs choose, in order.
         threshold: The paper's gamma, in [0, 1]; None where the most probable output always answers.
-        facts: Plain values that are kept beside the model: rounds, metrics.
+        facts: Plain values that are kept with the model: rounds, metrics.
 
     Raises:
         ConfigError: The parts do not fit together.
@@ -60,7 +61,7 @@ class Contents:
 
     @property
     def is_ensemble(self) -> bool:
-        """Whether all models that the selector knows answer together, weighted by its scores."""
+        """Whether the answer is the mean of the selector's models, weighted by its scores."""
         return self.rule == "selector" and self.study.recipe.answer("super_model").answer == "ensemble"
 
     @property
@@ -69,7 +70,7 @@ class Contents:
         return self.rule == "selector" and not self.is_ensemble
 
     def shares(self, scores: NDArray[np.float64]) -> dict[str, float]:
-        """Return each model's weight where all answer together: by the scores, or alike without a selector.
+        """Return each model's weight in a mean of all: its score, or equal weights without a selector.
 
         Args:
             scores: The selector's probability of each output, shape (outputs,); (0,) without a selector.

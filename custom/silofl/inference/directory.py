@@ -1,4 +1,4 @@
-"""A super model as one folder: what it is and decides, its weights with their checksums, and how to use it."""
+"""A super model as a folder: model.json, the weights with their checksums, and a README."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from silofl.study import Study
 
 __all__ = ["FOLDER", "Contents", "fingerprint_of", "plain_study", "read", "write"]
 
-# Where a run, and each site of it, keeps its super model.
+# The name of the folder in a run's folder, at the server and at each site.
 FOLDER = "supermodel"
 FORMAT = 2
 
 
 def write(folder: Path, contents: Contents) -> None:
-    """Write a super model's folder: the whole of it stands there afterwards, or nothing; an older one is replaced.
+    """Write a super model's folder, all of it or nothing; an older one is replaced.
 
     Raises:
         ConfigError: The place is taken by something else, or the facts are no plain values.
@@ -40,7 +40,8 @@ def write(folder: Path, contents: Contents) -> None:
     shutil.rmtree(new, ignore_errors=True)
     try:
         _write_files(new, contents)
-        # Between the two renames the older one has another name; a write that ended there is put right by the next.
+        # A folder cannot be replaced in one rename while it has files. A crash between these two leaves no folder, only
+        # the older one under another name, and the next write repairs that.
         if folder.exists():
             shutil.rmtree(old, ignore_errors=True)
             folder.rename(old)
@@ -79,7 +80,7 @@ def read(folder: Path) -> Contents:
 
 
 def fingerprint_of(folder: Path) -> str:
-    """Return the fingerprint that a super model's model.json states; `read` checks it.
+    """Return the fingerprint in a super model's model.json, unchecked; `read` checks it.
 
     Raises:
         ConfigError: There is no model.json, it is broken, or its format is not known.
@@ -110,7 +111,6 @@ def _write_files(folder: Path, contents: Contents) -> None:
 
 
 def _facts(contents: Contents, weights: dict[str, dict[str, str]]) -> dict[str, Any]:
-    """Return what model.json holds."""
     study = contents.study
     facts = {
         "format": FORMAT,
@@ -131,7 +131,7 @@ def _facts(contents: Contents, weights: dict[str, dict[str, str]]) -> dict[str, 
 
 
 def _fingerprint(facts: dict[str, Any], study: Study) -> str:
-    """Return the SHA-256 of the weights' checksums and of all else that decides predictions."""
+    """Return the SHA-256 of everything that decides predictions, the weights by their checksums."""
     deciding = {key: facts[key] for key in ("format", "rule", "threshold", "outputs", "image_shape")}
     deciding["study"] = {key: facts["study"][key] for key in ("task", "labels", "data", "model")}
     deciding["recipe"] = {
@@ -187,7 +187,7 @@ def _read_weights(folder: Path, name: str, entry: dict[str, str]) -> dict[str, T
         raise ConfigError(f"{folder.name}/{file} must be the file that was written; it was changed: copy it again")
     try:
         return dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
-    except Exception:  # whatever torch raises on bytes that are no weights
+    except Exception:  # torch raises many kinds on bytes that are no weights
         raise ConfigError(f"{folder.name}/{file} must hold weights; it does not: copy the folder again") from None
 
 

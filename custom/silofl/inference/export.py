@@ -1,4 +1,4 @@
-"""A super model as a MONAI bundle: TorchScript, the configuration that segments a file, and what a reader must know."""
+"""Export a super model as a MONAI bundle: TorchScript, the configuration that predicts a file, and a README."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from silofl.inference.super_model import SuperModel
 from silofl.inference.torchscript import names, to_torchscript
 
 SCHEMA_URL = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
-# What of the metadata MONAI reads; the local copy lets a machine without internet check it.
+# Texts of the metadata that MONAI reads; the local schema lets a machine without internet check them.
 TEXTS = ("schema", "version", "monai_version", "pytorch_version", "numpy_version", "task", "description", "authors")
 INFERENCE = {
     "imports": ["$import torch"],
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def export_bundle(super_model_folder: Path, out: Path) -> Path:
-    """Write a super model as a MONAI bundle with TorchScript; the whole of it stands there afterwards, or nothing.
+    """Write a super model as a MONAI bundle with TorchScript, all of it or nothing.
 
     Args:
         super_model_folder: The super model.
@@ -71,13 +71,14 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
         ``out``.
 
     Raises:
-        ConfigError: The super model is not whole, or the place is taken.
+        ConfigError: The super model is incomplete, or the place is taken.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ConfigError(f"{out.name} must be a new folder; it is there already: name another")
     super_model = SuperModel.load(super_model_folder, "cpu")
     fingerprint = fingerprint_of(super_model_folder)
     out.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder: a move within one file system is one rename.
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
         folder = Path(temporary) / out.name
         _write_bundle(folder, super_model, fingerprint)
@@ -100,7 +101,6 @@ def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> No
 
 
 def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:
-    """Return what configs/metadata.json holds."""
     study = contents.study
     return {
         "schema": SCHEMA_URL,

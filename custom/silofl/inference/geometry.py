@@ -22,10 +22,10 @@ LINEAR_ON_A_GRID = "bilinear"
 
 
 def check_images(images: NDArray, image_shape: Sequence[int]) -> None:
-    """Refuse prepared images that do not have the form of the training images.
+    """Refuse prepared images of another shape than the training images, or with values that are not finite.
 
     Args:
-        images: What should be (n, C, H, W), n at least 1.
+        images: Expected as (n, C, H, W), n at least 1.
         image_shape: (C, H, W) of the training images.
 
     Raises:
@@ -76,6 +76,7 @@ def decide_on_input(
     foreground = probabilities if probabilities.shape[1] == 1 else probabilities[:, 1:]
     label_map = np.zeros(prepared.shape, dtype=np.uint8)
     largest = np.zeros(prepared.shape, dtype=np.float32)
+    # What the labels leave of 1, and not inverted itself: a cropped pixel has 0 for every label, so it is background.
     background = np.ones(prepared.shape, dtype=np.float32)
     for number in range(1, foreground.shape[1] + 1):
         value = to_input(foreground[:, number - 1], prepared, steps)
@@ -87,7 +88,7 @@ def decide_on_input(
 
 
 def to_input(values: NDArray[np.float32], prepared: PreparedImage, steps: Preparation) -> NDArray[np.float32]:
-    """Take one value a pixel of the prepared images, (n, H, W), to the input's grid; outside of it stands 0.
+    """Take one value a pixel of the prepared images, (n, H, W), to the input's grid; cropped pixels get 0.
 
     Raises:
         DataError: The transforms cannot be inverted to the input's size.
@@ -105,6 +106,7 @@ def _inverted(steps: Compose | None, passage: Passage | None, values: NDArray[np
         return values
     from monai.data import MetaTensor
 
+    # Copied: the same passage takes every label back, and both `_linear` and MONAI change its records.
     operations = [_linear(operation, values.ndim - 1) for operation in copy.deepcopy(passage.operations)]
     try:
         with metadata_tracking(True):
@@ -112,13 +114,14 @@ def _inverted(steps: Compose | None, passage: Passage | None, values: NDArray[np
                 np.ascontiguousarray(values), affine=passage.affine.copy(), applied_operations=operations
             )
             return np.asarray(steps.inverse({"image": moved})["image"], dtype=np.float32)
-    except Exception as error:  # MONAI raises whatever its array code raises
+    except Exception as error:  # MONAI passes on any error of its array code
         reason = " ".join(str(error.__cause__ or error).split())[:200]
         raise DataError(f"the study's transforms must be invertible on this image; MONAI says: {reason}") from None
 
 
 def _linear(operation: dict[str, Any], num_axes: int) -> dict[str, Any]:
     """Return a record of a transform with linear interpolation in place of the image's own."""
+    # The image's may be nearest or cubic: probabilities would get steps, or leave [0, 1].
     extra = operation.get("extra_info")
     if isinstance(extra, dict) and "mode" in extra:
         mode = LINEAR.get(operation["class"], {}).get(num_axes, LINEAR_ON_A_GRID)
@@ -127,7 +130,7 @@ def _linear(operation: dict[str, Any], num_axes: int) -> dict[str, Any]:
 
 
 def _on_shape(values: NDArray, shape: tuple[int, ...]) -> NDArray:
-    """Return a picture's one plane, or a volume, and see that it has the input's size."""
+    """Return a picture's one plane, or a volume, after checking that it has the input's size."""
     values = values[..., 0] if len(shape) == 2 else values
     if values.shape != shape:
         raise DataError(f"the answer must come back in the image's size {shape}, not {values.shape}; report this study")

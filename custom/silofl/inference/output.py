@@ -1,4 +1,4 @@
-"""What a prediction leaves on the disk: the label map on the input's grid, the overlay, and its line in the record."""
+"""The files of a prediction: its label map on the input's grid, and its entry in prediction.json."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write_label_map(folder: Path, stem: str, label_map: NDArray[np.uint8], affin
 
 
 def record_of(prediction: Prediction, study: Study, threshold: float | None) -> dict[str, Any]:
-    """Return what prediction.json says of one input."""
+    """Return one input's entry in prediction.json."""
     record = {
         "model": prediction.model,
         "scores": prediction.scores,
@@ -51,7 +51,7 @@ def record_of(prediction: Prediction, study: Study, threshold: float | None) -> 
 
 
 def sentence_of(prediction: Prediction, study: Study, threshold: float | None) -> str:
-    """Return whose model answered, how sure the choice was, and what it found."""
+    """Return whose model answered, how sure the choice was, and its answer."""
     return f"{model_sentence(prediction, threshold)}; {_finding(prediction, study)}"
 
 
@@ -87,4 +87,5 @@ def _png(label_map: NDArray[np.uint8]) -> bytes:
 def _nifti(label_map: NDArray[np.uint8], affine: NDArray) -> bytes:
     image = nibabel.Nifti1Image(label_map, affine)
     image.header.set_xyzt_units("mm")
+    # Without the time, so that equal label maps are equal files.
     return gzip.compress(image.to_bytes(), mtime=0)

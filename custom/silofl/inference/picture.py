@@ -1,4 +1,4 @@
-"""The overlay of a prediction: the slices with most of each label, as a person looks at them."""
+"""The overlay of a prediction: the slices with most of each label, the right way up."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def overlay(
         label_map: Label numbers without the first axis; None for a class.
         affine: Voxel indices to millimetres; None of a picture.
         labels: Number -> name.
-        title: What stands above it.
+        title: Text above the picture.
     """
     mask = np.zeros(image.shape[1:], np.uint8) if label_map is None else label_map
     aspect = 1.0
@@ -46,7 +46,7 @@ def overlay(
 
 
 def _upright(image: NDArray, mask: NDArray, affine: NDArray) -> tuple[NDArray, NDArray, float]:
-    """Return image (C, rows, columns, slices) and mask as a person looks at them, and a pixel's height by width."""
+    """Return image (C, rows, columns, slices) and mask the right way up, and a pixel's height by its width."""
     turn = orientations.ornt_transform(orientations.io_orientation(affine), LPS)
     spacing = np.linalg.norm(affine[:3, :3], axis=0)[np.argsort(turn[:, 0])]
     arrays = [orientations.apply_orientation(array, turn) for array in (*image, mask)]
@@ -76,6 +76,7 @@ def _drawn(slices: list[tuple[str, NDArray, NDArray]], aspect: float, labels: Ma
         _show(axes, image, window, aspect)
         _cover(axes, mask, labels, aspect)
         axes.set_title(name, fontsize=9)
+    # matplotlib reads text between dollar signs as mathematics.
     figure.suptitle(title.replace("$", r"\$"), fontsize=10, wrap=True)
     handles = [Patch(color=_colour(number), label=name.replace("$", r"\$")) for number, name in sorted(labels.items())]
     if handles:

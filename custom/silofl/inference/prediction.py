@@ -1,4 +1,4 @@
-"""What a super model says of one case."""
+"""A super model's answer to one case."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MM3_IN_ML = 1000.0
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """Which models answer for a case, with which weights, and what they say.
+    """The answer to a case as probabilities, and the models it comes from.
 
     Attributes:
-        model: What a prediction calls it.
+        model: Its name in a prediction.
         weights: Model -> its weight; they sum to 1.
         scores: Output of the selector -> its probability.
         is_fallback: Whether no site's score was above the threshold.
@@ -36,7 +36,7 @@ class Prediction:
 
     Attributes:
         model: ``global``, a site's name, ``ensemble``, or ``mean of all sites``.
-        scores: What each output of the selector stands for -> its probability; empty without a selector.
+        scores: Output of the selector -> its probability; empty without a selector.
         is_fallback: Whether no site's score was above the threshold, so that the global model answered.
         label_map: uint8 on the input's own grid: (X, Y, Z) of a volume, (rows, columns) of a picture; (n, H, W) of
             prepared images; None for classification.

@@ -1,4 +1,4 @@
-"""The README.md inside a super model's folder: what it is, and how to use it."""
+"""The README.md of a super model's folder and of an exported bundle."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ class SuperModel:
     """All models of a federation behind one rule that says, case by case, whose model answers.
 
     Args:
-        contents: What it is made of.
-        device: Where it computes.
+        contents: Its contents.
+        device: The device that it computes on.
 
     Attributes:
         contents: As given.
@@ -65,7 +65,7 @@ class SuperModel:
             device: ``auto`` takes a GPU where there is one; ``cpu`` or ``cuda``.
 
         Raises:
-            ConfigError: The folder is not whole, or the device is not there.
+            ConfigError: The folder is incomplete, or there is no such device.
         """
         return cls(read(Path(path)), choose_device(device))
 
@@ -81,7 +81,7 @@ class SuperModel:
         return self._models[name]
 
     def slice_scores(self, images: NDArray, batch_size: int = BATCH_SIZE) -> NDArray[np.float64]:
-        """Return how much each slice is like what each output stands for: the selector's softmax.
+        """Return the selector's softmax of each slice.
 
         Args:
             images: (n, C, H, W), prepared, before amplitude normalisation.
@@ -95,7 +95,7 @@ class SuperModel:
         return softmax_of(self.selector, images, batch_size, self.device)
 
     def scores(self, images: NDArray, batch_size: int = BATCH_SIZE) -> NDArray[np.float64]:
-        """Return how much a case is like what each output stands for: `case_scores` of its slices.
+        """Return the selector's scores of a case: `case_scores` of its slices.
 
         Args:
             images: One case, (n, C, H, W), prepared, before amplitude normalisation.
@@ -107,7 +107,7 @@ class SuperModel:
         return case_scores(self.slice_scores(images, batch_size))
 
     def probabilities(self, name: str, images: NDArray, batch_size: int = BATCH_SIZE) -> NDArray[np.float32]:
-        """Return what one model says of a case.
+        """Return one model's probabilities for a case.
 
         Args:
             name: ``global`` or a site's name.
@@ -189,11 +189,11 @@ class SuperModel:
         Args:
             case: An image file, the folder of a DICOM series, or prepared images (n, C, H, W).
             batch_size: Slices at a time, at least 1; the answer does not depend on it.
-            threshold: Instead of the super model's own gamma, in [0, 1].
-            site: Whose model answers, instead of a choice: a site's name or ``global``.
+            threshold: Replaces the super model's gamma, in [0, 1].
+            site: A site's name or ``global``, whose model answers instead of a choice.
 
         Raises:
-            ConfigError: An option is out of range, or not there to be chosen.
+            ConfigError: An option is out of range, or names no model.
             DataError: The image cannot be read, is blank, or not prepared to the form of the training images.
         """
         self.check_options(batch_size, threshold, site)
@@ -229,7 +229,7 @@ class SuperModel:
     def _weights(
         self, scores: NDArray[np.float64], threshold: float | None, site: str | None
     ) -> tuple[str, dict[str, float]]:
-        """Return what answers, and each model's weight in it."""
+        """Return the answer's name, and each model's weight in it."""
         if site is not None:
             return site, {site: 1.0}
         name = ENSEMBLE if self.contents.is_ensemble else self.choose(scores, threshold)

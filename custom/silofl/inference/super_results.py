@@ -1,4 +1,4 @@
-"""What results.json says of a super model whose selector chooses among models."""
+"""The keys of results.json on a super model with a selector."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from silofl.training.site_score import Counts, Values
 
 @dataclass(frozen=True)
 class SelectorResults:
-    """What a super model's selector takes the sites' test data for.
+    """The outputs that a super model's selector gives the sites' test data to.
 
     Attributes:
-        outputs: What its outputs stand for, in order: names of sites, and ``global`` where it knows that model too.
-        cases: Site -> output -> number of cases, whose slices speak together.
+        outputs: Its outputs in order: names of sites, and ``global`` where it knows that model too.
+        cases: Site -> output -> number of cases, each by the mean over its slices.
         slices: Site -> output -> number of slices, each alone.
     """
 
@@ -25,7 +25,7 @@ class SelectorResults:
 
 @dataclass(frozen=True)
 class ThresholdValue:
-    """What another threshold would give.
+    """The value of one candidate of the threshold.
 
     Attributes:
         threshold: The candidate, in [0, 1].
@@ -38,16 +38,16 @@ class ThresholdValue:
 
 @dataclass(frozen=True)
 class SuperResults:
-    """What the result of a run with a selector says more.
+    """The further keys of a run with a selector.
 
     Attributes:
         models: With a selector: site -> model (``global``, names of sites, ``ensemble``, ``super``) -> its value on the
             site's test cases.
         choices: Site -> model -> test cases for which it is chosen.
-        selector: What the selector takes the sites' test data for.
+        selector: The outputs that the selector gives the sites' test data to.
         threshold: The paper's gamma, in [0, 1]; null where the most probable model answers.
-        threshold_without: Site -> why it had no say in the threshold.
-        by_threshold: What each candidate of the threshold would give.
+        threshold_without: Site -> why it took no part in choosing the threshold.
+        by_threshold: The value of each candidate of the threshold.
     """
 
     models: Mapping[str, Values]

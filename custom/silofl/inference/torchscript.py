@@ -18,8 +18,8 @@ WHOLE_CASE = 0
 NO_THRESHOLD = -1.0
 
 
-class ScriptAnswers(nn.Module):
-    """One model that says probabilities instead of logits."""
+class Answers(nn.Module):
+    """One model with probabilities instead of logits as its output."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -44,6 +44,7 @@ class InBatches(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the network's output for images (n, C, H, W)."""
+        # A literal: TorchScript cannot see WHOLE_CASE, or any other global.
         if self.batch_size == 0 or images.size(0) <= self.batch_size:
             return self.network(images)
         parts: list[Tensor] = []
@@ -116,7 +117,7 @@ class Ensemble(nn.Module):
 
 
 class Script(nn.Module):
-    """The whole super model: the slices of one case to their probabilities.
+    """The super model: from the slices of one case to their probabilities.
 
     Args:
         weigher: Images to the weight of each member.
@@ -154,7 +155,7 @@ def to_torchscript(super_model: SuperModel) -> torch.jit.ScriptModule:
     example = torch.zeros((2, *contents.image_shape), device=super_model.device)
     size = WHOLE_CASE if contents.study.model.normalization == "batch_stateless" else BATCH_SIZE
     with warnings.catch_warnings():
-        # What the tracer and TorchScript's own age give rise to says nothing to a user.
+        # Warnings of the tracer, and of TorchScript's deprecation, tell a user nothing.
         warnings.simplefilter("ignore")
         members = [
             InBatches(_traced(ScriptAnswers(super_model.network(name)), example), size) for name in names(contents)
@@ -170,7 +171,8 @@ def names(contents: Contents) -> list[str]:
 
 
 def _traced(network: nn.Module, example: Tensor) -> torch.jit.ScriptModule:
-    # A blank example: amplitude normalisation then records the way that is right for bins with and without phase.
+    # The trace keeps only the branches that the example takes. A blank one takes amplitude normalisation's branch for
+    # bins without phase, which is right for all other bins too.
     with torch.no_grad():
         return torch.jit.trace(network.eval(), example, check_trace=False)
 
