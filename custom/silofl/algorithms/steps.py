@@ -43,7 +43,7 @@ def squared_distance(parameters: Sequence[Tensor], start: Sequence[Tensor]) -> T
 
 
 class GradientStep:
-    """A step that changes nothing and gathers the gradient of all batches at the same parameters.
+    """A step that leaves the parameters as they are and adds up the gradients of all batches.
 
     Attributes:
         num_examples: Examples gathered so far.
@@ -58,6 +58,7 @@ class GradientStep:
         if self.num_examples == 0:
             model.zero_grad(set_to_none=True)
         value = loss(model(inputs), targets)
+        # The loss is a mean over the batch: weighted by its size, batches add up to the gradient over all examples.
         (value * len(inputs)).backward()
         self.num_examples += len(inputs)
         return value.detach()

@@ -34,7 +34,7 @@ class CaseResult:
     slices: Counter[str]
 
 
-def case_results(model: SuperModel, part: Part, study: Study) -> dict[str, CaseResult]:
+def case_results(model: SuperModel, part: Examples, study: Study) -> dict[str, CaseResult]:
     """Predict each case of a part with every model and with the ensemble, and score the answers."""
     size = study.training.batch_size
     return {case: _case_result(model, part.taken(rows), study, size) for case, rows in members_of(part.cases).items()}

@@ -18,7 +18,7 @@ WHOLE_CASE = 0
 NO_THRESHOLD = -1.0
 
 
-class Answers(nn.Module):
+class ScriptAnswers(nn.Module):
     """One model with probabilities instead of logits as its output."""
 
     def __init__(self, network: nn.Module) -> None:

@@ -15,7 +15,7 @@ from silofl.study import Study
 from silofl.training.metrics import Score, accuracy_by_case, dice_by_case
 
 
-def evaluate(model: nn.Module, part: Part, study: Study, device: torch.device) -> tuple[NDArray, Score]:
+def evaluate(model: nn.Module, part: Examples, study: Study, device: torch.device) -> tuple[NDArray, Score]:
     """Return a model's predictions for a part, as `predict` does, and their score."""
     size = study.training.batch_size
     if study.task == "segmentation":
