@@ -250,8 +250,8 @@ class Study(Section):
     @property
     def training_rounds(self) -> int:
         """Rounds in which models learn: the study's, and in fine-tuning those in which every site trains alone."""
-        # Where a part has the extra rounds, no model changes in them: FedSM-extra's selector learns which of the fixed
-        # models is the best for an image, a question without an answer while they change.
+        # Where a part has the extra rounds, no model changes in them: its selector learns which of the fixed models is
+        # the best for an image, a question without an answer while they change.
         return self.rounds if self.recipe.has_parts_rounds else self.total_rounds
 
     @property
