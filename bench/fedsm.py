@@ -1,4 +1,4 @@
-"""FedSM beside FedAvg at its own best on phantoms that no choice was made on: the phantoms' table in the README.
+"""FedSM against a tuned FedAvg on phantoms that no setting was chosen on: the phantoms' table in the README.
 
     python bench/fedsm.py OUT [--seeds 101,102,103] [--rounds 24]
 

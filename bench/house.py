@@ -1,4 +1,4 @@
-"""Figures of the package's own source: sizes, comments, names, and who mentions which algorithm.
+"""Figures of the package's source: sizes, comments, names, and the files that mention each algorithm.
 
     python bench/house.py [COMMIT ...]
 
@@ -41,7 +41,7 @@ def of_commit(commit: str) -> Sources:
 
 
 def of_tree() -> Sources:
-    """Return the same of the working tree."""
+    """Return path -> text of all files of the working tree that are counted."""
     paths = [path.relative_to(ROOT) for top in (PACKAGE, JOBS) for path in (ROOT / top).rglob("*") if path.is_file()]
     return {str(path): (ROOT / path).read_text() for path in paths if is_counted(str(path))}
 
@@ -52,7 +52,7 @@ def is_counted(path: str) -> bool:
 
 
 def figures(sources: Sources) -> dict[str, str]:
-    """Return what is counted, by its name."""
+    """Return the name of each figure with its value."""
     package = {path: text for path, text in sources.items() if path.startswith(PACKAGE)}
     sizes = sorted(len(text.splitlines()) for path, text in package.items() if not path.endswith("__init__.py"))
     trees = {path: ast.parse(text) for path, text in package.items()}
@@ -100,7 +100,7 @@ def top_definitions(tree: ast.Module) -> list[ast.FunctionDef | ast.ClassDef]:
 
 
 def percentile(values: list[int], share: float = 0.9) -> int:
-    """Return the value that so large a share of the sorted values lies below."""
+    """Return the value below which a share of the sorted values lies."""
     return values[int(share * len(values))]
 
 

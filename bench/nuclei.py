@@ -1,4 +1,4 @@
-"""HarmoFL and its parts beside FedAvg and FedBN on real nuclei: the table under "Results" in the README.
+"""HarmoFL and its parts against FedAvg and FedBN on real nuclei: the table under "Results" in the README.
 
     python bench/nuclei.py SOURCE OUT [--rounds 40]
 
@@ -17,6 +17,7 @@ import numpy as np
 from runs import Choices, best_choices, compared, name_of, silofl
 
 from silofl.federation.results import Results
+from silofl.report.methods import mean_and_deviation
 
 JOB = "harmofl_nuclei"
 NORMALIZATION = "model.normalization"
@@ -27,7 +28,7 @@ WHOLE_AMPLITUDE = {"input": "harmofl", "amplitude": {"band": "full"}}
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the table: choices in the study, and how many seeds."""
+    """A row of the table: the choices in the study, and the seeds."""
 
     name: str
     algorithm: dict[str, Any]
@@ -101,7 +102,7 @@ def table(rows: list[tuple[Method, list[Results]]]) -> str:
         site_means = {site: np.mean([r.sites[site] for r in results]) for site in results[0].sites}
         lowest = min(site_means, key=site_means.get)
         cells = [method.name, _batchnorm(method, results[0]), str(len(results))]
-        cells += [_mean([getattr(r, key) for r in results]) for key in ("mean", "spread", "pooled")]
+        cells += [mean_and_deviation([getattr(r, key) for r in results]) for key in ("mean", "spread", "pooled")]
         cells.append(f"{site_means[lowest]:.3f} ({lowest})")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -114,11 +115,6 @@ def _batchnorm(method: Method, result: Results) -> str:
     }
     kind = kinds.get(method.normalization, method.normalization.removeprefix("batch_"))
     return f"{kind} ({others})" if others else kind
-
-
-def _mean(values: list[float]) -> str:
-    text = f"{np.mean(values):.3f}"
-    return f"{text} ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else text
 
 
 if __name__ == "__main__":

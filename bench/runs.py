@@ -1,4 +1,4 @@
-"""A bench's runs: ``silofl compare`` of a job with other choices in its study; finished ones are reused."""
+"""Runs of a benchmark, by ``silofl compare`` of one job with other choices in its study; finished ones are reused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def compared(
     """Return the results of the job itself and of each row by seed, from an earlier call where they are finished.
 
     Args:
-        job: A job in ``jobs``; its results stand under its name.
+        job: A job in ``jobs``, under whose name its results are returned.
         data: Folder with one folder a site.
         out: Folder of the runs.
         rows: Name of a row -> what is chosen in it, for ``--set``; the same name is the same run.

@@ -1,4 +1,4 @@
-"""The promises of speed, each measured beside what it is compared with: one thread, taking turns, median of 20.
+"""The promises of speed, each measured against its reference: one thread, taking turns, median of 20.
 
 python bench/speed.py
 """

@@ -1,4 +1,4 @@
-"""Bytes on the wire of a FedSM round: what the loopback interface counts, beside 2 w_g + steps x w_s.
+"""Bytes on the wire of a FedSM round, counted by the loopback interface, against the formula 2 w_g + steps x w_s.
 
     python bench/traffic.py JOB DATA [--short 2] [--long 6]
 

@@ -2,7 +2,7 @@
 
     python -m provisioning check-kits WORKSPACE_OR_KIT... [--json] [--jobs DIR]
 
-Certificates: all under one root, and days left. Keys: each kit its own, the root's in ``state/`` of a workspace only.
+Certificates: all under one root, and days left. Keys: one in each kit, the root's only in ``state/`` of a workspace.
 Policies: signed jobs required, every class of the jobs allowed, durable stores at the server. Who may do what.
 Exit code 0: all is right, or expires within 30 days; 1: something must be put right; 2: nothing to check.
 """
@@ -57,9 +57,9 @@ def check(paths: list[Path], jobs: Path, now: datetime) -> dict[str, Any]:
 
 
 def _rights(kits: list[Kit]) -> dict[str, dict[str, list[str]]]:
-    """Return person -> right -> the sites at which the person has it, for jobs of their own."""
+    """Return person -> right -> sites at which the person has the right for their own jobs."""
     sites = {kit.name: site_rights(kit) for kit in kits if kit.kind in SIDES}
-    # Sites decide what people may do: without a site there is nothing to say.
+    # Sites decide what people may do: without a site's kit nothing is known.
     people = [kit for kit in kits if kit.kind == "admin"] if sites else []
     return {
         person.name: {
@@ -71,7 +71,7 @@ def _rights(kits: list[Kit]) -> dict[str, dict[str, list[str]]]:
 
 
 def _root(paths: list[Path], kits: list[Kit]) -> x509.Certificate:
-    """Return the root on the provisioner's record, or the one that most kits have."""
+    """Return the root certificate in the provisioner's record, or else the one that most kits have."""
     for record in (record for path in paths for record in path.glob("*/state/cert.json")):
         return x509.load_pem_x509_certificate(read_json(record)["root_cert"].encode())
     return Counter(kit.root for kit in kits).most_common(1)[0][0]
@@ -130,7 +130,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what is right and wrong about kits; the exit code is 0 only where nothing must be put right."""
+    """Check kits and print the findings; the exit code is 0 only where nothing must be corrected."""
     report = check(options.paths, options.jobs, datetime.now(UTC))
     print(json.dumps(report, indent=1) if options.json else "\n".join(_lines(report)))
     return ExitCode.COMPLETE if report["is_right"] else ExitCode.FAILED

@@ -1,4 +1,4 @@
-"""What is right and wrong about one kit."""
+"""Checks of one kit: certificates, keys, the wheel, and policies."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SIDES = {"server": "server", "hospital": "client"}
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not right.
+    """A fault of a kit or a workspace.
 
     Attributes:
-        where: The kit's name, or a place outside all kits.
-        is_failure: Whether it must be put right, or will have to be soon.
+        where: The kit's name, or a file outside all kits.
+        is_failure: Whether it must be corrected now, not only soon.
         text: One sentence, with the remedy.
     """
 
@@ -45,7 +45,7 @@ def days_left(kit: Kit, now: datetime) -> int:
 
 
 def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], now: datetime) -> list[Finding]:
-    """Return all that is not right about a kit.
+    """Return all faults of a kit.
 
     Args:
         kit: The kit.
@@ -55,7 +55,11 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
     """
     failures = [*_chain(kit, root), *_keys(kit), *_wheel(kit)]
     if kit.kind in SIDES:
-        failures += [*_signatures(kit), *_classes(kit, classes[SIDES[kit.kind]]), *_policies(kit)]
+        if not kit.requires_signed_jobs:
+            failures.append(
+                "signed jobs must be required; set require_signed_jobs: true in project.yml and make new kits"
+            )
+        failures += [*_classes(kit, classes[SIDES[kit.kind]]), *_policies(kit)]
     findings = [Finding(kit.name, True, text) for text in failures]
     left = days_left(kit, now)
     if left < DAYS_TO_WARN:
@@ -74,7 +78,7 @@ def _chain(kit: Kit, root: x509.Certificate) -> Iterator[str]:
 
 
 def _keys(kit: Kit) -> Iterator[str]:
-    """Find a missing or foreign own key, and keys that belong elsewhere."""
+    """Find private keys of others in the kit, and a key of its owner that is missing or does not fit."""
     for path in private_keys(kit.folder):
         if path != kit.key_path:
             yield f"{path.relative_to(kit.folder)} must not be in this kit, for it is a private key; delete it"
@@ -108,13 +112,8 @@ def _wheel(kit: Kit) -> Iterator[str]:
             yield f"{name} must have the checksum in SHA256SUMS; fetch it again"
 
 
-def _signatures(kit: Kit) -> Iterator[str]:
-    if not kit.requires_signed_jobs:
-        yield "signed jobs must be required; set require_signed_jobs: true in project.yml and make new kits"
-
-
 def _classes(kit: Kit, classes: set[str]) -> Iterator[str]:
-    """Find classes that NVFlare's own check of a site would refuse, or would not enforce."""
+    """Find classes of jobs that the site's NVFlare would refuse, and an allow list that it would not enforce."""
     policy = class_policy(kit)
     if policy.gap:
         yield policy.gap

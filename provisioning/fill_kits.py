@@ -1,4 +1,4 @@
-"""Put into kits what makes them SiloFL's: the wheel with its checksum, the site's policies, INSTALL.md.
+"""Put SiloFL's part into kits: the wheel with its checksum, the site's policies, INSTALL.md.
 
     python -m provisioning fill-kits KIT... --wheel WHEEL [--data-root DIR] [--site-configs DIR]
 
@@ -36,7 +36,7 @@ SERVER_STORES = "/var/lib/silofl/server"
 
 @dataclass(frozen=True)
 class Contents:
-    """What goes into kits.
+    """What `fill_kit` puts into kits.
 
     Attributes:
         wheel: The package that sites install.
@@ -77,13 +77,14 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
 
 
 def _put_wheel(folder: Path, wheel: Path) -> str:
-    """Copy the wheel in place of any other version and write its checksum, which is returned."""
+    """Replace any other version by the wheel, write its checksum and return it."""
     if wheel.suffix != ".whl" or not wheel.is_file():
         raise ConfigError(f"the wheel must be a file that ends in .whl, not {wheel}; build it with pip wheel")
     checksum = hashlib.sha256(wheel.read_bytes()).hexdigest()
     for old in folder.glob("*.whl"):
         if old.name != wheel.name:
             old.unlink()
+    # The wheel may be the kit's own, which copyfile refuses to copy onto itself.
     if not (folder / wheel.name).exists() or not wheel.samefile(folder / wheel.name):
         shutil.copyfile(wheel, folder / wheel.name)
     (folder / "SHA256SUMS").write_text(f"{checksum}  {wheel.name}\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Network namespaces: each hospital as a machine of its own, with one wire to the server and no other way out.
+"""Linux network namespaces: each hospital on its own network, with one wire to the server and no other way out.
 
 Linux only, and only for root; `iproute2`'s ``ip`` does the work.
 """
@@ -24,8 +24,8 @@ LOCKS, DEVICES = Path("/run"), Path("/sys/class/net")
 class Namespaces:
     """One namespace a hospital, all wired to a bridge on which the server listens.
 
-    Use as a context: leaving it takes namespaces, wires and bridge away. Each has a number of its own on this machine,
-    which names all three, so that several can be there at a time.
+    Use as a context: leaving it removes namespaces, wires and bridge. Their names hold a number that is free on this
+    machine, so that several such networks can exist at a time.
 
     Args:
         names: The hospitals.
@@ -51,6 +51,7 @@ class Namespaces:
             self._remove()
             self._make()
         except (OSError, subprocess.CalledProcessError) as error:
+            # Python does not call __exit__ where __enter__ fails.
             self.__exit__()
             reason = (getattr(error, "stderr", None) or str(error)).strip()
             raise ConfigError(
@@ -59,17 +60,17 @@ class Namespaces:
         return self
 
     def __exit__(self, *reason: object) -> None:
-        """Take everything away again."""
+        """Remove namespaces, wires and bridge."""
         if self._number:
             self._remove()
         self._lock.close()
 
     def inside(self, name: str, command: Sequence[str]) -> list[str]:
-        """Return a command as it runs in a hospital's namespace; as it is for whoever has none."""
+        """Return the command that runs a command in a hospital's namespace; the same command where it has none."""
         return ["ip", "netns", "exec", self._space(name), *command] if name in self._names else list(command)
 
     def _claim(self) -> int:
-        """Return the first number that no living process has, and keep it from the others."""
+        """Return the first number that no living process holds, and lock it."""
         for number in NUMBERS:
             try:
                 self._lock.enter_context(held(LOCKS / f"silofl-network-{number}.lock"))
@@ -92,7 +93,7 @@ class Namespaces:
                 _ip("-n", space, "link", "set", device, "up")
 
     def _remove(self) -> None:
-        """Take away all that has this number, whatever its names were."""
+        """Remove every namespace and device with this number, those of other hospitals' names too."""
         spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout.splitlines()
         for space in (line.split()[0] for line in spaces if line.startswith(f"{self._bridge}-")):
             subprocess.run(["ip", "netns", "delete", space], capture_output=True)

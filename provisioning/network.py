@@ -1,4 +1,4 @@
-"""A provisioned network on one machine: start its server and hospitals, talk to it as the study lead, leave nothing."""
+"""A provisioned network on one machine: start server and hospitals, run jobs as the study lead, shut all down."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ class Network:
                 self._start(hospital)
             self._wait("all hospitals to connect", lambda: self.connected() >= {kit.name for kit in self.hospitals})
         except BaseException:
+            # Python does not call __exit__ where __enter__ fails, be it by Ctrl-C: no participant must stay behind.
             self.__exit__()
             raise
         return self
@@ -102,7 +103,7 @@ class Network:
             session.close()
 
     def connected(self) -> set[str]:
-        """Return the hospitals that the server knows to be there."""
+        """Return the names of the hospitals that are connected to the server."""
         with self.session() as session:
             return {client.name for client in session.get_system_info().client_info}
 
@@ -131,7 +132,7 @@ class Network:
                 time.sleep(POLL_S)
 
     def wait_for_jobs(self, count: int, timeout_s: float) -> set[str]:
-        """Wait until the last submitted jobs have ended; returns what NVFlare says of them."""
+        """Wait until the last submitted jobs have ended; returns NVFlare's words for their status."""
         deadline = time.monotonic() + timeout_s
         with self.session() as session:
             while True:

@@ -29,7 +29,7 @@ MOUNTS = "/data/default"
 
 @dataclass(frozen=True)
 class Container:
-    """How a kit runs.
+    """The container in which a kit runs.
 
     Attributes:
         runtime: ``docker`` or ``k8s``.
@@ -57,7 +57,8 @@ def prepare(kit: Kit, out: Path, container: Container) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         copied = read_kit(Path(shutil.copytree(kit.folder, Path(scratch) / kit.folder.name)))
         _put_settings(copied, container)
-        write_yaml(Path(scratch) / "container.yaml", _settings(container))
+        settings = {"runtime": container.runtime, "parent": {"docker_image": container.image}, "job_launcher": {}}
+        write_yaml(Path(scratch) / "container.yaml", settings)
         module = ["-m", "nvflare.cli", "deploy", "prepare"]
         command = [sys.executable, *module, str(copied.folder), "--config", f"{scratch}/container.yaml"]
         done = subprocess.run([*command, "--output", str(out.resolve())], capture_output=True, text=True)
@@ -66,12 +67,8 @@ def prepare(kit: Kit, out: Path, container: Container) -> None:
         raise ConfigError(f"{kit.folder} must be a kit that NVFlare can prepare for {container.runtime}; {reason}")
 
 
-def _settings(container: Container) -> dict[str, Any]:
-    return {"runtime": container.runtime, "parent": {"docker_image": container.image}, "job_launcher": {}}
-
-
 def _put_settings(kit: Kit, container: Container) -> None:
-    """Have the kit's policies survive the preparation and its settings name places inside the container."""
+    """Keep the kit's policies through the preparation, and point its settings to folders in the container."""
     local = kit.folder / "local"
     # NVFlare starts from the default and deletes the site's own file, with its class allow list.
     if (local / "resources.json").is_file():

@@ -1,4 +1,4 @@
-"""NVFlare's provisioner, run so that a workspace is the old or the new one, whatever happens meanwhile."""
+"""NVFlare's provisioner, run in a temporary folder, so that an interruption leaves the workspace unchanged."""
 
 from __future__ import annotations
 
@@ -88,6 +88,7 @@ def add_participants(project: Path, participants: list[dict[str, Any]]) -> list[
     others = [known for known in settings["participants"] if known["name"] not in names]
     settings["participants"] = others + participants
     with provisioned(project.parent, settings, certificates_file(project)) as new:
+        # The kits come last: an interrupted call can be repeated, because only a kit makes a name taken.
         certificates_file(new).replace(certificates_file(project))
         (new / "project.yml").replace(project / "project.yml")
         return [(kits_folder(new) / name).rename(kits_folder(project) / name) for name in names]

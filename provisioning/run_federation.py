@@ -83,7 +83,6 @@ def _in_use(data: Path) -> AbstractContextManager[None]:
 
 
 def _make_network(project: Project, workspace: Path, data: Path) -> Path:
-    """Make and fill the kits of a project; returns the project's folder."""
     folder = make_kits(project, workspace)
     contents = Contents(build_wheel(REPOSITORY / "custom", folder / "wheel"), SITE_CONFIGS, data)
     for kit in find_kits(kits_folder(folder)):
@@ -100,7 +99,7 @@ def _changed_copy(job: Path, target: Path, options: argparse.Namespace) -> Path:
 
 
 def _carry_out(network: Network, job: Path, data: Path, out: Path, console: Console) -> int:
-    """Run one job, download what came of it, and show it."""
+    """Run one job, then download and print its result."""
     study = load_study(study_file(job))
     runs, lines = data.resolve() / ".silofl" / "server" / "runs" / study.name, None
     known = set(runs.glob("*"))

@@ -1,4 +1,4 @@
-"""Where a workspace keeps its project, the project's kits and its certificates."""
+"""The folders and files of a workspace: the project, its kits, and its certificates."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from silofl.flare.kit import KINDS, Kit, read_kit
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SITE_CONFIGS = REPOSITORY / "site_configs"
-# NVFlare's project that everybody starts from.
+# The project file that users copy and change.
 PROJECT = REPOSITORY / "provisioning" / "project.yml"
 
 
 def find_kits(path: Path) -> list[Kit]:
-    """Return the kits in a folder, itself or all below it: server, hospitals, people, each by place.
+    """Return the kit in a folder, or all kits below it: server, hospitals, people, each by path.
 
     Raises:
         ConfigError: There is none, or one is broken.

@@ -1,7 +1,6 @@
 """The command line: ``python -m silofl COMMAND``.
 
-Each command's options and its work are ``add_options`` and ``run`` of a module in the room that it belongs to, which is
-loaded only when the command is given.
+Each command is a module with the functions ``add_options`` and ``run``, loaded only when the command is given.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ COMMANDS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence."""
+    """An argument parser whose errors are one sentence."""
 
     def error(self, message: str) -> None:
         """Exit with code 2."""
@@ -41,11 +40,11 @@ class Parser(argparse.ArgumentParser):
 
 
 class CommandParser(Parser):
-    """The parser of one command, which loads the command's module when it is first asked.
+    """The parser of one command, which imports the command's module at first use: torch and NVFlare take seconds.
 
     Args:
         module: The command's module.
-        options: Of the parser.
+        options: As for `argparse.ArgumentParser`.
     """
 
     def __init__(self, *, module: str, **options: str) -> None:
@@ -60,7 +59,7 @@ class CommandParser(Parser):
             self.set_defaults(command=module.run)
 
     def parse_known_args(self, *arguments: object, **named: object) -> tuple[argparse.Namespace, list[str]]:
-        """Parse the command's arguments, as argparse asks each chosen command."""
+        """Load the command, then parse its arguments; argparse calls this for the chosen command only."""
         self.load()
         return super().parse_known_args(*arguments, **named)
 
@@ -77,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def carry_out(program: str, command: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """Run a command; say in one sentence what is wrong with its input, and return the exit code."""
+    """Run a command and return its exit code; an error of its input is printed as one sentence."""
     try:
         return command(options)
     except SiloFLError as error:

@@ -1,4 +1,4 @@
-"""Options that several commands share, each with one name, one check and one explanation."""
+"""Command-line options that several commands share, each with one name, one check and one explanation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def names(text: str) -> list[str]:
 
 
 def setting(text: str) -> tuple[str, object]:
-    """Read ``KEY=VALUE``: a dotted key of a study.yaml and a value as it would stand there."""
+    """Read ``KEY=VALUE``: a dotted key of study.yaml and its value, written as in that file."""
     key, _, value = text.partition("=")
     try:
         if key and value.strip():
@@ -91,7 +91,7 @@ def add_seed(parser: argparse.ArgumentParser) -> None:
 
 
 def add_backend(parser: argparse.ArgumentParser) -> None:
-    """Add what decides how sites run on this machine: ``--threads`` and ``--alone``."""
+    """Add ``--threads`` and ``--alone``, which decide how sites run on this machine."""
     parser.add_argument("--threads", type=count, help="sites at a time; all by default")
     parser.add_argument("--alone", action="store_true", help="all sites in one process, without NVFlare: same weights")
 
@@ -141,5 +141,5 @@ def by_key(settings: Iterable[tuple[str, object]]) -> dict[str, object]:
 
 
 def console_for(options: argparse.Namespace) -> Console:
-    """Return the console of a command, on standard error where standard output is JSON alone."""
+    """Return the console of a command; with ``--json`` on standard error, so that standard output is JSON only."""
     return Console(stderr=getattr(options, "json", False), highlight=False, soft_wrap=True)

@@ -1,1 +1,1 @@
-"""The only room that knows NVFlare: executor, controller, and the simulator as a command."""
+"""The only package that imports NVFlare: its executor, controller and filters, startup kits and the simulator."""

@@ -1,4 +1,4 @@
-"""The server in NVFlare: carries a study's course, and asks the sites over NVFlare's tasks."""
+"""The server in NVFlare: runs all exchanges of a study and reaches the sites through NVFlare's tasks."""
 
 from __future__ import annotations
 
@@ -27,18 +27,20 @@ POLL_S = 0.05
 
 
 class RoundsController(ModelController):
-    """Runs a study: one message to each site and round, a finite wait, an own quorum, a checkpoint after each round.
+    """Controller of a study: asks every site in each round, waits for a limited time and saves a checkpoint.
 
-    A site that is late once is asked again in every round, but no round waits for it until it takes a task again.
+    A late site is asked again in every round, but no round waits for it until it takes a task again.
     """
 
     def __init__(self) -> None:
+        # No persistor, because RunFolder keeps the models. Errors are ignored, because NVFlare would end the job at
+        # the first site that fails, whereas here the study's quorum decides.
         super().__init__(persistor_id="", ignore_result_error=True)
         self._late: set[str] = set()
         self._timeout_s = 0.0
 
     def run(self) -> None:
-        """Carry out all rounds, the choice of the best one and its test; results are in the run's folder."""
+        """Carry out all rounds, choose the best one and test it; the results go to the run's folder."""
         study = job_study(self.fl_ctx)
         self._timeout_s = study.federation.task_timeout_s
         run = study.continue_run or f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
@@ -56,7 +58,7 @@ class RoundsController(ModelController):
                 folder.copy_results(download_folder(self.fl_ctx))
 
     def _begin(self, study: Study, run: str, folder: RunFolder) -> ServerRounds:
-        """Begin a run once its sites are there, or go on with one, taking in the sites that are new."""
+        """Start a run once its sites have joined, or continue one and let new sites join it."""
         pretrained = job_pretrained(self.fl_ctx, study)
         server = folder.load(pretrained)
         if server is None and study.continue_run:
@@ -80,7 +82,7 @@ class RoundsController(ModelController):
         )
 
     def _wait_for_sites(self, study: Study) -> list[str]:
-        """Wait until the job's sites are there, or the quorum once the time to join is over."""
+        """Wait for the job's sites; once the time to join is over, the quorum is enough."""
         deadline = time.monotonic() + study.federation.join_timeout_s
         expected = study.federation.sites or max(len(self.engine.get_clients()), study.federation.min_sites)
         while len(self.engine.get_clients()) < expected and time.monotonic() < deadline:
@@ -94,13 +96,15 @@ class RoundsController(ModelController):
         return sites
 
     def _ask(self, task_name: str, messages: Mapping[str, Message]) -> Answers:
-        """Send every site its own message and wait for the answers; sites that were late before hold nobody up."""
+        """Send each site its message and wait for the answers, but not for those of sites that were late before."""
         given: dict[str, Message] = {}
 
         def receive(model: FLModel) -> None:
             given[model.meta["client_name"]] = from_model(model)
 
+        # One task a site instead of a broadcast, because messages differ: each holds the site's personalised model.
         for site, message in messages.items():
+            # NVFlare takes whole seconds, and 0 as no limit at all.
             model, timeout = to_model(message, is_difference=False), max(1, round(self._timeout_s))
             self.send_model(task_name, model, targets=[site], timeout=timeout, callback=receive)
         deadline = time.monotonic() + self._timeout_s
@@ -115,9 +119,10 @@ class RoundsController(ModelController):
         return settled_answers(settled, list(self._late))
 
     def _process_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        """Take NVFlare's own return code, of a filter that failed for one, as the site's reason, and wait no longer."""
+        """Answer in place of a site for which NVFlare reports an error, such as a filter that failed."""
         code = client_task.result.get_return_code()
         if code != ReturnCode.OK:
+            # NVFlare does not call the callback for such a result: the round would wait until its time is over.
             reason = f"NVFlare at the site answered {code}; the site's own log says why"
             model = to_model(Message(meta={"error": reason}), is_difference=True)
             model.meta["client_name"] = client_task.client.name
@@ -125,6 +130,6 @@ class RoundsController(ModelController):
         super()._process_result(client_task, fl_ctx)
 
     def _prepare_task_data(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        """Note that a site has taken its task: one that was late is waited for again."""
+        """Wait again for a site that was late, now that it takes a task."""
         self._late.discard(client_task.client.name)
         super()._prepare_task_data(client_task, fl_ctx)

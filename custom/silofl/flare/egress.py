@@ -1,4 +1,4 @@
-"""A site's record of what leaves it, and its last word on it: for both chains of a scope in ``privacy.json``."""
+"""Filters for a site's ``privacy.json`` that record what leaves the site and stop what must not leave it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN = "silofl_run"
 
 
 class RunNote(Filter):
-    """Notes which run a task belongs to, for ``task_data_filters``.
+    """Filter for ``task_data_filters`` that remembers the run of a task for `Egress`.
 
     NVFlare drops the task before it filters the answer, which does not name the run.
     """
@@ -35,11 +35,11 @@ class RunNote(Filter):
 
 
 class Egress(Filter):
-    """Records every answer and refuses one with a kind of array that ``site.yaml`` does not let leave.
+    """Filter that records every answer and refuses one with a kind of array that ``site.yaml`` does not let leave.
 
-    For the end of ``task_result_filters``, so that it sees what the site's other filters have left of the answer. The
-    server is told a refusal as the reason why the site could not do its task. What cannot be recorded does not leave:
-    NVFlare answers in place of a filter that fails.
+    It must be the last of ``task_result_filters``, after all others have changed the answer. The server gets a refusal
+    as the reason why the site could not do its task. What cannot be recorded does not leave, because NVFlare answers
+    in place of a filter that fails.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Egress(Filter):
         self._logs: dict[Path, EgressLog] = {}
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Return the answer, with nothing in it that was not recorded, or what is said in its place.
+        """Return the recorded answer, or the refusal that is sent instead.
 
         Raises:
             ConfigError: The study or the site's settings are wrong, or the run is not known.
@@ -61,13 +61,15 @@ class Egress(Filter):
         reason = gate.refusal(message)
         if reason is not None:
             self.log_error(fl_ctx, reason)
+            # Both are recorded: what was refused here, and below the refusal, which leaves instead.
             log.write(gate.records(task, message, reason))
             message = message.failed(reason)
         log.write(gate.records(task, message))
+        # Packed anew from what was recorded: nothing else in the shareable can leave.
         return FLModelUtils.to_shareable(to_model(message, is_difference=True))
 
     def _job(self, fl_ctx: FLContext) -> tuple[Study, Site, Gate]:
-        """Return the study of the job that runs, the site's settings, and what may leave, all found out once."""
+        """Return the running job's study, the site's settings and its gate, read once a job."""
         job = fl_ctx.get_job_id()
         if job not in self._jobs:
             study, site = job_study(fl_ctx), site_settings(fl_ctx)

@@ -1,4 +1,4 @@
-"""Messages to NVFlare's models and back: NumPy arrays as parameters, everything else in the meta data."""
+"""Conversion between our messages and NVFlare's models: arrays become parameters, all else goes to the meta data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site in NVFlare: hands the server's tasks to `SiteRounds` and its answers back."""
+"""A site in NVFlare: passes the server's tasks to `SiteRounds` and returns its answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from silofl.methods.part import TRAIN, Message
 
 
 class SiteExecutor(Executor):
-    """Answers the server's tasks; all that it keeps lies in the site's state folder."""
+    """Executor of a site's tasks; it keeps nothing between rounds except in the site's state folder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,6 +33,7 @@ class SiteExecutor(Executor):
             try:
                 self._rounds = SiteRounds(fl_ctx.get_identity_name(), job_study(fl_ctx), site_settings(fl_ctx))
             except SiloFLError as fault:
+                # Kept instead of raised: as an answer to each task its reason reaches the server's ledger.
                 self.log_error(fl_ctx, str(fault))
                 self._fault = fault
 
@@ -49,7 +50,7 @@ class SiteExecutor(Executor):
         return FLModelUtils.to_shareable(to_model(answer, is_difference=True))
 
     def _track(self, task_name: str, answer: Message, fl_ctx: FLContext) -> None:
-        """Hand the round's numbers to whatever experiment tracking the job names."""
+        """Send the round's numbers to the experiment tracking that the job names."""
         for name, value in answer.meta.get("metrics", {}).items():
             number = value.get("value") if isinstance(value, dict) else value
             # A training task validates the model of the round before.

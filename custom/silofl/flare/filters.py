@@ -1,4 +1,4 @@
-"""What a site's own filters refuse to let out, whatever the job asks for."""
+"""A filter that keeps BatchNorm at the site, whatever the job asks for."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from silofl.models.networks import build_models
 
 
 class BatchNormStaysHome(Filter):
-    """Refuses an answer that holds BatchNorm parameters or statistics, by the names in the study's own network.
+    """Filter that refuses an answer with BatchNorm parameters or statistics, by their names in the study's network.
 
-    For ``task_result_filters`` of a job or of a site's ``privacy.json``. The server is told the refusal as the reason
-    why the site could not do its task; nothing of the answer leaves.
+    For ``task_result_filters`` of a job or of a site's ``privacy.json``. The server gets the refusal as the reason why
+    the site could not do its task; nothing of the answer leaves.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class BatchNormStaysHome(Filter):
         self._names: dict[str, set[str]] = {}
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Return the answer, or what is said in its place."""
+        """Return the answer, or the refusal that is sent instead."""
         if shareable.get_return_code() != ReturnCode.OK:
             return shareable
         message = from_model(FLModelUtils.from_shareable(shareable))
@@ -38,7 +38,7 @@ class BatchNormStaysHome(Filter):
         return FLModelUtils.to_shareable(to_model(refusal, is_difference=True))
 
     def _batchnorm_names(self, fl_ctx: FLContext) -> set[str]:
-        """Return the names in the network of the job that runs, built once."""
+        """Return the names in the running job's network, which is built once a job."""
         job = fl_ctx.get_job_id()
         if job not in self._names:
             models = build_models(job_study(fl_ctx), None).items()

@@ -1,4 +1,4 @@
-"""Startup kits, as NVFlare provisions them: whose a kit is, where its server is, and what its owner decides."""
+"""NVFlare's startup kits: their owner, certificates and policies, and the address of their server."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Kind = Literal["server", "hospital", "admin"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # Kind of kit -> the file in startup/ that only this kind has.
 SETTINGS: dict[Kind, str] = {"server": "fed_server.json", "hospital": "fed_client.json", "admin": "fed_admin.json"}
-# Of validity that is left.
+# A certificate with fewer days left is reported: renewing a kit involves two institutions.
 DAYS_TO_WARN = 30
 REMEDY = "give the folder that was provisioned"
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a kit's owner reaches the server, or listens as the server.
+    """The server's network address: where a participant connects, and where the server itself listens.
 
     Attributes:
         host: The server's host.
@@ -46,11 +46,11 @@ class Address:
 
 @dataclass(frozen=True)
 class Kit:
-    """The startup kit of one participant, as it was when it was read.
+    """The startup kit of one participant, as read from its folder.
 
     Attributes:
         folder: Holds ``startup/`` and ``local/``.
-        kind: Whose it is: the server's, a hospital's, or a person's.
+        kind: ``server``, ``hospital``, or ``admin`` for a person.
         certificate: The participant's certificate.
         root: The certificate of the root that the participant trusts.
         address: Where the server is.
@@ -76,7 +76,7 @@ class Kit:
 
     @property
     def role(self) -> str:
-        """The role of a person; of a machine nothing, or what kind of machine it is."""
+        """The role of a person; for a machine its kind, or nothing."""
         return subject(self.certificate, NameOID.UNSTRUCTURED_NAME)
 
     @property
@@ -91,12 +91,12 @@ class Kit:
 
     @property
     def valid_from(self) -> datetime:
-        """When the participant's and the root's certificate have both begun to hold."""
+        """When both the participant's and the root's certificate have become valid."""
         return max(self.certificate.not_valid_before_utc, self.root.not_valid_before_utc)
 
     @property
     def valid_until(self) -> datetime:
-        """When the first of the two ends."""
+        """When the first of the two certificates expires."""
         return min(self.certificate.not_valid_after_utc, self.root.not_valid_after_utc)
 
     def local(self, name: str) -> tuple[str, dict[str, Any]]:
@@ -112,7 +112,7 @@ class Kit:
         raise ConfigError(f"{self.folder} must have local/{name} or its default; neither is there: {REMEDY}")
 
     def tls(self) -> ssl.SSLContext:
-        """Return how NVFlare itself speaks to the server: the project's root alone is trusted, the name is not asked.
+        """Return the TLS settings that NVFlare uses: only the project's root is trusted, the host name is not checked.
 
         Raises:
             OSError: The kit's key or certificate is missing, broken, or not of one pair.
@@ -124,12 +124,10 @@ class Kit:
         return context
 
     def preflight(self) -> dict[str, str | None]:
-        """Return NVFlare's own preflight checks by name, each with the problem that it found and the remedy, or None.
-
-        Its trial start is left out: it would end a client that already runs.
-        """
+        """Return name -> problem and remedy of each of NVFlare's preflight checks, None where it passed."""
         checker = ClientPackageChecker()
         checker.init(str(self.folder))
+        # The rules one by one, without the checker's trial start, which would end a client that already runs.
         results = {rule.name: rule(checker.package_path, data=None) for rule in checker.rules}
         return {
             name: None if result.problem == CHECK_PASSED else f"{result.problem!r}; {result.solution}"
@@ -194,13 +192,13 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 
 def subject(certificate: x509.Certificate, attribute: x509.ObjectIdentifier) -> str:
-    """Return one part of whom a certificate is for, or nothing."""
+    """Return one attribute of a certificate's subject, empty where it has none."""
     values = certificate.subject.get_attributes_for_oid(attribute)
     return str(values[0].value) if values else ""
 
 
 def hosts(certificate: x509.Certificate) -> list[str]:
-    """Return the names and addresses for which a certificate is good."""
+    """Return the host names and addresses for which a certificate is valid."""
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return [str(name.value) for name in names]
 

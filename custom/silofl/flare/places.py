@@ -1,4 +1,4 @@
-"""Where a job finds its study and the machine it runs on its settings."""
+"""Where a running job finds its study, and the settings of the machine that it runs on."""
 
 from __future__ import annotations
 

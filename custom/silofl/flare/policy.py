@@ -1,4 +1,4 @@
-"""What a site lets NVFlare do: the classes that jobs may have it build, and who may do what, as NVFlare reads both."""
+"""A site's policies as NVFlare reads them: which classes jobs may use, and which rights people have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALLOW_LIST = (*DEFAULT_CLASS_ALLOW_LIST, PACKAGE)
 
 @dataclass(frozen=True)
 class ClassPolicy:
-    """Which classes a site lets jobs build.
+    """The classes that jobs may have a site build.
 
     Attributes:
         kit: The site's kit.
@@ -38,7 +38,7 @@ class ClassPolicy:
 
     @property
     def gap(self) -> str | None:
-        """Why the list does not keep out what is not on it, with the remedy; None where it does."""
+        """Why classes outside the list can still get in, with the remedy; None where they cannot."""
         if ALLOW_ALL in self.allowed:
             return (
                 f"class_allow_list in local/{self.file} must name the classes that may run, not {ALLOW_ALL!r}, which "
@@ -74,7 +74,7 @@ def class_policy(kit: Kit) -> ClassPolicy:
 
 @dataclass(frozen=True)
 class Rights:
-    """Who may do what at a site.
+    """The rights of people at a site.
 
     Attributes:
         file: The file of ``local/`` that decides.
@@ -96,7 +96,7 @@ class Rights:
 
 
 def site_rights(kit: Kit) -> Rights:
-    """Read who may do what at a site.
+    """Read the rights of people at a site.
 
     Raises:
         ConfigError: The site has no authorization.json, or it is no policy.

@@ -1,4 +1,4 @@
-"""NVFlare's simulator as a process of its own, which ends with everything it started when its parent is gone."""
+"""NVFlare's simulator as a separate process that ends, with all its children, when its parent process is gone."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def main() -> int:
     parser.add_argument("threads", type=int)
     arguments = parser.parse_args()
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    # Imported after the watch has started: NVFlare takes seconds to import, in which the parent may already end.
     from nvflare.private.fed.app.simulator.simulator_runner import SimulatorRunner
 
     runner = SimulatorRunner(
@@ -29,11 +30,12 @@ def main() -> int:
 
 
 def _end_with(parent: int) -> None:
-    """Kill all descendants and this process once it has another parent: nobody is left to end them."""
+    """Kill all descendants and this process once its parent is gone."""
     while os.getppid() == parent:
         time.sleep(0.5)
     for process in psutil.Process().children(recursive=True):
         process.kill()
+    # sys.exit would end this thread alone.
     os._exit(1)
 
 

@@ -1,4 +1,4 @@
-"""A workspace for NVFlare's simulator: what the class allow list and the settings of real machines are at a site."""
+"""The workspace of NVFlare's simulator: its class allow list and the settings of the simulated machines."""
 
 from __future__ import annotations
 

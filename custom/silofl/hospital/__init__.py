@@ -1,1 +1,1 @@
-"""What a hospital asks of its own machine, kit and data before it joins: one question a function."""
+"""Commands for a hospital's IT: check machine, kit and data before joining a study, and delete a study's files."""

@@ -1,4 +1,4 @@
-"""A site that would like to join: its kit, the study, its own settings, and what checks find out together."""
+"""A site that wants to join a study: its kit, the study, its settings, and what several checks share."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ RUN = "check-site"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A site that would like to join.
+    """A site that wants to join a study.
 
     Attributes:
         kit: Its startup kit.
         study: The study.
-        study_file: Where the study lies; a pretrained model lies beside it.
-        settings: The site's own settings.
+        study_file: The study's file; a pretrained model is in the same folder.
+        settings: The site's settings.
     """
 
     kit: Kit
@@ -51,7 +51,7 @@ class Candidate:
 
     @property
     def num_sites(self) -> int:
-        """Sites that the study names, or else as many as its constants allow and at least two."""
+        """Sites that the study names, otherwise the fewest that its algorithm allows; at least two."""
         named = self.study.federation.sites or self.study.federation.min_sites
         return max(named, 2, *(answer.least_sites() for answer in self.study.recipe.answers))
 
@@ -75,7 +75,7 @@ class Candidate:
 
 
 def read_candidate(kit: Path, study: Path, site_config: Path | None) -> Candidate:
-    """Read kit, study and the site's settings, which lie in the kit's ``local/site.yaml`` where no other file is named.
+    """Read kit, study and the site's settings, by default those in the kit's ``local/site.yaml``.
 
     Raises:
         ConfigError: One of them is missing or wrong.

@@ -1,4 +1,4 @@
-"""``silofl check-site``: all checks of a site, in an order in which each may lean on those before it."""
+"""``silofl check-site``: all checks of a site, ordered so that each can rely on those before it."""
 
 from __future__ import annotations
 
@@ -115,12 +115,12 @@ def check_site(candidate: Candidate, skipped: Collection[str] = ()) -> Checkup:
         if need in answers and answers[need].status == "failed":
             answers[name] = failed(f"{name} must wait for {need}, which failed; put that right and check again")
         else:
-            answers[name] = _asked(name, check, candidate, reasons)
+            answers[name] = _answer_to(name, check, candidate, reasons)
     return Checkup(candidate.kit.name, candidate.study.name, answers, _write_log(candidate.kit.folder / LOG, reasons))
 
 
 def print_checkup(checkup: Checkup, console: Console) -> None:
-    """Print the answers as a table, and what they come to."""
+    """Print the answers as a table, and whether the site may join."""
     table = Table("check", "status", "finding", box=SIMPLE_HEAD)
     for name, answer in checkup.answers.items():
         table.add_row(name, Text(answer.status, STYLES[answer.status]), Text(answer.sentence))
@@ -132,7 +132,7 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
     console.print(f"Site {checkup.site} {verdict}", markup=False)
 
 
-def _asked(name: str, check: Callable[[Candidate], Finding], candidate: Candidate, reasons: list[str]) -> Finding:
+def _answer_to(name: str, check: Callable[[Candidate], Finding], candidate: Candidate, reasons: list[str]) -> Finding:
     try:
         return check(candidate)
     except Exception as error:  # whatever a check meets is an answer, and the other checks go on
@@ -153,10 +153,11 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _write_log(path: Path, reasons: list[str]) -> Path | None:
-    """Write the full reasons where only this account reads them; an older file goes in any case."""
+    """Write the full reasons to a file that only this account can read; an older file is always removed."""
     path.unlink(missing_ok=True)
     if not reasons:
         return None
+    # O_EXCL: a file or link that another account has put here meanwhile must not receive the names of cases.
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
         stream.write("\n".join(reasons) + "\n")
     return path

@@ -1,4 +1,4 @@
-"""The site's data, read as the first round will read it: cases, labels and spacing, and no name of any of them."""
+"""A check of the site's data, read as the first round will read it; its answer counts cases and names none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNITS = {"patient": "patient", "recordings": "recording", "slices": "slice", "ex
 
 
 def data(candidate: Candidate) -> Finding:
-    """Read all data and count it; what the loader refuses, it says itself.
+    """Read all data and count cases, patients and labels.
 
     Raises:
         DataError: Something is wrong with the data.
@@ -51,8 +51,9 @@ def data(candidate: Candidate) -> Finding:
 
 
 def label_counts(part: Examples, study: Study) -> dict[str, int]:
-    """Return in how many examples each of the study's labels stands, by its name."""
+    """Return the number of examples in which each of the study's labels occurs, by the label's name."""
     counts = dict.fromkeys(sorted(study.labels), 0)
+    # Targets are memory-mapped; piece by piece they are never in memory all at once.
     for start in range(0, len(part), PIECE):
         targets = np.asarray(part.targets[start : start + PIECE])
         rows = targets.reshape(len(targets), -1)

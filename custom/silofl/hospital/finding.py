@@ -1,4 +1,4 @@
-"""The answer to one check: fine, worth a look, or a reason not to join yet."""
+"""The answer to one check: ok, a warning, or a failure that keeps the site from joining."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Finding:
 
     Attributes:
         status: ``ok``, ``warning`` or ``failed``.
-        sentence: What was found, and the remedy where something is wrong; names no case, patient or file of the data.
+        sentence: The finding, and the remedy where something is wrong; names no case, patient or file of the data.
         facts: The numbers behind the sentence, as plain values.
     """
 

@@ -1,4 +1,4 @@
-"""A site forgets a study: its own models, optimisers, scores, pictures and caches are deleted, its data never."""
+"""``silofl forget``: delete what a site keeps of a study (models, optimisers, scores, pictures), but never its data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUN = "{study}-[0-9]{{8}}-[0-9]{{6}}-[0-9a-f]{{4}}"
 
 
 class Wanted(Section):
-    """What is to be forgotten.
+    """The study and the site whose files are to be deleted.
 
     Attributes:
         study: Name of the study.
@@ -37,7 +37,7 @@ class Kept:
     """What a site keeps of a study.
 
     Attributes:
-        folders: Folder -> its files and their bytes, each folder to be deleted whole.
+        folders: Folder to be deleted -> the number of its files and of their bytes.
         shared: Folder -> why it is not deleted, of folders that may hold something of the study.
     """
 
@@ -114,7 +114,7 @@ def forget(kept: Kept) -> None:
 
 
 def _runs(state: Path, study: str) -> list[Path]:
-    """Return a study's runs in a folder that it shares with other studies."""
+    """Return the folders of a study's runs in a state folder that several studies share."""
     pattern = re.compile(RUN.format(study=re.escape(study)))
     return [path for path in state.glob("*") if path.is_dir() and pattern.fullmatch(path.name)]
 
@@ -132,5 +132,6 @@ def _check_holds_no_data(folders: list[Path], site: Site, study: str, name: str)
 
 
 def _size(folder: Path) -> tuple[int, int]:
+    # A link counts by itself: what it leads to is not deleted.
     sizes = [path.lstat().st_size for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]
     return len(sizes), sum(sizes)

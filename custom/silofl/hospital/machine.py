@@ -1,4 +1,4 @@
-"""The site's machine: what is installed, and whether disk, memory and GPU are enough for the study."""
+"""Checks of the site's machine: installed packages, disk, memory and GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REPORTED = ("torch", "nvflare", "monai")
 
 
 def versions(candidate: Candidate) -> Finding:
-    """Compare Python and every package with what this release of SiloFL is pinned to."""
+    """Compare Python and every package with the versions that this release of SiloFL pins."""
     python, pins = _pins()
     found = {pin.name: _version(pin.name) for pin in pins}
     named = {"python": platform.python_version(), "silofl": silofl.__version__, **{n: _version(n) for n in REPORTED}}
@@ -48,18 +48,20 @@ def versions(candidate: Candidate) -> Finding:
 
 
 def disk(candidate: Candidate) -> Finding:
-    """Compare the room where state and cache go with what the study needs there."""
+    """Compare the free space for state and cache with what the study needs."""
     needs = {
         candidate.state_folder: site_disk_bytes(candidate.study, candidate.num_sites),
         candidate.cache_folder: _cache_bytes(candidate) or 0,
     }
     wanted: dict[int, int] = {}
     for folder, need in needs.items():
-        place = _existing(folder)
+        # The folder may not exist yet; the first existing one above it is on the same disk.
+        place = next(place for place in (folder, *folder.parents) if place.is_dir())
         if not os.access(place, os.W_OK):
             return failed(
                 f"{folder} must be a folder that this account can write; it cannot: grant it, or name another"
             )
+        # State and cache may share a disk, which must then have room for both.
         device = place.stat().st_dev
         wanted[device] = wanted.get(device, 0) + need
         free = shutil.disk_usage(place).free
@@ -77,7 +79,7 @@ def disk(candidate: Candidate) -> Finding:
 
 
 def memory(candidate: Candidate) -> Finding:
-    """Compare the memory that is free with what training needs at least."""
+    """Compare the free memory with the least that training needs."""
     need, free = site_memory_bytes(candidate.study), psutil.virtual_memory().available
     facts = {"needed_bytes": need, "free_bytes": free}
     if free < need:
@@ -102,7 +104,7 @@ def gpu(candidate: Candidate) -> Finding:
 
 
 def _pins() -> tuple[str, list[Requirement]]:
-    """Return what Python and packages must be: of a source tree its own, or what is written in the installed wheel."""
+    """Return the pinned versions of Python and of packages, from the source tree or else from the installed wheel."""
     source = Path(silofl.__file__).parents[1] / "pyproject.toml"
     if source.is_file():
         project = tomllib.loads(source.read_text(encoding="utf-8"))["project"]
@@ -125,13 +127,8 @@ def _is_pinned(pin: Requirement, found: str | None) -> bool:
     return found is not None and pin.specifier.contains(found, prereleases=True)
 
 
-def _existing(folder: Path) -> Path:
-    """Return the folder, or the first one above it that exists."""
-    return next(place for place in (folder, *folder.parents) if place.is_dir())
-
-
 def _cache_bytes(candidate: Candidate) -> int | None:
-    """Return what the cache will take, as if every case were as large as the first; None where it cannot be read."""
+    """Return the size of the cache as if every case were as large as the first; None where that cannot be read."""
     try:
         manifest = read_manifest(candidate.data_folder, candidate.study)
         if open_parts(candidate.cache_folder / fingerprint(manifest, candidate.study)) is not None:

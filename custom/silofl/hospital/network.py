@@ -1,4 +1,4 @@
-"""The way to the server: its name and port, TLS in both directions, certificates and clocks, NVFlare's own check."""
+"""Checks of the connection to the server: name, port, certificates, TLS, clock, and NVFlare's preflight check."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from silofl.hospital.finding import Finding, failed, ok, warning
 
 TIMEOUT_S = 5
 CLOCK_WARNING_S, CLOCK_FAILURE_S = 30, 300
-# What makes a server of each scheme answer: a page that is not there, or HTTP/2's own greeting with empty settings.
+# Scheme -> bytes that make such a server answer: a request for a page, or HTTP/2's connection preface.
 GREETINGS = {
     "http": b"GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n",
     "grpc": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
@@ -24,12 +24,12 @@ GREETINGS = {
 
 @dataclass(frozen=True)
 class Handshake:
-    """What a server says when it is spoken to.
+    """What a TLS handshake with the server shows.
 
     Attributes:
-        server: The name in its certificate; empty without TLS.
+        server: The name in the server's certificate; empty without TLS.
         protocol: TLS version.
-        date: Its clock, where it says so.
+        date: The server's clock; None where its answer has no date.
     """
 
     server: str
@@ -38,7 +38,7 @@ class Handshake:
 
 
 def certificate(candidate: Candidate) -> Finding:
-    """Say how long the kit's certificates hold, and whether key and certificate belong together."""
+    """Check that the kit's key and certificate are a pair, and how long its certificates are valid."""
     try:
         candidate.kit.tls()
     except OSError as error:
@@ -48,7 +48,7 @@ def certificate(candidate: Candidate) -> Finding:
 
 
 def validity(until: datetime, now: datetime) -> Finding:
-    """Say what the days mean that are left of a certificate."""
+    """Judge the days until a certificate expires."""
     days = (until - now).days
     facts = {"days_left": days, "valid_until": until.isoformat()}
     if until < now:
@@ -63,7 +63,7 @@ def validity(until: datetime, now: datetime) -> Finding:
 
 
 def server(candidate: Candidate) -> Finding:
-    """Say whether the server's name is known and its port open."""
+    """Check that the server's name can be resolved and that its port is open."""
     host, port = candidate.kit.address.host, candidate.kit.address.port
     try:
         socket.getaddrinfo(host, port)
@@ -81,7 +81,7 @@ def server(candidate: Candidate) -> Finding:
 
 
 def tls(candidate: Candidate) -> Finding:
-    """Say whether site and server accept each other's certificate."""
+    """Check that site and server accept each other's certificate."""
     address = candidate.kit.address
     if address.security == "clear":
         return warning(
@@ -106,7 +106,7 @@ def tls(candidate: Candidate) -> Finding:
 
 
 def clock(candidate: Candidate) -> Finding:
-    """Compare this machine's clock with the server's, or with the certificates' validity where it tells no time."""
+    """Compare this machine's clock with the server's, or else with the certificates' validity."""
     now = datetime.now(UTC)
     try:
         date = shake_hands(candidate.kit).date if candidate.kit.address.security != "clear" else None
@@ -120,7 +120,7 @@ def clock(candidate: Candidate) -> Finding:
 
 
 def agreement(seconds: float) -> Finding:
-    """Say what a difference to the server's clock means.
+    """Judge a difference to the server's clock.
 
     Args:
         seconds: How far this machine's clock is ahead.
@@ -133,7 +133,7 @@ def agreement(seconds: float) -> Finding:
 
 
 def preflight(candidate: Candidate) -> Finding:
-    """Ask NVFlare's own preflight check, without its trial start, which would end a client that already runs."""
+    """Run NVFlare's preflight checks."""
     problems = candidate.kit.preflight()
     for name, problem in problems.items():
         if problem is not None:
@@ -142,7 +142,7 @@ def preflight(candidate: Candidate) -> Finding:
 
 
 def shake_hands(kit: Kit) -> Handshake:
-    """Speak TLS with the server, and wait for its answer: only that shows that it accepts the site's certificate.
+    """Shake hands with the server over TLS and wait for an answer to a first request.
 
     Raises:
         OSError: One side refuses the other, or the server is not there.
@@ -156,12 +156,14 @@ def shake_hands(kit: Kit) -> Handshake:
     ):
         names = dict(pair for part in secured.getpeercert()["subject"] for pair in part)
         protocol = str(secured.version())
+        # In TLS 1.3 the handshake ends here before the server has checked the site's certificate: only its answer to
+        # a request shows that it accepts it.
         secured.sendall(GREETINGS.get(address.scheme, b"").replace(b"%s", address.host.encode()))
         return Handshake(names.get("commonName", ""), protocol, _date(_answer(secured)))
 
 
 def _answer(secured: ssl.SSLSocket) -> bytes:
-    """Return the first bytes that a server says; none where it only listens, for a refusal comes at once.
+    """Return the first bytes of the server's answer; none where it stays silent, since a refusal comes at once.
 
     Raises:
         OSError: The server refuses, or hangs up.

@@ -1,4 +1,4 @@
-"""What the site's own NVFlare lets in: the classes of jobs, and code that a job brings along."""
+"""Checks of the site's NVFlare policies: the classes that jobs may use, and code that jobs may bring."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from silofl.flare.policy import PACKAGE, class_policy, site_rights
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
 
-# Stands for every class of the package, of which a later release may have more.
+# A name that no class has: allowed exactly where every class of the package is, those of later releases too.
 ANY_CLASS = f"{PACKAGE}any.Class"
 
 
 def allowed_classes(candidate: Candidate) -> Finding:
-    """Say whether NVFlare may build SiloFL's components, as ``class_allow_list`` of local/resources.json says."""
+    """Check that ``class_allow_list`` of local/resources.json lets NVFlare build SiloFL's components."""
     policy = class_policy(candidate.kit)
     is_allowed = policy.allows(ANY_CLASS)
     if policy.gap:
@@ -25,7 +25,7 @@ def allowed_classes(candidate: Candidate) -> Finding:
 
 
 def brought_code(candidate: Candidate) -> Finding:
-    """Say whether jobs may bring code of their own: SiloFL is installed and reviewed, so none needs to."""
+    """Check that jobs may not bring their own code, which none needs: SiloFL is installed and reviewed."""
     rights = site_rights(candidate.kit)
     # The site's own people have at least the rights that others of their role have.
     roles = [role for role in rights.roles if rights.has("byoc", "anybody", candidate.kit.org, role)]

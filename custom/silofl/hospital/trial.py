@@ -1,4 +1,4 @@
-"""A trial of the study at the site: what a training step costs, and all that would leave with an answer."""
+"""A trial of the study at the site: the cost of a training step, and everything that an answer would take out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUMBERS = "numbers"
 
 
 def training(candidate: Candidate) -> Finding:
-    """Take a few training steps on the site's data, and say what a round of them comes to.
+    """Time a few training steps on the site's data and compare a round of them with the study's time limit.
 
     Raises:
         TrainingError: The loss is not finite.
@@ -51,7 +51,7 @@ def training(candidate: Candidate) -> Finding:
 
 
 def leaving(candidate: Candidate) -> Finding:
-    """Train on a few examples in a folder that is removed again, and list all that the answers would take out.
+    """Train on a few examples in a temporary folder, and list everything that the answers would take out.
 
     Raises:
         SiloFLError: The trial round cannot be carried out.
@@ -92,6 +92,7 @@ def kinds_of(messages: list[Arrays], gate: Gate) -> dict[str, dict[str, Any]]:
 def _trial(candidate: Candidate) -> list[Message]:
     """Return the answers to a first training task and to what the study's parts ask for before a round."""
     study, site, server = candidate.study, candidate.kit.name, candidate.server
+    # A part may begin to ask only in a later round: the last one shows what the first does not.
     asked = {one.task: one for number in (1, study.rounds) for one in server.asks(BEFORE, number)}
     with tempfile.TemporaryDirectory(prefix="silofl-check-") as folder:
         rounds = _site_rounds(candidate, folder)
@@ -100,9 +101,10 @@ def _trial(candidate: Candidate) -> list[Message]:
 
 
 def _site_rounds(candidate: Candidate, folder: str) -> SiteRounds:
-    """Return the site with its state in another folder, one batch of its data and one pass over it."""
+    """Return the site with its state in another folder, to train once on one batch of its data."""
     study, settings, data = candidate.study, candidate.settings, candidate.data
     few = data.training.taken(range(min(len(data.training), study.training.batch_size)))
+    # One batch must not be refused for being small where all training examples of the site are enough.
     is_enough = len(data.training) >= settings.min_examples
     changes = {"state_dir": folder, "cache_dir": folder, "min_examples": 1 if is_enough else settings.min_examples}
     once = study.training.model_copy(update={"local_epochs": 1})
