@@ -1,1 +1,1 @@
-"""Disk to batch: dataset.json and images read, checked, prepared once, cached, and dealt out as batches."""
+"""From disk to batches: read and check dataset.json and images, prepare and cache them, and yield batches."""

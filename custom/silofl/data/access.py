@@ -1,4 +1,4 @@
-"""Opening a site's files: a file that is missing, one that may not be read and one that is broken are told apart."""
+"""Read, link and hash a site's files, with a different error for a missing, an unreadable and a broken file."""
 
 import hashlib
 import os
@@ -10,7 +10,7 @@ from silofl.errors import DataError
 
 
 def open_error(name: str, error: OSError) -> DataError:
-    """Return the sentence for a file that cannot be opened.
+    """Return the error for a file that cannot be opened, with its cause and the remedy.
 
     Args:
         name: What to call the file; its path within the data folder, never an absolute one.
@@ -28,7 +28,7 @@ def open_error(name: str, error: OSError) -> DataError:
 
 
 def read_bytes(path: Path, name: str) -> bytes:
-    """Read a whole file.
+    """Read a file.
 
     Raises:
         DataError: The file is missing, may not be read, or the disk fails.

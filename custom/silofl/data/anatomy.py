@@ -1,8 +1,8 @@
-"""Simulated abdomens: which tissue lies in every voxel of a patient, as a liver-like organ with lesions is imaged.
+"""Simulated abdomens with a liver-like organ and lesions: the tissue in every voxel of a patient.
 
 Organs are ellipsoids in a space that a smooth random field has bent, painted one over the other from the skin inwards,
-so that outlines are irregular and change smoothly from slice to slice. Nothing here is anatomy to learn from: it is a
-crude abdomen, near enough to a scan to train a segmentation on.
+so that outlines are irregular and change smoothly from slice to slice. The result is no anatomy to learn from, but near
+enough to a scan to train a segmentation on.
 """
 
 from enum import IntEnum
@@ -17,7 +17,7 @@ Mask = NDArray[np.bool_]
 
 
 class Tissue(IntEnum):
-    """What a voxel holds: SKIN is also the septa in fat, WALL and CONTENT those of stomach and bowel."""
+    """The tissue of a voxel; SKIN is also the septa in fat, WALL and CONTENT are those of stomach and bowel."""
 
     AIR = 0
     SKIN = 1
@@ -54,6 +54,7 @@ def draw_anatomy(rng: np.random.Generator, grid: Grid) -> TissueMap:
     """
     tissue = np.full(grid.shape, Tissue.AIR, dtype=np.uint8)
     points = _patient_space(rng, grid)
+    # The order is fixed twice over: later organs cover earlier ones, and all draw from the one generator.
     inside = _paint_body(tissue, rng, grid, points)
     points[:2] += 2.2 * np.stack([smooth_noise(rng, grid, 12) for _ in range(2)])
     _paint_bowel(tissue, rng, grid, points, inside)
@@ -102,6 +103,7 @@ def _ellipsoid(
     cos, sin = np.float32(np.cos(np.deg2rad(tilt))), np.float32(np.sin(np.deg2rad(tilt)))
     along = (cos * dx + sin * dy, cos * dy - sin * dx, dz)
     scaled = sum(np.abs(d / np.float32(r)) ** np.float32(power) for d, r in zip(along, radii, strict=True))
+    # The small term keeps the centre, whose level is 0, from a division by 0.
     level = scaled ** np.float32(1 / power) + np.float32(1e-4)
     return np.sqrt(dx**2 + dy**2 + dz**2) * (1 - 1 / level)
 
@@ -219,5 +221,6 @@ def _paint_lesions(tissue: TissueMap, rng: np.random.Generator, grid: Grid) -> N
 
 def _eroded(mask: Mask) -> Mask:
     """Take the outermost voxels off a mask, slice by slice."""
+    # np.roll wraps around at the border of a slice, which no organ touches.
     shifted = [np.roll(mask, step, axis) for axis in (0, 1) for step in (-1, 1)]
     return np.logical_and.reduce([mask, *shifted])

@@ -1,4 +1,4 @@
-"""Examples to batches of plain tensors, the same batches for the same seed."""
+"""Batches of plain tensors from prepared examples; the same seed gives the same batches."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def evaluation_batches(part: Examples, batch_size: int, device: torch.device | s
     """
     for start in range(0, len(part), batch_size):
         chosen = slice(start, start + batch_size)
+        # Copied, because torch must not share memory with a read-only memory map.
         yield _tensors(np.array(part.images[chosen]), np.array(part.targets[chosen]), device)
 
 

@@ -1,4 +1,4 @@
-"""Prepared arrays on disk: written once by whoever needs them first, opened without decoding ever after."""
+"""Prepared arrays on disk, written by the first process that needs them and opened without decoding afterwards."""
 
 import hashlib
 import json
@@ -17,14 +17,16 @@ from silofl.data.parts import Examples, PreparedCase
 from silofl.errors import DataError
 from silofl.study import Study
 
+# To be raised when the preparation changes, so that older caches are not used.
 VERSION = 1
 INDEX = "index.json"
+# Each attempt opens the cache, or else builds it for the next one to open.
 ATTEMPTS = 3
 Cases = Iterable[tuple[str, PreparedCase]]
 
 
 def fingerprint(manifest: Manifest, study: Study) -> str:
-    """Return a name for what the preparation depends on: dataset.json, the study's settings, and every file's state.
+    """Return a hash of all that the preparation depends on: dataset.json, the study's settings, every file's state.
 
     Augmentation is left out, since it is applied after the cache.
 
@@ -47,7 +49,7 @@ def fingerprint(manifest: Manifest, study: Study) -> str:
 def load_or_prepare(cache_dir: Path, name: str, prepare: Callable[[], Cases]) -> dict[str, Examples]:
     """Open the cached parts, or prepare and cache them first; a damaged cache is made anew.
 
-    Any number of processes may do this at once: each writes a folder of its own, the first to finish gives it the name.
+    Any number of processes may do this at once: each writes a temporary folder, and the first to finish renames it.
 
     Args:
         cache_dir: Folder of all caches.
@@ -96,6 +98,7 @@ def _build(target: Path, prepare: Callable[[], Cases]) -> None:
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         _write(temporary, prepare())
+        # Renamed and not deleted in place: another process must never open a folder that is half deleted.
         if target.exists() and open_parts(target) is None:
             os.rename(target, temporary / "damaged")
         _publish(temporary, target)
@@ -108,6 +111,7 @@ def _publish(temporary: Path, target: Path) -> None:
     try:
         os.rename(temporary, target)
     except OSError:
+        # Another process was first; its cache serves as well.
         if open_parts(target) is None:
             raise
 
@@ -116,6 +120,7 @@ def _write(folder: Path, cases: Cases) -> None:
     index = {part: {"cases": [], "slices": [], "patients": []} for part in PARTS}
     streams: dict[str, tuple[NpyStream, NpyStream]] = {}
     for part, case in cases:
+        # The first case gives type and shape to the files of all parts, those without any case too.
         if not streams:
             streams = {part: _streams(folder, part, case) for part in PARTS}
             shapes = case.images.shape[1:], case.targets.shape[1:]

@@ -1,4 +1,4 @@
-"""Image files to arrays, one function a format: Pillow, nibabel and SimpleITK do the decoding.
+"""Decode image files to arrays with Pillow, nibabel and SimpleITK, one function a format.
 
 Pictures (PNG, JPEG, TIFF, npz) come as (C, rows, columns), windows of time series (npz) as (C, 1, T). Volumes come as
 (C, X, Y, Z) in the stored order with an affine to millimetres in NIfTI's world (x to the right, y to the front, z to
@@ -24,7 +24,7 @@ LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 
 class Decoded(NamedTuple):
-    """What a file holds: (C, H, W) or (C, X, Y, Z) as stored, the affine of a volume, and what kind of array it is."""
+    """A decoded file: its array (C, H, W) or (C, X, Y, Z) as stored, the affine of a volume, and the array's kind."""
 
     array: NDArray
     affine: NDArray[np.float64] | None = None
@@ -50,6 +50,7 @@ def decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     except DataError:
         raise
     except Exception as error:  # decoders raise whatever their libraries raise on broken bytes
+        # A library may name the full path, which must not leave the site with the message.
         reason = " ".join(str(error).replace(str(path), name).split())[-160:] or type(error).__name__
         raise DataError(
             f"{name} must be a whole file, not a truncated or corrupt one ({reason}); copy it again from its source"
@@ -57,7 +58,7 @@ def decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
 
 
 def forget_arrays() -> None:
-    """Let go of the npz arrays that are kept between the images of one file."""
+    """Free the npz arrays that are kept in memory between the images of one file."""
     _npz_array.cache_clear()
 
 
@@ -84,6 +85,7 @@ def _picture(path: Path, name: str, index: int | None, is_label: bool) -> Decode
         is_binary = picture.mode == "1"
         pixels = np.asarray(picture)
     if pixels.ndim == 2:
+        # A TIFF may store big-endian numbers, which torch does not take.
         return Decoded(pixels[None].astype(pixels.dtype.newbyteorder("=")), is_binary=is_binary)
     has_alpha = pixels.shape[2] in (2, 4)
     return Decoded(np.moveaxis(pixels[..., :-1] if has_alpha else pixels, 2, 0))
@@ -95,6 +97,7 @@ def _nifti(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     if path.name.lower().endswith(".gz"):
         _check_gzip(path)
     image = nibabel.load(path)
+    # Not get_fdata, which turns all into floats: intensities and labels are checked by their stored type.
     array = np.asanyarray(image.dataobj)
     if array.ndim == 4 and array.shape[3] == 1:
         array = array[..., 0]
@@ -102,7 +105,7 @@ def _nifti(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
 
 
 def _check_gzip(path: Path) -> None:
-    """Read to the end, where gzip keeps the checksum that nibabel stops short of."""
+    """Read a file to its end, where gzip compares the checksum; nibabel stops before it."""
     with gzip.open(path) as file:
         while file.read(GZIP_BLOCK):
             pass
@@ -135,7 +138,7 @@ def _dicom_series(path: Path, name: str, index: int | None, is_label: bool) -> D
 
 
 def _quiet_itk() -> Any:  # noqa: ANN401 (SimpleITK has no types)
-    """Return SimpleITK without its own warnings, which print full paths beside our errors."""
+    """Return SimpleITK without its warnings, which would print full paths."""
     import SimpleITK
 
     SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)
@@ -145,6 +148,7 @@ def _quiet_itk() -> Any:  # noqa: ANN401 (SimpleITK has no types)
 def _check_even_slices(reader: Any, num_slices: int, name: str) -> None:  # noqa: ANN401 (SimpleITK has no types)
     if not all(reader.HasMetaDataKey(i, DICOM_POSITION) for i in range(num_slices)):
         return
+    # SimpleITK itself reads a series with missing slices without an error.
     positions = np.array(
         [[float(x) for x in reader.GetMetaData(i, DICOM_POSITION).split("\\")] for i in range(num_slices)]
     )
@@ -163,6 +167,7 @@ def _from_itk(image: Any, name: str) -> Decoded:  # noqa: ANN401 (SimpleITK has 
     array = SimpleITK.GetArrayFromImage(image)
     channels = image.GetNumberOfComponentsPerPixel()
     array = array if channels > 1 else array[..., None]
+    # SimpleITK's axes are z, y, x, channel; the columns of its direction are the unit vectors of x, y, z.
     array = array.reshape(*([1] * (3 - num_axes)), *array.shape).transpose(3, 2, 1, 0)
     matrix = np.eye(4)
     matrix[:num_axes, :num_axes] = np.reshape(image.GetDirection(), (num_axes, num_axes)) * image.GetSpacing()
@@ -191,9 +196,10 @@ def _npz(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     return Decoded(array[None])
 
 
+# Two, for the images and the labels of the file that is being read. A changed file has another time or size.
 @lru_cache(maxsize=2)
 def _npz_array(path: Path, keys: tuple[str, ...], mtime_ns: int, size: int) -> tuple[str, NDArray | None]:
-    """Return the first of these arrays that an npz file has, kept while records of the file follow one another."""
+    """Return the first of these arrays that an npz file has; kept because many records name the same file."""
     with np.load(path, allow_pickle=False) as file:
         key = next((key for key in keys if key in file.files), "")
         return key, file[key] if key else None

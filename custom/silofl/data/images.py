@@ -1,4 +1,4 @@
-"""Images and label maps of a site, read and checked: numbers that a network can learn from, on one grid."""
+"""Read images and label maps and check them: finite numbers, declared labels, and one grid for both."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,18 +11,19 @@ from silofl.data.access import files_of, open_error
 from silofl.data.formats import Decoded, decode
 from silofl.errors import DataError
 
+# Tools round affines differently; a tenth of a millimetre is far less than a voxel.
 GRID_TOLERANCE_MM = 0.1
 
 
 @dataclass(frozen=True)
 class Image:
-    """A picture, a volume or a window of a time series as its file holds it.
+    """A picture, a volume or a window of a time series, as stored in its file.
 
     Attributes:
         array: (C, rows, columns) of a picture, (C, X, Y, Z) of a volume, (C, 1, T) of a window, in the stored type.
         affine: Voxel indices to millimetres (right, front, head), shape (4, 4); None without such a grid.
         dtype_max: The largest value that the stored type can hold, 1 for one bit; None when it is no integer type.
-        is_window: Whether the channels are a sensor's, which no rule for grey and colour turns into others.
+        is_window: Whether the channels are a sensor's, which are never converted between grey and colour.
     """
 
     array: NDArray
@@ -126,6 +127,7 @@ def check_values(label: Image, labels: Mapping[int, str], name: str) -> None:
 def _check_grid(label: Image, image: Image, name: str) -> None:
     if label.affine is None or image.affine is None:
         return
+    # The difference of two affine maps is affine: it is largest at a corner.
     corners = np.array(np.meshgrid(*[(0, n - 1) for n in image.spatial_shape], [1])).reshape(4, -1)
     distance = np.abs((label.affine - image.affine) @ corners).max()
     if distance > GRID_TOLERANCE_MM:
@@ -136,6 +138,7 @@ def _check_grid(label: Image, image: Image, name: str) -> None:
 
 
 def _decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
+    # Opened first, because decoders report a missing right to read as a broken file.
     try:
         for member in files_of(path):
             member.open("rb").close()

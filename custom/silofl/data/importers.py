@@ -1,4 +1,4 @@
-"""Public layouts into site folders: a dataset.json and its files for each site, all or nothing."""
+"""Import public data sets: write a dataset.json and its files for each site, or nothing if anything fails."""
 
 import json
 import os
@@ -33,10 +33,7 @@ __all__ = ["LAYOUTS", "PARTITIONS", "ImportOptions", "ImportSummary", "import_la
 
 @dataclass(frozen=True)
 class Layout:
-    """How a public set is read, and the values that its options have when they are not given.
-
-    `defaults` has every field of `ImportOptions` that the layout uses.
-    """
+    """The function that plans the import of a public set, and the defaults of every option that it uses."""
 
     plan: Callable[[Path, ImportOptions], dict[str, SitePlan]]
     defaults: Mapping[str, object] = field(default_factory=dict)
@@ -62,7 +59,7 @@ SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True)
 class ImportSummary:
-    """What an import wrote.
+    """The counts of what an import wrote.
 
     Attributes:
         examples: By site and part, how many pictures, slices or windows.
@@ -96,7 +93,8 @@ def import_layout(layout: str, source: Path, target: Path, options: ImportOption
         raise ConfigError(f"the layout must be one of {', '.join(LAYOUTS)}, not {layout!r}{nearest(layout, LAYOUTS)}")
     if not source.exists():
         raise DataError(f"SOURCE must exist; {source.name} is not there: give the folder of the data")
-    _check_target(target)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise DataError(f"TARGET must be an empty folder or none, not {target.name} with something in it; name another")
     options = (options or ImportOptions()).filled(layout, LAYOUTS[layout].defaults)
     try:
         plans = LAYOUTS[layout].plan(source, options)
@@ -107,11 +105,6 @@ def import_layout(layout: str, source: Path, target: Path, options: ImportOption
         plans = _truncated(plans, options.seed)
     _write(plans, target)
     return _summary(plans)
-
-
-def _check_target(target: Path) -> None:
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DataError(f"TARGET must be an empty folder or none, not {target.name} with something in it; name another")
 
 
 def _check_names(plans: Mapping[str, SitePlan]) -> None:
@@ -128,7 +121,7 @@ def _truncated(plans: Mapping[str, SitePlan], seed: int) -> dict[str, SitePlan]:
 
 
 def _cut(plan: SitePlan, count: int, seed: int) -> SitePlan:
-    """Keep `count` training examples, drawn by case; validation and test stay whole."""
+    """Keep `count` training examples, drawn by case, and all of validation and test."""
     training, kept = plan.records["training"], {}
     for place in np.random.default_rng(seed).permutation(len(training)).tolist():
         taken = min(_count(training[place]), count)
@@ -141,7 +134,7 @@ def _cut(plan: SitePlan, count: int, seed: int) -> SitePlan:
 
 
 def _middle(record: JsonRecord, count: int) -> JsonRecord:
-    """Return a record with `count` of its slices, those of the middle, where an organ is likeliest."""
+    """Return a record with the middle `count` of its slices, where an organ is likeliest."""
     if count == _count(record):
         return record
     numbers = slice_numbers(record["slices"])
@@ -158,6 +151,7 @@ def _write(plans: Mapping[str, SitePlan], target: Path) -> None:
         for site, plan in plans.items():
             _write_site(plan, temporary / site)
         temporary.chmod(0o755)  # mkdtemp's 0700 would keep the site's other accounts out
+        # Replaces an empty folder; where another process has filled it meanwhile, this fails.
         os.replace(temporary, target)
     except OSError as error:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Channels and intensities of one case, brought to the study's form."""
+"""Convert a case's channels and scale its intensities as the study asks."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""What the parts of a data set must not share: patients or recordings, images, slices and case names."""
+"""Checks that the parts of a data set share no patient or recording, image, slice or case name."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,16 +11,16 @@ Parts = Mapping[str, tuple[Record, ...]]
 
 
 def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> None:
-    """Refuse what stands in two parts, a case name or an image that stands twice, and slices that overlap.
+    """Refuse a patient or recording in two parts, a case name or image that is listed twice, and overlapping slices.
 
     Args:
         parts: The records by part.
         places: Where each file named by a record lies, links resolved.
         split_unit: What study and dataset.json agree to keep apart, ``patient`` where they do not; with ``slices`` and
-            ``examples`` one patient may stand in several parts, with ``recordings`` too, but no recording.
+            ``examples`` one patient may be in several parts, with ``recordings`` too, but no recording.
 
     Raises:
-        DataError: The first thing that stands twice, or a record without the recording that is to be kept apart.
+        DataError: The first thing that is listed twice, or a record that lacks its recording.
     """
     _check_cases(parts)
     if split_unit == "patient":

@@ -1,4 +1,4 @@
-"""dataset.json: what a site has, in which part, checked before any image is read."""
+"""dataset.json: the list of a site's cases by part, checked before any image is read."""
 
 import hashlib
 import json
@@ -24,11 +24,11 @@ class Manifest:
     """A checked dataset.json.
 
     Attributes:
-        folder: Where dataset.json lies.
+        folder: The folder of dataset.json.
         task: ``segmentation`` or ``classification``.
         labels: Number and name of every label.
-        split_unit: What the parts do not share: ``patient``; or, where one patient stands in several parts on purpose,
-            ``recordings``, ``slices`` of a volume, or no more than ``examples``.
+        split_unit: What no two parts share: ``patient``; or, where one patient is in several parts on purpose,
+            ``recordings``, ``slices`` of a volume, or only ``examples``.
         training: Cases to learn from, at least one.
         validation: Cases to choose a model by; may be empty, then no choice is made.
         test: Cases to measure on, at least one.
@@ -61,7 +61,7 @@ def read_manifest(folder: Path, study: Study) -> Manifest:
 
     Raises:
         DataError: The file is missing, unreadable or not JSON; it does not fit the study; a part is empty; a path
-            leaves the folder or leads nowhere; a patient, a recording, a case or an image stands where it may not.
+            leaves the folder or leads nowhere; two parts share a patient, a recording, a case or an image.
     """
     content, digest = _read(folder)
     _check_fits(content, study)
@@ -71,12 +71,13 @@ def read_manifest(folder: Path, study: Study) -> Manifest:
             raise DataError(f"{FILE_NAME} must have at least one case in {part}, not 0; move a patient there")
     places = _places(folder, parts)
     split_unit = content.get("split_unit", "patient")
+    # A patient may be in several parts only where both study and data say so; otherwise the stricter rule holds.
     check_parts(parts, places, split_unit if study.data.split_unit == split_unit else "patient")
     return Manifest(folder, study.task, dict(study.labels), split_unit, **parts, places=places, digest=digest)
 
 
 def read_content(folder: Path) -> dict[str, object]:
-    """Read the dataset.json of a data folder as plain values, without a study that it should fit.
+    """Read the dataset.json of a data folder as plain values, without comparing it with a study.
 
     Raises:
         DataError: The file is missing, unreadable or not JSON; a key is unknown, twice there or missing.
@@ -90,6 +91,7 @@ def _read(folder: Path) -> tuple[dict[str, object], str]:
         raise DataError(f"{name} must exist; the folder is not there: make it, or correct data in site.yaml")
     raw = read_bytes(folder / FILE_NAME, name)
     try:
+        # Editors on Windows begin a file with a byte order mark. Of two equal keys json would keep the last silently.
         content = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_refuse_twins)
     except json.JSONDecodeError as error:
         place = f"broken at line {error.lineno}, column {error.colno} ({error.msg})"

@@ -1,4 +1,4 @@
-"""Write a .npy file case by case, so that a site's images need not fit in memory."""
+"""Write a .npy file case by case, so that all images of a site need not fit in memory."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike, NDArray
 
 
 class NpyStream:
-    """A .npy file that grows along its first axis; NumPy's header leaves room for the final length."""
+    """A .npy file that grows along its first axis."""
 
     def __init__(self, path: Path, dtype: DTypeLike) -> None:
         self._file = path.open("wb")
@@ -27,6 +27,7 @@ class NpyStream:
         """Write the final length; `empty_shape` is the form of a row when none was written."""
         if self._shape is None:
             self._start(empty_shape)
+        # NumPy pads the header so that a larger length fits in: the data need not move.
         self._file.seek(0)
         self._write_header()
         self._file.flush()

@@ -1,4 +1,4 @@
-"""Who is in which part, and which example is at which site.
+"""Split patients into training, validation and test, and distribute examples over sites.
 
 The Dirichlet split over sites is the one of Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data Distribution
 for Federated Visual Classification, arXiv:1909.06335, in its per-class form: q_c ~ Dir(alpha) over the sites for class
@@ -16,7 +16,7 @@ from silofl.errors import DataError
 
 
 def split_by_patient(patients: Sequence[str], test: float, validation: float, seed: int) -> dict[str, str]:
-    """Put whole patients into training, validation and test, at random.
+    """Put each patient into training, validation or test, at random.
 
     Of n patients, round(n * test) are for the test, then round(rest * validation) for the validation. Each part gets a
     patient where there are enough: one patient is for training, two are for training and test.
@@ -42,7 +42,7 @@ def split_by_patient(patients: Sequence[str], test: float, validation: float, se
 def split_by_class(
     units: Sequence[str], labels: Sequence[int] | NDArray, test: float, validation: float, seed: int
 ) -> dict[str, str]:
-    """Put whole recordings into training, validation and test, at random within each class.
+    """Put each recording into training, validation or test, at random within each class.
 
     Of n recordings of a class, floor(n * test) are for the test, then floor(rest * validation) for the validation: the
     only recording of a class is for training.
@@ -61,6 +61,7 @@ def split_by_class(
         DataError: A fraction is out of range.
     """
     _check_fractions(test, validation)
+    # Sorted, so that their order does not matter; the smallest class of a recording comes first and stays.
     label_of: dict[str, int] = {}
     for unit, label in sorted(zip(units, labels, strict=True)):
         label_of.setdefault(unit, int(label))
@@ -73,7 +74,7 @@ def split_by_class(
 
 
 def group_sites(groups: Sequence[str], num_sites: int, seed: int) -> NDArray[np.int64]:
-    """Deal whole groups (patients or recordings) to sites, so that sites have similar numbers of examples.
+    """Deal groups (patients or recordings) to sites undivided, so that sites have similar numbers of examples.
 
     The largest group goes first, each to the site with the fewest examples so far; chance decides between equals.
 
@@ -92,6 +93,7 @@ def group_sites(groups: Sequence[str], num_sites: int, seed: int) -> NDArray[np.
     _check_sites(num_sites, len(names), "groups")
     order = np.random.default_rng(seed).permutation(len(names))
     site_of, filled = np.empty(len(names), dtype=np.int64), np.zeros(num_sites, dtype=np.int64)
+    # Stable: groups of equal size keep the random order.
     for group in order[np.argsort(-sizes[order], kind="stable")]:
         site_of[group] = filled.argmin()
         filled[site_of[group]] += sizes[group]
@@ -215,7 +217,7 @@ def _floor(count: int, fraction: float) -> int:
 
 
 def _share(count: int, fraction: float) -> int:
-    """Return how many of `count` a fraction is: one or more unless that would be all of them."""
+    """Return a fraction of `count`, rounded: at least one where the fraction is above 0, but never all."""
     wanted = max(1, round(count * fraction)) if fraction > 0 else 0
     return max(0, min(wanted, count - 1))
 

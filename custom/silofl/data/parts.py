@@ -1,4 +1,4 @@
-"""Prepared examples: the arrays of a part of a site's data, each example remembering where it comes from."""
+"""Prepared examples of a site: images and targets as arrays, with the case, slice and patient of each example."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ class Examples:
     patients: tuple[str, ...]
 
     def __len__(self) -> int:
-        """Return the number of examples."""
         return len(self.cases)
 
     def taken(self, rows: Sequence[int]) -> Examples:
-        """Return the examples at some positions, in that order."""
+        """Return the examples of the given rows, in that order."""
         names = {key: tuple(getattr(self, key)[i] for i in rows) for key in ("cases", "slices", "patients")}
         return Examples(self.images[rows], self.targets[rows], **names)
 

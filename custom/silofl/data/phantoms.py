@@ -1,6 +1,6 @@
-"""Simulated hospitals: small abdominal volumes with a liver-like organ and lesions, each hospital with its own scanner.
+"""Simulated hospitals with small abdominal volumes, a liver-like organ and lesions, and a different scanner each.
 
-They let a study be tried end to end where no patient data may be used. Every file follows from (seed, site, patient).
+With them a study can be tried from end to end without patient data. Every file follows from (seed, site, patient).
 """
 
 import gzip
@@ -20,6 +20,7 @@ LABELS = {ORGAN_LABEL: "organ", LESION_LABEL: "lesion"}
 SITES = ("north", "east", "south", "west")
 UNSEEN_SITE = "coast"
 MARKER = "phantoms.json"
+# To be raised when the files change, so that those of an older version are not taken for them.
 VERSION = 2
 PATIENTS = {"north": 14, "east": 12, "south": 10, "west": 9, UNSEEN_SITE: 11}
 FEWEST_PATIENTS = 6
@@ -91,6 +92,7 @@ def make_phantoms(target: Path, seed: int = 0, patients: dict[str, int] | None =
             return target
     for site, count in patients.items():
         _make_site(target / site, seed, count)
+    # The marker comes last: without it, an interrupted call is repeated.
     _write_json(marker, wanted)
     return target
 
@@ -169,6 +171,7 @@ def _make_patient(folder: Path, name: str, rng: np.random.Generator) -> None:
         nifti = nib.Nifti1Image(volume, scanner.grid(num_slices).affine)
         nifti.set_qform(nifti.affine, code="scanner")
         nifti.header.set_xyzt_units("mm")
+        # Without mtime=0 gzip would write the time into the file, which must follow from the seed alone.
         _write(folder / _record(name)[kind], gzip.compress(nifti.to_bytes(), compresslevel=1, mtime=0))
 
 
@@ -181,6 +184,7 @@ def _record(name: str) -> dict[str, str]:
 
 
 def _generator(seed: int, *names: str) -> np.random.Generator:
+    # One generator a patient: more patients, or fewer sites, leave the others' files as they are.
     digest = hashlib.sha256("/".join(names).encode()).digest()
     return np.random.default_rng(np.random.SeedSequence([seed, int.from_bytes(digest)]))
 

@@ -1,4 +1,4 @@
-"""All sites' data in one folder, for the centralised upper bound: possible in a simulation, never in a federation."""
+"""Pool all sites' data in one folder, for the centralised upper bound, which only a simulation can train."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POOLED_SITE = "pooled"
 
 
 def pool_sites(data: Path, sites: Sequence[str], study: Study, out: Path) -> Path:
-    """Pool the data of several sites as one site's, named ``pooled``; what is pooled already is used again.
+    """Pool the data of several sites as those of one site, named ``pooled``; files that are there are used again.
 
     Files are hard-linked, or copied where that cannot be done. A case, a patient and a path begin with their site, as
     ``north/case3``; a recording stays its patient's.
@@ -76,7 +76,7 @@ def pooled_content(manifests: Mapping[str, Manifest]) -> dict[str, Any]:
 
 
 def by_site(values: Mapping[str, float]) -> dict[str, list[float]]:
-    """Return the values of a pool's cases, {case: value}, by the site that each case comes from."""
+    """Group the values of a pool's cases, {case: value}, by the site that each case comes from."""
     found: dict[str, list[float]] = {}
     for case, value in values.items():
         found.setdefault(case.partition("/")[0], []).append(value)
@@ -99,7 +99,7 @@ def _record(site: str, record: Record) -> dict[str, Any]:
 
 
 def _bring(source: Path, target: Path, name: str) -> None:
-    """Link or copy a file, or every file of a DICOM series' folder, unless it is there as it is."""
+    """Link or copy a file, or every file of a DICOM folder, unless it is there unchanged."""
     try:
         for file in files_of(source):
             place = target / file.name if source.is_dir() else target

@@ -1,4 +1,4 @@
-"""One case from its files to 2D examples: read, scale, cut, transform."""
+"""Turn the files of one case into 2D examples: read, scale, cut and transform them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What a study does to every case before it is cached; use `preparation` to build it."""
+    """A study with its deterministic transforms, applied to every case before caching; built by `preparation`."""
 
     study: Study
     volume_steps: Compose | None
@@ -35,10 +35,10 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Passage:
-    """What transforms did to an array's grid: enough to take an array on the new grid back to the old one.
+    """The record of what transforms did to an array's grid, with which an array is brought back to the old grid.
 
     Attributes:
-        affine: The affine behind the transforms, (4, 4).
+        affine: The affine after the transforms, (4, 4).
         operations: MONAI's record of the invertible transforms, in their order.
     """
 
@@ -48,14 +48,14 @@ class Passage:
 
 @dataclass(frozen=True)
 class PreparedImage:
-    """An image without a label, prepared, and how it came there.
+    """A prepared image without a label, and the records that lead back to its input grid.
 
     Attributes:
         images: float32 (n, C, H, W): one picture, or the slices of a volume.
         shape: Size of the input without channels: (rows, columns), or (X, Y, Z).
         affine: The input's voxel indices to millimetres, (4, 4); None for a picture.
-        volume_passage: What happened to the whole volume; None for a picture and without such transforms.
-        plane_passage: What happened to each 2D image, the same to all; None without such transforms.
+        volume_passage: Of the volume; None for a picture and without such transforms.
+        plane_passage: Of each 2D image, the same for all; None without such transforms.
     """
 
     images: NDArray[np.float32]
@@ -81,7 +81,7 @@ def preparation(study: Study, has_label_map: bool | None = None) -> Preparation:
 
 
 def prepare_image(path: Path, study: Study, name: str | None = None, index: int | None = None) -> NDArray[np.float32]:
-    """Prepare an image without a label as training images were prepared, for prediction.
+    """Prepare an image without a label for prediction, as training images were prepared.
 
     Args:
         path: The file, or the folder of a DICOM series.
@@ -101,7 +101,7 @@ def prepare_image(path: Path, study: Study, name: str | None = None, index: int 
 def prepare_with_way_back(
     path: Path, steps: Preparation, name: str | None = None, index: int | None = None
 ) -> PreparedImage:
-    """Prepare an image as `prepare_image` does, and keep what is needed to bring an answer back to the input's grid.
+    """Prepare an image as `prepare_image` does, and record how to bring a prediction back to the input's grid.
 
     Args:
         path: The file, or the folder of a DICOM series.
@@ -162,6 +162,7 @@ def _prepared(record: Record, manifest: Manifest, steps: Preparation) -> Prepare
         _check_slices(record, image)
         pixels = pixels[..., numbers]
         label = label if label is None else label[..., numbers]
+        # The step lengthens the voxels. The origin may stay, because no allowed transform depends on it.
         affine = affine if affine is None else affine @ np.diag([1, 1, numbers.step, 1])
     images, labels = _planes(pixels, label, affine, steps)
     targets = np.full(len(images), record.label, dtype=np.int64) if labels is None else labels
@@ -169,7 +170,7 @@ def _prepared(record: Record, manifest: Manifest, steps: Preparation) -> Prepare
 
 
 def _slices_of(images: NDArray, pixels: NDArray, numbers: range | None) -> tuple[int | None, ...]:
-    """Return each example's slice of its volume, counted on where a transform has changed their number."""
+    """Return the slice number of each example, continued where a transform has added slices."""
     if pixels.ndim != 4:
         return (None,)
     first, step = (0, 1) if numbers is None else (numbers.start, numbers.step)
@@ -223,7 +224,7 @@ def _apply(
 def _moved(
     steps: Callable[[dict], dict] | None, case: dict[str, NDArray], affine: NDArray | None
 ) -> dict[str, NDArray | MetaTensor]:
-    """Return a case behind its transforms, with MONAI's record of them; unchanged where there are none."""
+    """Apply transforms to a case and keep MONAI's record of them."""
     if steps is None:
         return case
     from monai.data import MetaTensor

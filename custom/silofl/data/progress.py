@@ -1,4 +1,4 @@
-"""How far the reading of files is: a bar on a terminal, else a line at the start and at the end."""
+"""Show the progress of long work: a bar on a terminal, otherwise a line at the start and at the end."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -11,11 +11,11 @@ def follow(items: Iterable[T], total: int, title: str, has_progress: bool = True
     """Yield the items and show on stderr how many have been taken.
 
     Args:
-        items: What is worked through.
-        total: How many there are.
-        title: What is being done, as ``reading north``.
+        items: The items to work on.
+        total: Their number.
+        title: Name of the work, as ``reading north``.
         has_progress: Whether a terminal shows a bar.
-        unit: What the items are.
+        unit: Name of the items.
     """
     if has_progress and sys.stderr.isatty():
         yield from _with_bar(items, total, title)

@@ -1,4 +1,4 @@
-"""One line of dataset.json: an image, its label and whose it is."""
+"""One record of dataset.json: an image, its label and its patient."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Record:
         case: The name that messages and tables use; unique in dataset.json.
         image: The image's path, relative to dataset.json.
         label: The label map's path (segmentation) or the class (classification).
-        patient: Whose image it is; parts are kept apart by it.
+        patient: The patient, by which parts are kept apart.
         slices: First and last slice that belong to this record, from 0, both included, and the step between two
             where it is not 1; None for all.
         index: Which image or window of an npz file with many, from 0; None for other files.
@@ -40,7 +40,7 @@ class Record:
 
 
 def slice_numbers(slices: Sequence[int]) -> range:
-    """Return the numbers that ``[first, last]`` or ``[first, last, step]`` stand for."""
+    """Return the slice numbers of ``[first, last]`` or ``[first, last, step]``, both ends included."""
     return range(slices[0], slices[1] + 1, *slices[2:])
 
 
@@ -49,7 +49,7 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
 
     Args:
         value: The JSON value.
-        where: What to call it until its case name is known, as ``record 3 of training``.
+        where: Its name in errors until its case name is known, as ``record 3 of training``.
         task: ``segmentation`` or ``classification``.
         labels: The study's labels.
 
@@ -75,7 +75,7 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
 
 
 def locate(folder: Path, path: str, case: str) -> Path:
-    """Return where a record's file lies.
+    """Return the resolved path of a record's file.
 
     Args:
         folder: The folder of dataset.json.
@@ -85,9 +85,11 @@ def locate(folder: Path, path: str, case: str) -> Path:
     Raises:
         DataError: The path leaves the folder, or nothing readable is there.
     """
+    # The file may have been written on another system: absolute paths of both kinds are refused on both.
     if PurePosixPath(path).is_absolute() or PureWindowsPath(path).drive or ".." in path.replace("\\", "/").split("/"):
         raise _leaves(path, case)
     try:
+        # Links are resolved, because one may lead out of the folder.
         root, found = folder.resolve(), (folder / path).resolve()
         if root not in found.parents:
             raise _leaves(path, case)
@@ -109,12 +111,14 @@ def _leaves(path: str, case: str) -> DataError:
 def _text(value: object, what: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
+    # Python refuses a path with a null character by a ValueError that names no case.
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise DataError(f"{what} must be a text, not {value!r}; correct dataset.json")
     return value
 
 
 def _is_natural(value: object) -> bool:
+    # JSON's true is an int in Python.
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 

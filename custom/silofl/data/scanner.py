@@ -1,4 +1,4 @@
-"""Simulated scanners: how a hospital's machine turns tissues into stored grey values.
+"""Simulated scanners, which turn a map of tissues into stored grey values.
 
 Contrast, shading, sharpness, noise and the units of the file differ between scanners, so that the same abdomen looks
 clearly different at another hospital. The noise is Rician, as in magnitude MRI (H. Gudbjartsson and S. Patz, The Rician
@@ -79,7 +79,8 @@ def scan(rng: np.random.Generator, tissue: TissueMap, scanner: Scanner) -> NDArr
         Stored grey values, same shape.
     """
     grid = scanner.grid(tissue.shape[2])
-    signal = _contrast(rng, tissue, scanner) * _texture(rng, grid)
+    signal = _contrast(rng, tissue, scanner)
+    signal = signal * (1 + 0.06 * smooth_noise(rng, grid, 3.0) + 0.05 * smooth_noise(rng, grid, 16.0))
     signal = blur(np.clip(signal, 0, 1) ** scanner.gamma * _shading(rng, grid, scanner), grid, scanner.blur_mm)
     real, imaginary = (scanner.noise * rng.standard_normal(grid.shape, dtype=np.float32) for _ in range(2))
     magnitude = np.hypot(signal + real, imaginary)
@@ -94,11 +95,6 @@ def _contrast(rng: np.random.Generator, tissue: TissueMap, scanner: Scanner) -> 
         signal[has_signal] = 1.05 - signal[has_signal]
     signal *= rng.normal(1, 0.045, signal.shape)
     return signal[tissue]
-
-
-def _texture(rng: np.random.Generator, grid: Grid) -> Field:
-    fine, coarse = smooth_noise(rng, grid, 3.0), smooth_noise(rng, grid, 16.0)
-    return 1 + 0.06 * fine + 0.05 * coarse
 
 
 def _shading(rng: np.random.Generator, grid: Grid, scanner: Scanner) -> Field:

@@ -1,4 +1,4 @@
-"""A site's data folder as arrays to train, choose and measure on."""
+"""Load a site's data folder as arrays for training, validation and test."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ __all__ = ["Examples", "SiteData", "load_site_data"]
 
 @dataclass(frozen=True)
 class SiteData:
-    """The three parts of a site's data, opened from the cache, and the manifest they come from if they do."""
+    """The three parts of a site's data, and the manifest that they were read from, if any."""
 
     training: Examples
     validation: Examples
@@ -33,7 +33,7 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
 
     Args:
         folder: The folder that holds dataset.json.
-        study: What the data must be and how it is prepared.
+        study: The study that the data must fit and that says how they are prepared.
         cache_dir: Where prepared arrays are kept; later calls with the same data and settings decode nothing.
         has_progress: Whether a terminal shows a progress bar while files are read.
 
@@ -48,6 +48,7 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
 
 def _prepared_cases(manifest: Manifest, study: Study, has_progress: bool) -> Iterator[tuple[str, PreparedCase]]:
     steps = preparation(study)
+    # Reads every file, and so is done here, where the cache is built, and not at every start.
     check_contents(manifest.parts, manifest.places)
     records = [(part, record) for part, records in manifest.parts.items() for record in records]
     cases = ((part, prepare_case(record, manifest, steps)) for part, record in records)

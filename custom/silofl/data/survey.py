@@ -1,4 +1,4 @@
-"""What the data of sites say of themselves: their task and labels, and the form of their first images."""
+"""Survey the data of several sites: their task, their labels, and the form of their first images."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from silofl.data.manifest import FILE_NAME, read_content
 from silofl.data.records import Record, locate, parse_record
 from silofl.errors import ConfigError, DataError
 
-# First training images of a site that are looked at.
+# Training images of each site that are read: enough to know kind, channels and size without reading all.
 SAMPLES = 3
 Kind = Literal["pictures", "volumes", "windows"]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One image that was looked at: its record, where it lies, and what it holds."""
+    """One image of the survey: its record, its path and its decoded content."""
 
     record: Record
     path: Path
@@ -28,13 +28,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Survey:
-    """What the sites have in common.
+    """The properties that the data of all sites share.
 
     Attributes:
-        sites: Their names.
+        sites: Names of the sites.
         task: ``segmentation`` or ``classification``.
         labels: Number -> name.
-        split_unit: What the parts of each site's data do not share.
+        split_unit: What no two parts of a site's data share.
         samples: The first training images of each site.
     """
 
@@ -46,10 +46,10 @@ class Survey:
 
     @property
     def kind(self) -> Kind:
-        """What the images are.
+        """The kind of the images.
 
         Raises:
-            DataError: They are of several kinds.
+            DataError: The images are of several kinds.
         """
         kinds: dict[Kind, str] = {_kind(sample.image): sample.record.case for sample in self.samples}
         if len(kinds) > 1:
@@ -61,7 +61,7 @@ class Survey:
 
     @property
     def channels(self) -> int:
-        """Channels that the study needs: 1 or 3 of pictures, as many as are stored of windows and other images.
+        """Channels that the study needs: 1 or 3 for pictures, otherwise as many as are stored.
 
         Raises:
             DataError: Sites differ in what cannot be converted.
@@ -83,7 +83,7 @@ class Survey:
 
 
 def survey(data: Path) -> Survey:
-    """Look at a site's data folder, or at all site folders in a folder.
+    """Survey one site's data folder, or all site folders in a folder.
 
     Raises:
         ConfigError: There is no site's data.

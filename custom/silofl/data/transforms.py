@@ -1,4 +1,4 @@
-"""The MONAI transforms that a study may name, made into MONAI's dictionary transforms over an image and its label.
+"""Build the MONAI transforms that a study names, for an image and its label map.
 
 Only the names listed here run: a study file must not make a hospital's machine load, save or execute anything else.
 """
@@ -25,6 +25,8 @@ INTENSITY = frozenset(
     "ScaleIntensity ScaleIntensityRange ScaleIntensityRangePercentiles NormalizeIntensity AdjustContrast "
     "RandGaussianNoise RandGaussianSmooth RandAdjustContrast RandScaleIntensity RandShiftIntensity".split()
 )
+# Resize and RandZoom call torch's interpolate, whose "nearest" is off by half a pixel; the others call grid_sample,
+# which has no "nearest-exact".
 LABEL_MODE = {
     "Spacing": "nearest",
     "Resize": "nearest-exact",
@@ -57,13 +59,14 @@ ALLOWED: Mapping[Kind, tuple[str, ...]] = {
         "RandShiftIntensity",
     ),
 }
-# What SiloFL sets itself, or what would reach beyond the arrays.
+# Options that SiloFL sets, or that would reach beyond the arrays.
 RESERVED = frozenset(
     "self keys labels allow_missing_keys lazy dtype device factor_key meta_keys meta_key_postfix".split()
 )
 RAS_LABELS = (("L", "R"), ("P", "A"), ("I", "S"))
 TRIAL_SIZE = {"volume_transforms": (12, 10, 4), "transforms": (64, 64), "augment": (64, 64)}
 
+# MONAI's switch is one for the process, whose threads may prepare different sites.
 _metadata_switch = threading.RLock()
 
 
@@ -97,7 +100,7 @@ def augmentation(study: Study, has_label_map: bool | None = None) -> Compose | N
 
     Args:
         study: The study.
-        has_label_map: Whether a label map is moved along; by default when the task is segmentation.
+        has_label_map: Whether a label map is transformed too; by default when the task is segmentation.
     """
     return compose(study.data, "augment", study.task == "segmentation" if has_label_map is None else has_label_map)
 
@@ -112,6 +115,7 @@ def check_transforms(study: Study) -> None:
     for kind, size in TRIAL_SIZE.items():
         certain = [_made_certain(transform) for transform in getattr(study.data, kind)]
         compose(study.data, kind, has_label_map)
+        # One more transform at a time, so that the error names the one that fails.
         for number in range(1, len(certain) + 1):
             _try(study.data.model_copy(update={kind: tuple(certain[:number])}), kind, size, has_label_map)
 
@@ -170,6 +174,7 @@ def _options_by_key(transform: Transform, keys: tuple[str, ...]) -> list[dict[st
     if transform.name in LABEL_MODE:
         default = inspect.signature(getattr(monai.transforms, transform.name + "d").__init__).parameters["mode"].default
         return [{**options, "keys": keys, "mode": (options.get("mode", default), LABEL_MODE[transform.name])}]
+    # The value pads the image alone: a label map is padded with background.
     if "value" in options:
         background = {key: value for key, value in options.items() if key != "value"}
         return [{"keys": ("image",), **options}, {"keys": ("label",), **background}]

@@ -1,1 +1,1 @@
-"""Known public layouts, one file each: what an import would write, planned before anything is written."""
+"""Readers of public data sets, one file each, which plan everything that an import will write."""

@@ -1,4 +1,4 @@
-"""Lymph node patches of five hospitals, with tumour or without: Camelyon17 as WILDS gives it out (CC0).
+"""Lymph node patches of five hospitals, with or without tumour: Camelyon17 in the form of WILDS (CC0).
 
 Bandi et al., From Detection of Individual Metastases to Classification of Lymph Node Status at the Patient Level, IEEE
 TMI 2019; Koh et al., WILDS: A Benchmark of in-the-Wild Distribution Shifts, ICML 2021, arXiv:2012.07421::
@@ -9,9 +9,8 @@ TMI 2019; Koh et al., WILDS: A Benchmark of in-the-Wild Distribution Shifts, ICM
         patient_004_node_4/
           patch_patient_004_node_4_x_3328_y_21792.png ...
 
-A center is a site, and its patients are split anew, so that a patient stands in one part; the file's own split, which
-keeps whole hospitals for the test, is not used. The patches are hard links to the set where the disk allows it, copies
-where not: do not change them in place.
+A center is a site. Its patients are split anew, each into one part, because the split in the file tests on entire
+hospitals. The patches are hard links to the set where the disk allows it, otherwise copies: do not change them there.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""Chest X-rays in a folder a class, as the curated set of COVID-19, normal and pneumonia radiographs.
+"""Chest X-rays with one folder for each class, as in the curated set of COVID-19, normal and pneumonia radiographs.
 
 Sait et al., Curated Dataset for COVID-19 Posterior-Anterior Chest Radiography Images (X-Rays), Mendeley Data 2020,
 doi:10.17632/9xkhgts2s6::
@@ -24,7 +24,7 @@ import numpy as np
 from silofl.data.formats import PICTURES
 from silofl.data.layouts.examples import Examples, Linked, plan_examples
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import SitePlan, numbered_labels
+from silofl.data.layouts.plan import SitePlan, numbered_labels, visible_folders
 from silofl.errors import DataError
 
 # The classes of the set, and how copies of it spell them besides.
@@ -38,7 +38,7 @@ def plan_covid_xray(source: Path, options: ImportOptions) -> dict[str, SitePlan]
     Raises:
         DataError: There are fewer than two classes, a class has no picture, or there are too few for the sites.
     """
-    folders = sorted(_folders(source), key=_order)
+    folders = sorted(visible_folders(source), key=_order)
     pictures = {folder.name: _pictures(folder) for folder in folders}
     if len(pictures) < 2:
         raise DataError(f"{source.name} must hold a folder of pictures for each class, at least 2, not {len(pictures)}")
@@ -55,12 +55,8 @@ def plan_covid_xray(source: Path, options: ImportOptions) -> dict[str, SitePlan]
     return plan_examples(examples, options)
 
 
-def _folders(source: Path) -> list[Path]:
-    return [path for path in source.iterdir() if path.is_dir() and not path.name.startswith(".")]
-
-
 def _class_of(folder: Path) -> str:
-    """Return a known class's own name, or the folder's."""
+    """Return the usual name of a known class, otherwise the folder's name."""
     spelt = folder.name.lower()
     return next((name for name, others in KNOWN.items() if spelt in (name.lower(), *others)), folder.name)
 

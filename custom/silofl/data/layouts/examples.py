@@ -1,8 +1,8 @@
-"""A public classification set in one form, whatever its files are, and its way to sites and parts.
+"""Distribute the examples of a public classification set over sites and parts, whatever its files are.
 
-A layout reads its files into `Examples`; `plan_examples` deals these to sites, splits every site, and plans what is
-written. Splits are as honest as the set allows: by recording where a set has them and sites hold whole ones, else by
-patient; windows of one recording that are dealt one by one stand in several parts, and dataset.json says so.
+A layout reads its files into `Examples`; `plan_examples` deals these to sites, splits every site, and plans the files.
+Splits are as honest as the set allows: by recording where sites hold entire recordings, otherwise by patient. Windows
+of one recording that are dealt one by one come into several parts, and dataset.json says so.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ MIN_EXAMPLES = 8
 
 @dataclass(frozen=True)
 class Stacked:
-    """Examples that become one npz file a site: an array (N, ...) and the key, ``images`` or ``windows``, it gets."""
+    """Examples that become one npz file a site: an array (N, ...) and its key, ``images`` or ``windows``."""
 
     key: str
     values: NDArray
@@ -41,7 +41,7 @@ class Stacked:
 
 @dataclass(frozen=True)
 class Linked:
-    """Examples that are files of the set, by their paths relative to its folder; they have the same at their site."""
+    """Examples that are files, by their paths relative to the set's folder, which they keep at their site."""
 
     folder: Path
     names: Sequence[str]
@@ -54,17 +54,17 @@ class Linked:
 
 @dataclass(frozen=True)
 class Examples:
-    """A classification set: in every sequence one value an example, N in all.
+    """A classification set of N examples; every sequence has one value for each.
 
     Attributes:
         labels: Name by number, from 0.
         targets: Classes, int64 (N,).
         cases: Names, all different.
         content: Where the pixels or samples are.
-        patients: Whose they are; None where the set does not say, then every example counts as a patient.
-        recordings: The patient's recording that each was cut from, where there are such.
-        sites: The site that each has in the set itself, where it has.
-        parts: The part that each has in the set itself, where it has.
+        patients: Patient of each; None where the set names none, then every example counts as a patient.
+        recordings: The patient's recording that each was cut from, in sets of recordings.
+        sites: Site of each, in sets that have sites.
+        parts: Part of each, in sets that have parts.
         notes: Sentences that whoever imports should read.
     """
 
@@ -89,7 +89,7 @@ class Examples:
         return [(self.patients or self.cases)[row] for row in rows]
 
     def recordings_of(self, rows: NDArray[np.int64]) -> list[str]:
-        """Return names of some examples' recordings that no two patients share."""
+        """Return the recordings of some examples, named so that no two patients share one."""
         return [f"{self.patients[row]}/{self.recordings[row]}" for row in rows]
 
 
@@ -119,7 +119,6 @@ def _rows_by_site(examples: Examples, options: ImportOptions) -> dict[str, NDArr
 
 
 def _dealt(examples: Examples, options: ImportOptions) -> NDArray[np.int64]:
-    """Return the site of each example, from 0."""
     if options.partition == "dirichlet":
         return _by_shares(examples, options)
     if options.partition == "shards":
@@ -131,12 +130,13 @@ def _dealt(examples: Examples, options: ImportOptions) -> NDArray[np.int64]:
 
 
 def _by_shares(examples: Examples, options: ImportOptions) -> NDArray[np.int64]:
-    """Deal by Dirichlet shares, the same in each of the set's own parts where these stay."""
+    """Deal by Dirichlet shares; where the set's parts are kept, by the same shares in each."""
     targets, seed = examples.targets, options.seed
     shares = draw_shares(len(examples.labels), options.num_sites, options.alpha, seed)
     if options.test is not None:
         return assign_sites(targets, shares, seed, max(1, min(MIN_EXAMPLES, len(targets) // options.num_sites)))
     parts, sites = np.asarray(examples.parts), np.empty(len(targets), dtype=np.int64)
+    # The same shares for each part, but another seed: equal seeds would deal parts of equal size alike.
     for number, part in enumerate(PARTS):
         sites[parts == part] = assign_sites(targets[parts == part], shares, seed + number)
     return sites
@@ -161,7 +161,6 @@ def _split_unit(examples: Examples, options: ImportOptions) -> str:
 
 
 def _split(site: str, examples: Examples, rows: NDArray[np.int64], options: ImportOptions) -> list[str]:
-    """Return the part of each of a site's examples."""
     unit = _split_unit(examples, options)
     if unit == "recordings":
         units = examples.recordings_of(rows)

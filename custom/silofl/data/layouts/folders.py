@@ -1,7 +1,7 @@
-"""A folder a site with ``images`` and ``masks``: the form in which many hospitals keep what they annotated.
+"""Folders of ``images`` and ``masks`` for each site, as many hospitals keep their annotated images.
 
-An image and its mask have the same name but for the ending. The patient is that name, or what ``patients.csv`` (or
-.tsv), with the columns ``file`` and ``patient``, says.
+An image and its mask have the same name but for the ending. The patient is that name, unless ``patients.csv`` (or .tsv)
+with the columns ``file`` and ``patient`` names it.
 """
 
 import csv
@@ -10,7 +10,16 @@ from pathlib import Path
 from silofl.data.access import read_bytes
 from silofl.data.formats import PICTURES, READERS
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import Pair, SitePlan, Writer, copy_of, mask_png, numbered_labels, plan_pairs
+from silofl.data.layouts.plan import (
+    Pair,
+    SitePlan,
+    Writer,
+    copy_of,
+    mask_png,
+    numbered_labels,
+    plan_pairs,
+    visible_folders,
+)
 from silofl.errors import DataError
 
 
@@ -20,7 +29,7 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     Raises:
         DataError: No site is found, an image has no mask or a mask no image, or patients.csv does not fit.
     """
-    folders = sorted(f for f in source.iterdir() if f.is_dir() and not f.name.startswith("."))
+    folders = visible_folders(source)
     if not folders:
         raise DataError(f"{source.name} must hold a folder for each site with images and masks in it, not none")
     labels = numbered_labels(options.labels or ("foreground",), first=1)

@@ -1,4 +1,4 @@
-"""Optic disc and cup in fundus photographs: the four sources that DoFE gave out, or folders of images and masks.
+"""Optic disc and cup in fundus photographs: the four sources released with DoFE, or folders of images and masks.
 
 Wang et al., DoFE: Domain-oriented Feature Embedding for Generalizable Fundus Image Segmentation on Unseen Datasets,
 IEEE TMI 2020, arXiv:2010.06208; FedDG (Liu et al., CVPR 2021) takes them as hospitals::
@@ -12,9 +12,8 @@ IEEE TMI 2020, arXiv:2010.06208; FedDG (Liu et al., CVPR 2021) takes them as hos
         test/ ...
 
 A mask is grey: 0 the cup, 128 the rim of the disc around it, 255 the background. Interpolated masks hold greys between
-them: up to 50 is the cup, up to 200 the rim, as the release's own loaders read them. At the
-site the rim is label 1 (disc) and the cup label 2. The set's train and test folders are put together and split anew.
-The sets name no patients: every image counts as a patient of its own.
+them: up to 50 is the cup, up to 200 the rim, as in the release's loaders. At the site the rim is label 1 (disc) and the
+cup label 2. The train and test folders are joined and split anew. The sets name no patients: every image counts as one.
 """
 
 from pathlib import Path
@@ -24,7 +23,7 @@ import numpy as np
 from silofl.data.formats import PICTURES
 from silofl.data.images import read_label
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import Pair, SitePlan, Writer, copy_of, numbered_labels, plan_pairs
+from silofl.data.layouts.plan import Pair, SitePlan, Writer, copy_of, numbered_labels, plan_pairs, visible_folders
 from silofl.errors import DataError
 
 # Above the first a grey is the rim, above the second the background.
@@ -46,7 +45,7 @@ def plan_fundus(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     Raises:
         DataError: No hospital is found, or an image has no mask or a mask no image.
     """
-    folders = sorted(f for f in source.iterdir() if f.is_dir() and not f.name.startswith("."))
+    folders = visible_folders(source)
     if not folders:
         raise DataError(f"{source.name} must hold a folder for each hospital, as Domain1, not none")
     labels = numbered_labels(options.labels or ("disc", "cup"), first=1)
@@ -63,7 +62,10 @@ def _pairs(folder: Path) -> list[Pair]:
                 f"site {folder.name!r} must have each picture in {image_place} and in {mask_place}; one of the two is "
                 f"missing of {', '.join(lonely[:3])}: add it or remove the other"
             )
-        pairs += [_pair(f"{prefix}{stem}", image, masks[stem]) for stem, image in images.items()]
+        for stem, image in images.items():
+            case = f"{prefix}{stem}"
+            mask = f"masks/{case}.png", _numbered(masks[stem], case)
+            pairs.append(Pair(case, case, (f"images/{case}{image.suffix.lower()}", copy_of(image)), mask))
     if not pairs:
         raise DataError(f"site {folder.name!r} must have pictures in images or train/ROIs/image, not none; add them")
     return pairs
@@ -78,11 +80,6 @@ def _by_stem(folder: Path) -> dict[str, Path]:
     if twins:
         raise DataError(f"{twins[0]} must be the only picture of its name in {folder.name}; rename or remove the other")
     return found
-
-
-def _pair(case: str, image: Path, mask: Path) -> Pair:
-    files = (f"images/{case}{image.suffix.lower()}", copy_of(image)), (f"masks/{case}.png", _numbered(mask, case))
-    return Pair(case, case, *files)
 
 
 def _numbered(mask: Path, case: str) -> Writer:

@@ -1,4 +1,4 @@
-"""Activities of daily life from a wrist accelerometer: windows of 128 samples (4 s at 32 Hz), a site a volunteer.
+"""Daily activities from a wrist accelerometer, in windows of 128 samples (4 s at 32 Hz); each volunteer is a site.
 
 Bruno et al., Analysis of Human Behavior Recognition Algorithms based on Acceleration Data, ICRA 2013; UCI, Dataset for
 ADL Recognition with Wrist-worn Accelerometer (CC BY 4.0)::
@@ -8,8 +8,8 @@ ADL Recognition with Wrist-worn Accelerometer (CC BY 4.0)::
       f1.npz             x uint8 (N, 128, 3) from 0 to 63, y class (N,), recording number (N,)
       m1.npz ...
 
-Windows of a recording overlap by half, so whole recordings go to a part: by default half of a volunteer's recordings of
-each activity, rounded down, are for the test. Values become accelerations in g.
+Windows of a recording overlap by half, so that all windows of a recording go to one part: by default half of a
+volunteer's recordings of each activity, rounded down, are for the test. Values become accelerations in g.
 """
 
 from pathlib import Path

@@ -1,10 +1,9 @@
 """MedMNIST's npz form (Yang et al., MedMNIST v2, Scientific Data 2023, arXiv:2110.14795): small images in classes.
 
-The 2D sets, grey or RGB, in which an image has one class; OrganA/C/S-MNIST among them. They have no hospitals, so sites
-are made by a seeded split of the classes: by Dirichlet shares, the same for the set's own training, validation and test
-parts; or, where a test fraction is given, of all images, whereafter each site is split anew, as AdaFed does it (Chen et
-al., arXiv:2112.00734: 20 sites, alpha 0.1, half of each for the test). The sets name no patients: every image counts as
-a patient of its own.
+For 2D sets, grey or RGB, with one class an image, such as OrganA/C/S-MNIST. They have no hospitals: sites are made by a
+seeded split of the classes. Without a test fraction, each of the set's parts is dealt by the same Dirichlet shares;
+with one, all images are dealt and each site is split anew, as in AdaFed (Chen et al., arXiv:2112.00734: 20 sites, alpha
+0.1, half of each for the test). The sets name no patients: every image counts as one.
 """
 
 from dataclasses import replace

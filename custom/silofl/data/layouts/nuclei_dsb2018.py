@@ -1,4 +1,4 @@
-"""Cell nuclei of the 2018 Data Science Bowl (BBBC038, CC0) as tiles: sites are kinds of microscopy.
+"""Tiles with cell nuclei of the 2018 Data Science Bowl (BBBC038, CC0), with a site for each kind of microscopy.
 
 A tile's patient is the source image that it was cut from, so tiles of one image stay together. Masks of 0 and 255
 become 0 and 1.

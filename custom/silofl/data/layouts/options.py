@@ -1,4 +1,4 @@
-"""What whoever imports a public set may choose, and what holds where nothing is chosen."""
+"""The options of an import, and how a layout's defaults fill those that are not given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from silofl.errors import ConfigError
 
-# How the examples of a classification set come to sites -> the options that say more about it.
+# Way to distribute the examples of a classification set over sites -> the options that it uses.
 PARTITIONS: Mapping[str, tuple[str, ...]] = {
     "own": (),
     "dirichlet": ("num_sites", "alpha"),
@@ -28,7 +28,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """How an import splits and names; None leaves the choice to the layout.
+    """The options of an import; None leaves the choice to the layout.
 
     Attributes:
         seed: Seed of every random choice.

@@ -1,4 +1,4 @@
-"""Physical activities from three inertial sensors, on hand, chest and ankle: PAMAP2's files, cut into windows.
+"""PAMAP2: physical activities from inertial sensors on hand, chest and ankle, cut into windows.
 
 Reiss and Stricker, Introducing a New Benchmarked Dataset for Activity Monitoring, ISWC 2012; UCI, PAMAP2 Physical
 Activity Monitoring (CC BY 4.0)::
@@ -16,8 +16,8 @@ standing, walking, running, cycling, Nordic walking, ascending and descending st
 protocol's twelve, ironing and rope jumping are left out.
 
 A recording is an uninterrupted bout of one activity of one subject. As in the paper, windows are dealt to 20 sites by
-default, and half of each site's are for the test: overlapping windows of one recording then stand in training and test.
-With whole patients or recordings at a site, recordings stay in one part.
+default, and half of each site's are for the test: overlapping windows of one recording are then in training and test.
+Where patients or recordings are dealt instead, each recording stays in one part.
 """
 
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ MAX_PAUSE_S = 0.1  # between two lines of one recording
 
 
 class Recording(NamedTuple):
-    """A bout of one activity: whose, its name, its class, and whole windows float32 (n, 27, 200)."""
+    """A bout of one activity: subject, name, class, complete windows float32 (n, 27, 200), and the number left out."""
 
     subject: str
     name: str
@@ -139,9 +139,10 @@ def _recordings(path: Path) -> Iterator[Recording]:
 
 
 def _windows(signals: NDArray[np.float64]) -> tuple[NDArray[np.float32], int]:
-    """Return the whole windows of signals (T, 27), and how many are left out for what is missing in them."""
+    """Cut signals (T, 27) into windows; return those without missing values, and the number of the others."""
     if len(signals) < WINDOW:
         return np.empty((0, signals.shape[1], WINDOW), dtype=np.float32), 0
+    # Filled over the whole bout first: a gap at the edge of a window may end inside the bout.
     filled = np.stack([fill_gaps(signal, MAX_GAP) for signal in signals.T], axis=1)
     windows = sliding_window_view(filled, WINDOW, axis=0)[::STEP].astype(np.float32)
     is_whole = np.isfinite(windows).all(axis=(1, 2))

@@ -1,4 +1,4 @@
-"""What an import is to write: a site's dataset.json and its files."""
+"""The plan of an import: a site's dataset.json and its files, before anything is written."""
 
 import json
 import shutil
@@ -22,9 +22,9 @@ JsonRecord = dict[str, object]
 
 @dataclass(frozen=True)
 class SitePlan:
-    """A site's dataset.json, and how each of its files is written, by its path relative to dataset.json.
+    """A site's dataset.json, and the functions that write its files, by path relative to dataset.json.
 
-    `notes` are sentences that whoever imports should read.
+    `notes` are sentences for the person who imports.
     """
 
     task: str
@@ -43,7 +43,7 @@ class SitePlan:
 
 @dataclass(frozen=True)
 class Pair:
-    """An image and its mask on the way to a site, both by their path at the site and how to write them.
+    """An image and its mask, each with its path at the site and the function that writes it.
 
     `slices` are the first and the last slice of a volume, where they are known.
     """
@@ -80,9 +80,9 @@ def split_patients(
 
     Args:
         site: Its name.
-        patients: The patient of each example, or whatever else is to be kept together.
+        patients: The patient of each example, or another unit that must stay in one part.
         options: Fractions and seed.
-        units: What messages call the patients.
+        units: Name of the units in errors.
 
     Raises:
         DataError: The site has fewer than two patients, or no share is for the test.
@@ -94,6 +94,11 @@ def split_patients(
             f"apart, not {len(part_of)} and {options.test}; join it with another site or change the fraction"
         )
     return part_of
+
+
+def visible_folders(source: Path) -> list[Path]:
+    """Return the folders directly in a folder, by name, without hidden ones."""
+    return sorted(path for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def copy_of(source: Path) -> Writer:

@@ -1,4 +1,4 @@
-"""Prostate MRI of six sites, gathered by SAML: NIfTI volumes in a folder a site.
+"""Prostate MRI of six sites, collected for SAML, as NIfTI volumes in one folder for each site.
 
 Liu, Dou and Heng, Shape-aware Meta-learning for Generalizing Prostate MRI Segmentation to Unseen Domains, MICCAI 2020,
 arXiv:2007.02035::
@@ -9,8 +9,8 @@ arXiv:2007.02035::
         Case00_Segmentation.nii.gz    or Case00_segmentation.nii.gz
         Case01.nii.gz ...
 
-A case is a patient. Where a segmentation tells the prostate's zones apart (1 and 2), the two become one label; the
-images are copied as they are, with all their slices.
+A case is a patient. Where a segmentation has the prostate's two zones (1 and 2), both become one label; the images are
+copied unchanged, with all their slices.
 """
 
 import re
@@ -20,7 +20,7 @@ import numpy as np
 
 from silofl.data.images import read_image, read_label
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import Pair, SitePlan, Writer, copy_of, numbered_labels, plan_pairs
+from silofl.data.layouts.plan import Pair, SitePlan, Writer, copy_of, numbered_labels, plan_pairs, visible_folders
 from silofl.errors import DataError
 
 VOLUME = re.compile(r"(?P<case>[^.].*?)(?P<segmentation>_segmentation)?\.nii(\.gz)?", re.IGNORECASE)
@@ -32,7 +32,7 @@ def plan_prostate(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     Raises:
         DataError: No site is found, a case lacks its image or its segmentation, or an image cannot be read.
     """
-    folders = sorted(f for f in source.iterdir() if f.is_dir() and not f.name.startswith("."))
+    folders = visible_folders(source)
     if not folders:
         raise DataError(f"{source.name} must hold a folder for each site with NIfTI volumes in it, not none")
     labels = numbered_labels(options.labels or ("prostate",), first=1)

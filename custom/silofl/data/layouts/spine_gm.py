@@ -1,9 +1,9 @@
 """Spinal cord white and grey matter of the gray matter segmentation challenge (CC0): NIfTI volumes of six hospitals.
 
-One volunteer was scanned at each hospital, so the parts are slices of each volume and the same person stands in
-training and test: every second slice for training, the others in turn for validation and test. A test slice lies
-between two training slices a few millimetres away, so its score says how well a model does on people that it knows;
-only a hospital that is left out says more. Two hospitals scanned theirs twice: one patient, two volumes.
+Each hospital scanned one volunteer, so that the parts are slices of each volume and the same person is in training and
+test: every second slice for training, the others in turn for validation and test. A test slice lies between training
+slices a few millimetres away, so that its score measures how well a model does on people that it knows; only a hospital
+that is left out measures more. Two hospitals scanned their volunteer twice: one patient, two volumes.
 """
 
 import re
