@@ -168,14 +168,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_contents_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of what goes into kits."""
+    """Add the options that describe the contents of kits."""
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="holds a folder of data for each site")
     parser.add_argument("--site-configs", type=Path, default=SITE_CONFIGS, metavar="DIR", help="policies of sites")
     parser.add_argument("--kind", default="hospital", help="its folder for hospitals, as hospital_gpu")
 
 
 def contents_of(options: argparse.Namespace, wheel: Path) -> Contents:
-    """Return what the options put into kits."""
+    """Return the contents that the options describe."""
     return Contents(wheel, options.site_configs, options.data_root, options.kind)
 
 

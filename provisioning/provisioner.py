@@ -29,7 +29,7 @@ Project = dict[str, Any]
 
 @contextmanager
 def provisioned(workspace: Path, project: Project, state: Path | None = None) -> Iterator[Path]:
-    """Provision a project beside its place, for the caller to move into it.
+    """Provision a project in a temporary folder, from which the caller moves it to its place.
 
     Args:
         workspace: The folder of the projects; the new one is on the same disk, readable by its owner only.

@@ -24,10 +24,10 @@ from silofl.flare.kit import Kit, hosts, read_kit, subject
 
 
 def renewed(kit: Kit, root_key: str, now: datetime) -> x509.Certificate:
-    """Return a certificate for the kit's own key, from now on and never beyond the root's end.
+    """Return a new certificate for the kit's key, valid from now and at most as long as the root's.
 
     Args:
-        kit: Whose certificate says name, organisation, role and addresses.
+        kit: The kit, whose certificate has name, organisation, role and addresses.
         root_key: The root's private key, as PEM.
         now: The first moment at which it is valid.
 

@@ -16,12 +16,12 @@ from silofl.study import Study, load_study
 
 
 def job_study(fl_ctx: FLContext) -> Study:
-    """Read the job's study.yaml, which lies beside the job's configuration."""
+    """Read the job's study.yaml, which is in the folder of the job's configuration."""
     return load_study(_config(fl_ctx) / "study.yaml")
 
 
 def job_pretrained(fl_ctx: FLContext, study: Study) -> Arrays | None:
-    """Read the pretrained model that lies beside study.yaml, where the study needs one."""
+    """Read the pretrained model in the folder of study.yaml, where the study needs one."""
     return read_pretrained(_config(fl_ctx) / study.model.pretrained, study) if study.recipe.needs_pretrained else None
 
 
@@ -33,12 +33,12 @@ def site_settings(fl_ctx: FLContext) -> Site:
 
 
 def server_settings(fl_ctx: FLContext) -> Server:
-    """Read the server's ``local/server.yaml``; without one, results go to the job's own folder."""
+    """Read the server's ``local/server.yaml``; without one, results go to the job's folder."""
     return _local(fl_ctx, "server.yaml", Server, Server(run_dir=str(download_folder(fl_ctx))), "")
 
 
 def download_folder(fl_ctx: FLContext) -> Path:
-    """Return ``silofl`` in the job's own folder at the server, which ``job download`` brings to the study lead."""
+    """Return the folder in the job's folder at the server that ``job download`` brings to the study lead."""
     return Path(_workspace(fl_ctx).get_run_dir(fl_ctx.get_job_id())) / "silofl"
 
 

@@ -55,14 +55,15 @@ class Candidate:
         named = self.study.federation.sites or self.study.federation.min_sites
         return max(named, 2, *(answer.least_sites() for answer in self.study.recipe.answers))
 
+    # cached_property writes to __dict__ directly, which a frozen dataclass does not prevent.
     @cached_property
     def data(self) -> SiteData:
-        """The site's data; what is decoded stays in the site's cache, where the first round finds it."""
+        """The site's data; decoded images stay in the site's cache for the first round."""
         return load_site_data(self.data_folder, self.study, self.cache_folder, self.settings.has_progress)
 
     @cached_property
     def pretrained(self) -> Arrays | None:
-        """The pretrained model beside the study, where it needs one."""
+        """The pretrained model in the study's folder, where the study needs one."""
         if not self.study.recipe.needs_pretrained:
             return None
         return read_pretrained(self.study_file.with_name(self.study.model.pretrained), self.study)

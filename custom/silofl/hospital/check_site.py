@@ -40,6 +40,7 @@ CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "training": training.training,
     "leaving": training.leaving,
 }
+# A check that can find out nothing where another has failed -> that other.
 WAITS_FOR = {"tls": "server", "preflight": "server", "training": "data", "leaving": "data"}
 LOG = "check-site.txt"
 STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}

@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Say what the site keeps of a study and, where that is agreed to, delete it."""
+    """List what the site keeps of a study and delete it once the user agrees."""
     kept = kept_of(load(Site, options.site_config), options.study, options.site)
     lines = [f"{folder}: {files} files, {size} bytes" for folder, (files, size) in kept.folders.items()]
     print("\n".join(lines or [f"this site keeps nothing of study {options.study}"]))
@@ -90,6 +90,7 @@ def kept_of(site: Site, study: str, name: str | None) -> Kept:
     is_own = "{study}" in site.state_dir
     folders = [state] if is_own else sorted(_runs(state, study))
     shared = {}
+    # A cache within the study's own state folder is deleted with it.
     if not cache.is_relative_to(state) or not is_own:
         if "{study}" in cache_dir:
             folders.append(cache)
@@ -106,6 +107,7 @@ def forget(kept: Kept) -> None:
         ConfigError: A run still uses one of them; then none is deleted.
     """
     with ExitStack() as stack:
+        # All locks before the first deletion: one run that still goes on keeps everything.
         for folder in kept.folders:
             for lock in sorted(folder.rglob(LOCK)):
                 stack.enter_context(held(lock))

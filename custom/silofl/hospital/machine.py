@@ -90,7 +90,7 @@ def memory(candidate: Candidate) -> Finding:
 
 
 def gpu(candidate: Candidate) -> Finding:
-    """Say what the site will compute on."""
+    """Name the device that the site will use, with its free memory."""
     wanted = candidate.settings.device or candidate.study.device
     try:
         device = choose_device(wanted)

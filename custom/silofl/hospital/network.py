@@ -42,6 +42,7 @@ def certificate(candidate: Candidate) -> Finding:
     try:
         candidate.kit.tls()
     except OSError as error:
+        # An error of ssl has a reason, one of the system has strerror.
         reason = getattr(error, "reason", None) or error.strerror
         return failed(f"the kit's key and certificate must be a whole pair, not broken ({reason}); ask for a new kit")
     return validity(candidate.kit.valid_until, datetime.now(UTC))

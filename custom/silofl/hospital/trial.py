@@ -73,7 +73,7 @@ def leaving(candidate: Candidate) -> Finding:
 
 
 def kinds_of(messages: list[Arrays], gate: Gate) -> dict[str, dict[str, Any]]:
-    """Return bytes and names of all arrays by the kinds that the site's gate knows.
+    """Group all arrays by the kinds of the site's gate, with their bytes, names and purpose.
 
     Args:
         messages: The arrays of each answer.
@@ -90,7 +90,7 @@ def kinds_of(messages: list[Arrays], gate: Gate) -> dict[str, dict[str, Any]]:
 
 
 def _trial(candidate: Candidate) -> list[Message]:
-    """Return the answers to a first training task and to what the study's parts ask for before a round."""
+    """Return the answers to a first training task and to all exchanges of the study's parts before a round."""
     study, site, server = candidate.study, candidate.kit.name, candidate.server
     # A part may begin to ask only in a later round: the last one shows what the first does not.
     asked = {one.task: one for number in (1, study.rounds) for one in server.asks(BEFORE, number)}

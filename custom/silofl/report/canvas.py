@@ -1,4 +1,4 @@
-"""Figures without matplotlib's global state, their colours, and their way into a page."""
+"""Figures for the pages: their colours and styles, drawn without matplotlib's global state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-# Okabe and Ito's colours: told apart with any colour vision.
+# Okabe and Ito's colours, which differ for every kind of colour vision.
 LINE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195")
 LINE_STYLES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -22,12 +22,12 @@ DPI = 144
 
 @dataclass(frozen=True)
 class Image:
-    """A picture of a page.
+    """A picture on a page.
 
     Attributes:
         png: The file's bytes.
-        alt: What it shows, for those who do not see it.
-        caption: What a reader must know to read it.
+        alt: A description for readers who do not see it.
+        caption: How to read it.
     """
 
     png: bytes
@@ -51,6 +51,7 @@ def panels(
 def png(figure: Figure, dpi: int = DPI, is_trimmed: bool = False) -> bytes:
     """Return a figure as the bytes of a PNG file, without its empty margin where it is trimmed."""
     stream = io.BytesIO()
+    # Without matplotlib's version in the file, the same figure gives the same bytes.
     figure.savefig(
         stream, format="png", dpi=dpi, metadata={"Software": None}, bbox_inches="tight" if is_trimmed else None
     )
@@ -58,7 +59,7 @@ def png(figure: Figure, dpi: int = DPI, is_trimmed: bool = False) -> bytes:
 
 
 def style_axes(axes: Axes, title: str, rounds: Sequence[int]) -> None:
-    """Give axes over rounds their title, whole-numbered ticks and a quiet look."""
+    """Style axes over rounds: a title, ticks at integers, few lines."""
     axes.set_title(literal(title), loc="left", fontsize=10.5, color=INK, fontweight="bold")
     axes.set_xlabel("round", fontsize=9, color=MUTED)
     axes.tick_params(labelsize=8.5, colors=MUTED, length=0)
@@ -71,13 +72,13 @@ def style_axes(axes: Axes, title: str, rounds: Sequence[int]) -> None:
 
 
 def line_style(place: int) -> dict[str, str]:
-    """Return colour and dash of the line at a place; the colours come again with another dash."""
+    """Return colour and dash of a line by its place; where the colours run out, they repeat with another dash."""
     dash = LINE_STYLES[place // len(LINE_COLOURS) % len(LINE_STYLES)]
     return {"color": LINE_COLOURS[place % len(LINE_COLOURS)], "linestyle": dash}
 
 
 def point_style(place: int) -> dict[str, str]:
-    """Return colour and shape of the points at a place; the colours come again with another shape."""
+    """Return colour and shape of points by their place; where the colours run out, they repeat with another shape."""
     colours = len(LINE_COLOURS)
     return {"color": LINE_COLOURS[place % colours], "marker": MARKERS[(place + place // colours) % len(MARKERS)]}
 
@@ -85,6 +86,7 @@ def point_style(place: int) -> dict[str, str]:
 def legend(figure: Figure, handles: Sequence[object], names: Sequence[str], size: int = 9) -> None:
     """Put one legend below all panels of a figure, in as many columns as its width has room for."""
     if handles:
+        # A letter is about 0.6 of its size wide; a handle with its gaps takes as much as 7 letters.
         letters = figure.get_figwidth() * 72 / (0.6 * size)
         columns = max(1, int(letters / (max(map(len, names)) + 7)))
         figure.legend(
@@ -99,10 +101,10 @@ def legend(figure: Figure, handles: Sequence[object], names: Sequence[str], size
 
 
 def literal(text: str) -> str:
-    """Return text in which matplotlib sees no mathematics."""
+    """Escape the dollar signs that matplotlib would read as mathematics."""
     return text.replace("$", r"\$")
 
 
 def as_values(values: Sequence[float | None]) -> NDArray:
-    """Return values with NaN, a gap in a line, where there is none."""
+    """Return values as an array, with NaN for None, which matplotlib draws as a gap."""
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)

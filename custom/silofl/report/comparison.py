@@ -1,4 +1,4 @@
-"""Runs side by side, and methods with a run for each seed: their rows, what may be compared, and what is the best."""
+"""Compare runs, and methods with one run for each seed: the rows of their tables, and which of them is the best."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from silofl.training.site_score import Values
 
 MOST_SITES_IN_A_ROW = 8
 POOLED_DATA = "data pooled: simulation only"
-# What methods are compared by beside their metric: key -> name of the column.
+# Averages by which methods are compared besides their metric: key -> name of the column.
 AVERAGES_ALSO = {
     "accuracy": "accuracy (site average)",
     "balanced_accuracy": "balanced accuracy (site average)",
@@ -37,10 +37,10 @@ SeedValues = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Method:
-    """What is compared.
+    """A method in a comparison: its runs with all seeds.
 
     Attributes:
-        name: The job, or the algorithm that takes the place of the first job's.
+        name: The job, or the algorithm that replaces the first job's.
         results: Seed -> the result of each run that has numbers.
         needs_pool: Whether the data of all sites had to be pooled in one place.
         unfinished: Seed -> why a run has no numbers.
@@ -59,19 +59,19 @@ class Method:
 
     @property
     def num_seeds(self) -> int:
-        """Seeds that it was to run with."""
+        """Number of the seeds that were asked for."""
         return len(self.results) + len(self.unfinished)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the table of methods: for each site and each average the values of the seeds that have one.
+    """One row of the table of methods: for each site and each average, the known values of all seeds.
 
     Attributes:
         name: The method, and which of its models.
         sites: One entry a site.
         averages: Client average, pooled mean, and those of `averages_beside`.
-        method: What the row belongs to.
+        method: The method of the row.
     """
 
     name: str
@@ -92,11 +92,11 @@ class Row:
 
 @dataclass(frozen=True)
 class _ModelValues:
-    """One model of one run: its value at each site, over all cases together, and its averages beside the metric."""
+    """The values of one model of one run: at each site, over all cases, and its further averages."""
 
     sites: Values
-    together: float | None
-    beside: Mapping[str, float] = field(default_factory=dict)
+    pooled: float | None
+    further: Mapping[str, float] = field(default_factory=dict)
 
 
 def compared_sites(results: Sequence[Results]) -> list[str]:
@@ -118,12 +118,12 @@ def best_runs(results: Sequence[Results]) -> frozenset[int]:
 
 
 def are_comparable(results: Sequence[Results]) -> bool:
-    """Return whether the values of these runs say the same thing: one metric, one way to split, the same test cases."""
+    """Return whether the runs measure the same: one metric, one way to split, the same number of test cases."""
     return not _differences(results)
 
 
 def comparison_notes(results: Sequence[Results]) -> list[str]:
-    """Return why runs are left out of the choice of the best, why there is no choice, and the runs' caveats."""
+    """Return sentences on runs without a value, on the choice of the best, and on what limits a comparison."""
     full, sites = _with_all_sites(results), compared_sites(results)
     notes = [_left_out(i, results[i], sites) for i in range(len(results)) if i not in full]
     differences = _differences([results[i] for i in full])
@@ -144,7 +144,7 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
 def comparison_table(results: Sequence[Results]) -> TextTable:
     """Return one row a run, in the given order, with the best of the comparable means marked.
 
-    More than 8 sites stand in `site_comparison_table`.
+    More than 8 sites are shown in `site_comparison_table` instead.
     """
     sites = compared_sites(results) if len(compared_sites(results)) <= MOST_SITES_IN_A_ROW else []
     head = ("run", "study", "algorithm", "preset", "normalization", "seed", "status", "best round")
@@ -163,7 +163,7 @@ def site_comparison_table(results: Sequence[Results]) -> TextTable | None:
 
 
 def print_comparison(results: Sequence[Results], console: Console) -> None:
-    """Print runs side by side, one row a run, and what must be known to compare them."""
+    """Print one row a run, and the notes on comparing them."""
     table, by_site = comparison_table(results), site_comparison_table(results)
     print_table(table, console)
     if by_site:
@@ -202,8 +202,8 @@ def averages_also(results: Results, sites: Sequence[str]) -> dict[str, float]:
 
 def rows_of_methods(methods: Sequence[Method]) -> list[Row]:
     """Return all rows in the given order; a method with a selector has four, which come from the same runs."""
-    sites, beside = method_sites(methods), averages_beside(methods)
-    return [_row(name, tested, method, sites, beside) for method in methods for name, tested in _models(method, sites)]
+    sites, keys = method_sites(methods), averages_beside(methods)
+    return [_row(name, tested, method, sites, keys) for method in methods for name, tested in _models(method, sites)]
 
 
 def _with_all_sites(results: Sequence[Results]) -> list[int]:
@@ -222,7 +222,7 @@ def _left_out(place: int, results: Results, sites: Sequence[str]) -> str:
 
 
 def _about(rows: Sequence[int], sentence: str) -> list[str]:
-    """Return a sentence with the rows that it is about; nothing without any."""
+    """Return a sentence that begins with the rows that it is about; nothing without any."""
     return [f"Run{'s' * (len(rows) > 1)} {', '.join(map(str, rows))}: {sentence}."] if rows else []
 
 
@@ -234,7 +234,7 @@ def _shared_batchnorm(results: Sequence[Results]) -> list[str]:
 
 
 def _differences(results: Sequence[Results]) -> list[str]:
-    """Return in what the runs differ so that their means say different things."""
+    """Return the differences between runs for which their means cannot be compared."""
     differences = []
     if len({run.metric for run in results}) > 1:
         differences.append("metric")
@@ -246,7 +246,7 @@ def _differences(results: Sequence[Results]) -> list[str]:
 
 
 def _test_cases(results: Results) -> tuple[tuple[str, int], ...]:
-    """Return the test cases of each site, counted and excluded ones together."""
+    """Return the number of test cases of each site, counted and excluded ones."""
     tested = results.tested
     return tuple((site, tested.cases[site] + tested.excluded_cases[site]) for site in sorted(tested.cases))
 
@@ -269,27 +269,26 @@ def _models(method: Method, sites: Sequence[str]) -> list[tuple[str, list[_Model
 
 
 def _of_model(results: Results, model: str) -> _ModelValues:
-    """Return the value of one model at each site, ``personal`` being each site's own, and over all cases together."""
+    """Return the value of one model at each site and over all cases; ``personal`` is each site's model at that site."""
     sites = {site: own for site, own in results.by_site.items() if own.models}
     values = {site: own.models.get(site if model == "personal" else model) for site, own in sites.items()}
     known = [(value, sites[site].num_cases or 0) for site, value in values.items() if value is not None]
     return _ModelValues(values, pooled(known))
 
 
-def _row(name: str, tested: Sequence[_ModelValues], method: Method, sites: Sequence[str], beside: Sequence[str]) -> Row:
+def _row(name: str, tested: Sequence[_ModelValues], method: Method, sites: Sequence[str], keys: Sequence[str]) -> Row:
     """Return the known values of each column; a mean counts only where every site has a value."""
     found = [list(map(one.sites.get, sites)) for one in tested]
     averages = [
-        [*((mean_of_known(values), one.together) if _is_whole(values) else (None, None)), *map(one.beside.get, beside)]
+        [
+            *((mean_of_known(values), one.pooled) if values and None not in values else (None, None)),
+            *map(one.further.get, keys),
+        ]
         for values, one in zip(found, tested, strict=True)
     ]
-    return Row(name, _known(found, len(sites)), _known(averages, 2 + len(beside)), method)
-
-
-def _is_whole(values: Sequence[float | None]) -> bool:
-    return bool(values) and None not in values
+    return Row(name, _known(found, len(sites)), _known(averages, 2 + len(keys)), method)
 
 
 def _known(runs: Sequence[Sequence[float | None]], num_columns: int) -> tuple[SeedValues, ...]:
-    """Return the values that are not None of each column of a table with one row a run."""
+    """Return the values of each column that are not None, of a table with one row a run."""
     return tuple(tuple(run[i] for run in runs if run[i] is not None) for i in range(num_columns))

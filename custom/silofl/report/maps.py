@@ -1,7 +1,7 @@
-"""Maps: images as the selector sees them, who listens to whom, and which site holds how many examples of which class.
+"""Maps of the selector's features, of the weights between sites, and of the examples of each class at each site.
 
 The first is Fig. 3 of FedSM (Xu et al., CVPR 2022, arXiv:2203.10144), the others are AdaFed's (Chen et al.,
-arXiv:2112.00734); its Fig. 5 is the dot plot of sites by classes, the area of a dot grows with the number of examples.
+arXiv:2112.00734), whose Fig. 5 is the plot of sites by classes, with dots whose area is the number of examples.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from silofl.report.run_records import RunRecords, SelectorFeatures, SiteWeights
 from silofl.report.tables import TextTable, markdown, print_lines, print_table
 
 SEED = 0
+# t-SNE's perplexity: the least that its authors advise, and the usual one.
 PERPLEXITIES = (5, 30)
 MAX_IMAGES = 1000
 RINGED = "ringed: taken for another site's"
@@ -42,14 +43,14 @@ TRAINING, TEST = LINE_COLOURS[5], LINE_COLOURS[1]
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """The images of all sites as points of the plane.
+    """The images of all sites as points of a plane.
 
     Attributes:
         points: Shape (n, 2).
         owners: The site of each point, shape (n,).
         is_wrong: Whether the selector takes the point for another site's, shape (n,).
-        method: How the points were found.
-        step: One image in so many is shown.
+        method: The method that placed the points.
+        step: Every so manieth image is shown.
     """
 
     points: NDArray
@@ -69,7 +70,7 @@ class FeatureMap:
 
 
 def feature_image(run: RunRecords) -> Image | None:
-    """Return the map of the selector's features; None where the sites keep theirs, or the run has no selector."""
+    """Return the map of the selector's features; None in a real federation, or without a selector."""
     if not run.features:
         return None
     shown = FeatureMap.of(run.features)
@@ -131,7 +132,7 @@ def draw_map(shown: FeatureMap, sites: list[str]) -> bytes:
 
 
 def weights_image(shown: SiteWeights) -> Image:
-    """Return the picture of one computation, with what it means."""
+    """Return the picture of the weights and distances between sites, with its caption."""
     alt = f"Heat map of the weights with which {len(shown.sites)} sites listen to one another, and of their distances."
     caption = (
         "Left: a row is a site that listens, a column a site that it listens to; a row sums to 1, and the framed "
@@ -144,7 +145,7 @@ def weights_image(shown: SiteWeights) -> Image:
 
 
 def statistics_words(shown: SiteWeights) -> str:
-    """Return which statistics the sites are compared by."""
+    """Return the name of the statistics by which sites are compared."""
     if shown.source == "running":
         return "running statistics of the BatchNorm layers"
     layers = "last layer" if shown.layers == "last" else "BatchNorm layers"
@@ -152,7 +153,7 @@ def statistics_words(shown: SiteWeights) -> str:
 
 
 def history_sentence(history: Sequence[SiteWeights]) -> str:
-    """Return when the weights were computed and, of several times, how far they moved in between."""
+    """Say when the weights were computed and, if more than once, how far they moved in between."""
     when = "before the first round" if history[-1].round == 0 else f"after round {history[-1].round}"
     if len(history) == 1:
         return f"The weights were computed once, {when}."
@@ -245,7 +246,7 @@ def _scatter(axes: Axes, shown: FeatureMap, is_own: NDArray, style: Mapping[str,
 
 
 def _is_wrong(site: str, own: SelectorFeatures) -> NDArray:
-    """Return for which images another site has the highest score; for none where the selector learns best models."""
+    """Return which images the selector gives to another site; none where it learns best models instead of sites."""
     outputs = [str(name) for name in own.outputs]
     if site not in outputs or "global" in outputs:
         return np.zeros(len(own.features), dtype=bool)
@@ -253,7 +254,7 @@ def _is_wrong(site: str, own: SelectorFeatures) -> NDArray:
 
 
 def _heat(axes: Axes, values: NDArray, sites: Sequence[str], title: str, form: str, colours: str) -> None:
-    """Draw a matrix; the diagonal has no colour of its own, because it would hide how the others differ."""
+    """Draw a matrix as coloured cells, with a white diagonal, whose values would hide how the others differ."""
     others = np.where(np.eye(len(sites), dtype=bool), np.nan, values)
     top = float(np.nanmax(others)) if np.isfinite(others).any() else 0.0
     scale = ScalarMappable(Normalize(0, top or 1), colormaps[colours])
@@ -276,6 +277,7 @@ def _heat(axes: Axes, values: NDArray, sites: Sequence[str], title: str, form: s
 def _write_number(axes: Axes, row: int, column: int, text: str, background: object) -> None:
     """Write a number in black on light and in white on dark cells."""
     size = 8 if axes.get_xlim()[1] < 8 else 7
+    # The luminance of the cell, by ITU-R BT.601.
     is_dark = not isinstance(background, str) and float(np.dot(background[:3], (0.299, 0.587, 0.114))) < 0.5
     axes.text(column, row, text, ha="center", va="center", fontsize=size, color="white" if is_dark else INK)
 
@@ -339,7 +341,7 @@ def _round_sizes(largest: int) -> list[int]:
 
 
 def _dot_legend(figure: Figure, sizes: Sequence[int], largest: int) -> None:
-    """Put the dots' sizes beside the plot; a large dot needs more room than a legend has between its lines."""
+    """Draw the legend of the dots' sizes, with more room between its lines than usual."""
     diameters = [_area(size, largest) ** 0.5 for size in sizes]
     dots = [Line2D([], [], linestyle="", marker="o", markersize=d, color=TRAINING, mew=0) for d in diameters]
     ring = Line2D([], [], linestyle="", marker="o", markersize=10, color="none", markeredgecolor=TEST)

@@ -1,4 +1,4 @@
-"""Methods side by side as the papers print them: methods by sites, averages, winners, and what a reader must know."""
+"""The table of methods by sites, as papers print it, with averages, winners and the notes that a reader needs."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ _DEFINITIONS = {
 
 
 def methods_table(methods: Sequence[Method], num_seeds: int, is_ranked: bool = True) -> TextTable:
-    """Return the table, the best and second-best of each column marked, with the winners and how much each won.
+    """Return the table, with the best and second-best of each column marked, and the sites that each method won.
 
-    With more than 8 sites, or with averages beside the metric, whose names are long, it is turned: one row a site, one
-    column a method.
+    With more than 8 sites, or with further averages, whose names are long, it has one row a site and one column a
+    method.
 
     Args:
         methods: In the order of the rows.
-        num_seeds: Seeds that each method was to run with; a row without all of them is not compared.
-        is_ranked: Whether values of different rows say the same thing; without that, nothing is marked or won.
+        num_seeds: Seeds that were asked for; a row without all of them is not compared.
+        is_ranked: Whether the rows can be compared; otherwise nothing is marked or won.
     """
     rows, sites = rows_of_methods(methods), method_sites(methods)
-    beside = averages_beside(methods)
-    averages = (CLIENT_AVERAGE, POOLED, *(AVERAGES_ALSO[key] for key in beside))
+    further = [AVERAGES_ALSO[key] for key in averages_beside(methods)]
+    averages = (CLIENT_AVERAGE, POOLED, *further)
     table = TextTable(
         ("method", *sites, *averages), tuple((row.name, *map(mean_and_deviation, row.cells)) for row in rows)
     )
     places = ranked(rows, num_seeds) if is_ranked else []
     if any(best for best, _ in places):
         table = _with_winners(table, places, sites)
-    is_turned = len(sites) > MOST_SITES_IN_A_ROW or beside
+    is_turned = len(sites) > MOST_SITES_IN_A_ROW or further
     return _turned(table, "site", len(table.columns) - 1 - len(sites)) if is_turned else table
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
-    """Return ``mean ± standard deviation`` over seeds; the mean alone of one, ``-`` of none."""
+    """Return ``mean ± standard deviation`` over seeds; only the mean of one seed, ``-`` of none."""
     if not values:
         return MISSING
     text = f"{np.mean(values):.3f}"
@@ -76,7 +76,7 @@ def mean_and_deviation(values: Sequence[float]) -> str:
 
 def methods_values(methods: Sequence[Method]) -> list[dict[str, Any]]:
     """Return the rows as plain values for programs."""
-    rows, sites, beside = rows_of_methods(methods), method_sites(methods), averages_beside(methods)
+    rows, sites, keys = rows_of_methods(methods), method_sites(methods), averages_beside(methods)
     num_seeds = max((method.num_seeds for method in methods), default=0)
     places = ranked(rows, num_seeds) if is_comparable(methods) else []
     return [
@@ -87,7 +87,7 @@ def methods_values(methods: Sequence[Method]) -> list[dict[str, Any]]:
             "sites": dict(zip(sites, map(_numbers, row.sites), strict=True)),
             "client_average": _numbers(row.client_average),
             "pooled": _numbers(row.averages[1]),
-            "also": dict(zip(beside, map(_numbers, row.averages[2:]), strict=True)),
+            "also": dict(zip(keys, map(_numbers, row.averages[2:]), strict=True)),
             "sites_won": sites_won(places, i, sites),
         }
         for i, row in enumerate(rows)
@@ -95,18 +95,18 @@ def methods_values(methods: Sequence[Method]) -> list[dict[str, Any]]:
 
 
 def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
-    """Return what stands under the table, one plain sentence a line.
+    """Return the notes under the table, one sentence each.
 
     Args:
         methods: In the order of the rows.
-        seeds: Seeds that each method was to run with.
+        seeds: Seeds that were asked for.
     """
     rows = rows_of_methods(methods)
     return [
         *_marking(methods),
         f"Metric: {_common(methods, lambda run: str(run.metric))}; client average: mean over sites; pooled: mean "
         "over all cases.",
-        *_beside(methods),
+        *(f"{AVERAGES_ALSO[key]}: {_DEFINITIONS[key]}" for key in averages_beside(methods)),
         _seeds(seeds),
         f"Split: {_common(methods, lambda run: split_sentence(run.split_unit))}.",
         f"Normalization: {_common(methods, lambda run: normalization_label(run.normalization))}.",
@@ -122,7 +122,7 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
 
 
 def is_comparable(methods: Sequence[Method]) -> bool:
-    """Return whether the runs on data that stayed at their sites measure the same thing on the same test cases."""
+    """Return whether all runs, without those on pooled data, measure the same on as many test cases."""
     runs = [run for method in methods if not method.needs_pool for run in method.results.values()]
     return are_comparable([run for run in runs if None not in run.sites.values()])
 
@@ -134,7 +134,7 @@ def ranked(rows: Sequence[Row], num_seeds: int) -> list[Places]:
 
     Args:
         rows: Of one table.
-        num_seeds: Seeds that each method was to run with.
+        num_seeds: Seeds that were asked for.
     """
     return [
         best_and_second([_mean_over_seeds(row, column, num_seeds) for row in rows])
@@ -152,18 +152,18 @@ def _with_winners(table: TextTable, places: Sequence[Places], sites: Sequence[st
     names = [row[0] for row in table.rows]
     rows = [(*row, str(len(sites_won(places, i, sites)))) for i, row in enumerate(table.rows)]
     rows.append((WINNER, *(_winner([names[i] for i in best]) for best, _ in places), ""))
-    best = frozenset((i, j) for j, (winners, _) in enumerate(places, start=1) for i in winners)
-    second = frozenset((i, j) for j, (_, followers) in enumerate(places, start=1) for i in followers)
+    best = frozenset((row, column) for column, (winners, _) in enumerate(places, start=1) for row in winners)
+    second = frozenset((row, column) for column, (_, followers) in enumerate(places, start=1) for row in followers)
     return TextTable((*table.columns, WON), tuple(rows), num_summary=1, best_cells=best, second_cells=second)
 
 
 def _winner(names: Sequence[str]) -> str:
-    """Return the names of up to two, and the number of more."""
+    """Return the names of up to two winners, or the number of more."""
     return f"{len(names)} equal" if len(names) > 2 else ", ".join(names) or MISSING
 
 
 def _turned(table: TextTable, corner: str, num_summary: int) -> TextTable:
-    """Return the table with rows and columns exchanged; its last columns become rows that sum up the others."""
+    """Exchange rows and columns; the last columns become rows that sum up the others."""
     (_, *names), *rows = zip(table.columns, *table.rows, strict=True)
     best, second = (frozenset((j - 1, i + 1) for i, j in cells) for cells in (table.best_cells, table.second_cells))
     return TextTable((corner, *names), tuple(rows), 1, num_summary, best_cells=best, second_cells=second)
@@ -192,11 +192,6 @@ def _marking(methods: Sequence[Method]) -> list[str]:
     ]
 
 
-def _beside(methods: Sequence[Method]) -> list[str]:
-    """Return what the averages beside the metric are."""
-    return [f"{AVERAGES_ALSO[key]}: {_DEFINITIONS[key]}" for key in averages_beside(methods)]
-
-
 def _seeds(seeds: Sequence[int]) -> str:
     named = ", ".join(map(str, seeds))
     if len(seeds) == 1:
@@ -205,7 +200,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _common(methods: Sequence[Method], say: Callable[[Results], str]) -> str:
-    """Return what all runs have in common, or each variant with the methods that it holds for."""
+    """Return the text that all runs share, or each text with its methods."""
     groups: dict[str, list[str]] = {}
     for method in methods:
         for text in dict.fromkeys(say(run) for run in method.results.values()):
@@ -216,7 +211,7 @@ def _common(methods: Sequence[Method], say: Callable[[Results], str]) -> str:
 
 
 def _reported_rounds(methods: Sequence[Method]) -> list[str]:
-    """Return the round that each method reports; methods that report the same in all seeds share a sentence."""
+    """Name the round that each method reports; methods with the same round in all seeds share a sentence."""
     groups: dict[str, list[str]] = {}
     for method in methods:
         models = {str(run.model) for run in method.results.values()}
@@ -245,17 +240,13 @@ def _threshold(results: Results) -> float | None:
 
 
 def _pooling(methods: Sequence[Method]) -> list[str]:
-    """Return which rows saw data beyond their own site: all sites' pooled, or those of a pretrained model."""
+    """Name the methods that used data of other sites, by pooling or in a pretrained model."""
     names = ", ".join(method.name for method in methods if method.needs_pool)
-    pretrained = ", ".join(m.name for m in methods if any(map(_is_pretrained, m.results.values())))
+    uses_pretrained = (m for m in methods if any(run.recipe_value("needs_pretrained") for run in m.results.values()))
+    pretrained = ", ".join(m.name for m in uses_pretrained)
     notes = [f"{names}: {POOLING}."] if names else []
     notes += [f"{pretrained}: {PRETRAINED}."] if pretrained else []
     return notes or [f"{NO_POOLING.capitalize()}."]
-
-
-def _is_pretrained(results: Results) -> bool:
-    """Return whether a run used a pretrained model, to compare sites by or to start from."""
-    return bool(results.recipe_value("needs_pretrained"))
 
 
 def _shared_batchnorm(methods: Sequence[Method]) -> list[str]:
@@ -271,21 +262,21 @@ def _shared_batchnorm(methods: Sequence[Method]) -> list[str]:
 
 
 def _weights(methods: Sequence[Method]) -> list[str]:
-    """Return how a model beside the super model is pooled where cases were excluded."""
-    names = [m.name for m in methods if any(run.super_model and _num_excluded(run) for run in m.results.values())]
+    """Say how the single models of a super model are pooled where cases were excluded."""
+    names = [
+        m.name
+        for m in methods
+        if any(run.super_model and any(run.tested.excluded_cases.values()) for run in m.results.values())
+    ]
     return [f"{name}: pooled means of its other models count the super model's cases." for name in names]
 
 
-def _num_excluded(results: Results) -> int:
-    return sum(results.tested.excluded_cases.values())
-
-
 def _ahead(rows: Sequence[Row], num_seeds: int) -> list[str]:
-    """Return which rows without a federation no federated row reaches in the client average."""
-    whole = [row for row in rows if len(row.client_average) == num_seeds]
-    means = {row.name: round(float(np.mean(row.client_average)), 3) for row in whole}
-    best = max((row.name for row in whole if row.method.is_federated), key=means.__getitem__, default=None)
-    ahead = [row for row in whole if best and not row.method.is_federated and means[row.name] > means[best]]
+    """Name the rows without a federation whose client average no federated row reaches."""
+    complete = [row for row in rows if len(row.client_average) == num_seeds]
+    means = {row.name: round(float(np.mean(row.client_average)), 3) for row in complete}
+    best = max((row.name for row in complete if row.method.is_federated), key=means.__getitem__, default=None)
+    ahead = [row for row in complete if best and not row.method.is_federated and means[row.name] > means[best]]
     return [
         f"No federated row reaches {row.name} in the client average."
         if row.method.needs_pool

@@ -1,4 +1,4 @@
-"""The pages: report.html of one run and the comparison of several, each one file without anything from outside."""
+"""``silofl report``: the page of one run, or one that compares several; each is a single file that loads no other."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_in(path: Path) -> Path:
-    """Return the run's folder in the folder of a downloaded job, or the folder itself."""
+    """Return the run's folder within the folder of a downloaded job, otherwise the folder itself."""
     downloaded = path / "workspace" / "silofl"
     return downloaded if downloaded.is_dir() else path
 
@@ -105,7 +105,7 @@ def write_comparison(runs: Sequence[Path], out: Path) -> Path:
 
 
 def report_values(run: RunRecords) -> dict[str, Any]:
-    """Return all that the report's template shows of a run."""
+    """Return the values that fill the template of a run's report."""
     return {
         "title": run.results.study,
         "subtitle": _subtitle(run),
@@ -132,7 +132,7 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "site_weights": weights_image(run.site_weights[-1]) if run.site_weights else None,
         "site_weights_history": history_sentence(run.site_weights) if run.site_weights else "",
         "weights": None if _is_local(run) else last_weights(run.ledger),
-        "weights_absence": _weights_absence(run),
+        "weights_absence": "No weights travel: each site trains alone." if _is_local(run) else "No round has finished.",
         "traffic": traffic_table(run.ledger, run.sites),
         "traffic_image": traffic_image(run),
         "models": _models(run),
@@ -141,7 +141,7 @@ def report_values(run: RunRecords) -> dict[str, Any]:
 
 
 def comparison_values(runs: Sequence[RunRecords]) -> dict[str, Any]:
-    """Return all that the comparison's template shows of several runs."""
+    """Return the values that fill the template of a comparison."""
     results = [run.results for run in runs]
     return {
         "title": f"Comparison of {len(runs)} runs",
@@ -178,7 +178,7 @@ def _status(run: RunRecords) -> dict[str, Any]:
 
 
 def _facts(run: RunRecords) -> list[tuple[str, str]]:
-    """Return the numbers that a reader looks for first, without those that are missing."""
+    """Return the numbers at the top of the report, without those that are missing."""
     results = run.results
     planned = f" of {results.rounds}" if results.rounds else ""
     facts = [
@@ -211,7 +211,7 @@ def _settings(run: RunRecords) -> list[tuple[str, str]]:
 
 
 def _pictures_absence(run: RunRecords) -> str:
-    """Return why sites have no pictures here; nothing where all have them."""
+    """Say why the report has no pictures of some sites; nothing where it has all."""
     missing = [site for site in run.sites if site not in run.pictures]
     if run.pictures:
         return f"No picture is here of {', '.join(missing)}: no test case of theirs counted." if missing else ""
@@ -223,7 +223,7 @@ def _pictures_absence(run: RunRecords) -> str:
 
 
 def _models(run: RunRecords) -> dict[str, Any]:
-    """Return what of the models the folder holds, and the size of an image where it is known."""
+    """Return the files of the models in the run's folder, and the size of an image where it is known."""
     study = run.path / "job" / "app" / "config" / "study.yaml"
     shown = next(iter(run.pictures.values()), None)
     return {
@@ -238,10 +238,6 @@ def _models(run: RunRecords) -> dict[str, Any]:
 
 def _is_local(run: RunRecords) -> bool:
     return run.results.recipe_value("stays_home") == "everything"
-
-
-def _weights_absence(run: RunRecords) -> str:
-    return "No weights travel: each site trains alone." if _is_local(run) else "No round has finished."
 
 
 def _versions(run_version: str | None) -> list[tuple[str, str]]:
@@ -259,6 +255,7 @@ def _installed(package: str) -> str:
 
 
 def _render(template: str, values: dict[str, Any]) -> str:
+    # Escaped, because names of sites and cases come from others; strict, because a misspelt name would print nothing.
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,

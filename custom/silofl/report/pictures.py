@@ -1,4 +1,4 @@
-"""Pictures of test cases: outlines of truth and prediction, amplitude normalisation, and several runs on one case."""
+"""Pictures of test cases: outlines of truth and prediction, amplitude normalisation, and one case in several runs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Window = tuple[float, float]
 
 
 def case_images(run: RunRecords) -> list[Image]:
-    """Return each site's worst, median and best case with the outlines of truth and prediction."""
+    """Draw each site's worst, median and best case with the outlines of truth and prediction."""
     return [_case_image(run, site, shown) for site, shown in run.pictures.items()]
 
 
 def normalization_images(run: RunRecords) -> list[Image]:
-    """Return the sites' images before and after amplitude normalisation; none where it changed nothing."""
+    """Draw the sites' images before and after amplitude normalisation; none where it changed nothing."""
     if not any(shown.is_normalized for shown in run.pictures.values()):
         return []
     window = shared_window(run.pictures)
@@ -45,20 +45,21 @@ def normalization_images(run: RunRecords) -> list[Image]:
 
 
 def comparison_images(runs: Sequence[RunRecords]) -> list[Image]:
-    """Return for each site one test case that most runs hold a picture of, with each such run's prediction."""
+    """Draw for each site the test case that most runs have a picture of, with each such run's prediction."""
     sites = sorted({site for run in runs for site in run.pictures})
     images = (_comparison_image(site, runs) for site in sites)
     return [image for image in images if image]
 
 
 def shared_case(pictures: Mapping[str, Pictures]) -> tuple[str, list[str]] | None:
-    """Return the case that most runs hold with the same truth, and those runs; None where no two do.
+    """Return the case that most runs have with the same truth, and those runs; None where no two share one.
 
     Args:
         pictures: Name of the run -> its pictures of one site.
     """
     holders: dict[tuple[str, bytes], list[str]] = {}
     for name, shown in pictures.items():
+        # The truth is part of the key: on other data, or of another slice, a case of the same name is another picture.
         cases = {str(case): truth for case, truth in zip(shown.cases, shown.truths, strict=True)}
         for case, truth in cases.items():
             holders.setdefault((case, repr(truth.shape).encode() + truth.tobytes()), []).append(name)
@@ -70,7 +71,7 @@ def case_grid(pictures: Pictures, labels: Mapping[int, str], metric: str) -> byt
     """Draw a site's worst, median and best case: the image, the outlines of the truth and of the prediction.
 
     Args:
-        pictures: The site's pictures; a case that stands in them twice is drawn once.
+        pictures: The site's pictures; a case that is in them twice is drawn once.
         labels: Number -> name of all labels, so that colours are the same at every site.
         metric: Name of the values.
     """
@@ -155,6 +156,7 @@ def grey_window(images: Sequence[NDArray]) -> Window:
     values = np.concatenate([array.ravel() for array in images])
     if any(map(_is_coloured, images)) and values.min() >= 0 and values.max() <= 1:
         return 0.0, 1.0
+    # Percentiles, because a few very bright pixels would leave the others black.
     low, high = np.percentile(values, (0.5, 99.5))
     return float(low), float(high) if high > low else float(low) + 1
 
@@ -209,7 +211,8 @@ def _show(axes: Axes, image: NDArray, window: Window) -> None:
 
 
 def _outline(axes: Axes, mask: NDArray, labels: Mapping[int, str]) -> None:
-    """Draw the outline of each label; a margin closes outlines at the edge of the image."""
+    """Draw the outline of each label."""
+    # The margin closes outlines at the edge of the image.
     padded = np.pad(mask, 1)
     y, x = (np.arange(-1, size + 1) for size in mask.shape)
     for label, colour in label_colours(labels).items():

@@ -1,4 +1,4 @@
-"""The rounds of a run: curves of validation, loss, drift, bytes and seconds, and the ledger as tables."""
+"""Curves and tables of a run's rounds: validation, loss, drift, traffic, time and participation."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def run_curve_image(runs: Sequence[RunRecords]) -> Image | None:
 
 
 def participation_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
-    """Return in how many rounds each site was asked, answered, was late, failed or was refused."""
+    """Return one row a site: the rounds in which it was asked, answered, was late, failed or was refused."""
     columns = ("site", "asked", "answered", *KINDS, "training examples")
     rows = tuple(
         (
             site,
-            *(str(_rounds_in(ledger, kind, site)) for kind in ("asked", "answered", *KINDS)),
+            *(str(sum(site in getattr(r, kind) for r in ledger)) for kind in ("asked", "answered", *KINDS)),
             _examples(ledger, site),
         )
         for site in sites
@@ -82,7 +82,7 @@ def participation_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTa
 
 
 def incidents(ledger: Sequence[Round]) -> list[str]:
-    """Return a sentence for each site and reason, late, failed, refused or withheld, and each note, with its rounds."""
+    """Return a sentence for each note and each reason why a site was late, failed or refused, with its rounds."""
     rounds: dict[tuple[str, str], list[int]] = {}
     for record in ledger:
         for incident in _incidents(record):
@@ -91,7 +91,7 @@ def incidents(ledger: Sequence[Round]) -> list[str]:
 
 
 def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
-    """Return the bytes of the arrays to and from each site over all rounds, and those of one round."""
+    """Return one row a site: the bytes of all arrays to and from it, and those of one round."""
     rows = [
         _traffic_row(site, [r.bytes_to.get(site) for r in ledger], [r.bytes_from.get(site) for r in ledger])
         for site in sites
@@ -103,7 +103,7 @@ def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
 
 
 def training_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None) -> bytes:
-    """Draw each site's training loss by round, validation beside it where there is any, the reported round marked."""
+    """Draw each site's validation, where there is any, and training loss by round, with the reported round marked."""
     has_validation = any(record.validation for record in ledger)
     figure, (row,) = panels(1, 1 + has_validation, (10.4, 3.9))
     handles = _site_lines(row[-1], ledger, sites, partial(_measured, "loss"))
@@ -138,6 +138,7 @@ def model_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, bes
             axes.set_ylim(-0.03, 1.12)
             for line in lines:
                 line.set(alpha=0.35, linewidth=1)
+        # A lambda would use the loop's last value.
         lines.append(_mean_line(axes, ledger, partial(_mean_of, value, sites)))
         handles = handles or lines
         _finish(axes, ledger, title, best_round)
@@ -214,7 +215,7 @@ def mean_drift(record: Round) -> float | None:
 
 
 def _measured(name: str, record: Round, site: str) -> float | None:
-    """Return what a site measured in its training, as ``loss``; None where it did not."""
+    """Return a number from a site's training, as its ``loss``; None where it has none."""
     return record.metrics[site].get(name) if site in record.metrics else None
 
 
@@ -244,7 +245,7 @@ def _run_line(axes: Axes, place: int, ledger: Sequence[Round], site: str | None)
 
 
 def _line(axes: Axes, ledger: Sequence[Round], values: Sequence[float | None], **style: object) -> Line2D:
-    """Draw a line; where it is short, or gaps leave single points, also its points."""
+    """Draw a line, with markers where it is short, or where gaps leave single points, which a line does not show."""
     numbers = as_values(values)
     gaps = np.isnan(np.pad(numbers, 1, constant_values=np.nan))
     is_sparse = len(ledger) <= 30 or bool((gaps[:-2] & ~gaps[1:-1] & gaps[2:]).any())
@@ -279,7 +280,7 @@ def _model_image(run: RunRecords, curves: bytes) -> Image:
 
 
 def _best_sentence(run: RunRecords) -> str:
-    """Return which round is reported, and why."""
+    """Name the reported round, and why it was chosen."""
     if run.best_round is None:
         return "No site has validated a model yet."
     values = [mean_validation(record) for record in run.ledger if record.round == run.best_round]
@@ -289,17 +290,13 @@ def _best_sentence(run: RunRecords) -> str:
     return f"The best round on validation is {run.best_round}: {run.metric} {number(value)}, mean over sites."
 
 
-def _rounds_in(ledger: Sequence[Round], kind: str, site: str) -> int:
-    return sum(site in getattr(record, kind) for record in ledger)
-
-
 def _examples(ledger: Sequence[Round], site: str) -> str:
     counts = [record.examples[site] for record in ledger if site in record.examples]
     return str(counts[-1]) if counts else MISSING
 
 
 def _incidents(record: Round) -> Iterator[tuple[str, str]]:
-    """Return what happened in a round, and why."""
+    """Yield each incident of a round with its reason."""
     yield from ((f"{site}: late", LATE_REASON) for site in record.late)
     yield from ((f"{site}: failed", reason) for site, reason in record.failed.items())
     yield from ((f"{site}: refused", reason) for site, reason in record.refused.items())

@@ -1,4 +1,4 @@
-"""All records in a run's folder: result, ledger, label names, weights, the sites' pictures and features."""
+"""Read all records in a run's folder: result, ledger, label names, weights, pictures and features."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Pictures:
 
     Attributes:
         images: Shape (n, C, H, W).
-        normalized: What the network sees: ``images`` after amplitude normalisation, the same shape.
+        normalized: ``images`` after amplitude normalisation, as the network sees them, the same shape.
         truths: Label maps, shape (n, H, W).
         predictions: Label maps, shape (n, H, W).
         values: The metric of each whole case, shape (n,).
@@ -50,12 +50,12 @@ class Pictures:
 
 @dataclass(frozen=True)
 class SelectorFeatures:
-    """What FedSM's selector makes of a site's validation and test images.
+    """The output of FedSM's selector for a site's validation and test images.
 
     Attributes:
-        features: What its last layer sees, shape (n, F).
+        features: The inputs of its last layer, shape (n, F).
         scores: Its probabilities, shape (n, outputs).
-        outputs: What the outputs stand for: names of sites, and ``global`` where it knows the global model too.
+        outputs: The names of the outputs: sites, and ``global`` where it knows the global model too.
     """
 
     features: NDArray
@@ -65,11 +65,11 @@ class SelectorFeatures:
 
 @dataclass(frozen=True)
 class SiteWeights:
-    """Who listens to whom in AdaFed, as it was computed once.
+    """AdaFed's weights and distances between sites, as computed before one round.
 
     Attributes:
         round: The finished rounds before it.
-        source: What sites are compared by: ``pretrained`` or ``running`` statistics.
+        source: The statistics by which sites are compared: ``pretrained`` or ``running``.
         layers: ``all`` BatchNorm layers, or the ``last`` layer.
         self_weight: The paper's lambda.
         sites: In the order of rows and columns.
@@ -88,20 +88,19 @@ class SiteWeights:
     without: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        """Refuse a matrix that is not of the sites' size."""
         for name in ("distances", "weights"):
             sizes = [len(row) for row in getattr(self, name)]
             if sizes != [len(self.sites)] * len(self.sites):
                 raise ConfigError(f"{name} must have {len(self.sites)} rows and columns, not rows of {sizes}")
 
     def weight(self, listener: str, heard: str) -> float:
-        """Return how much a site listens to another; 0 to one that did not exist yet."""
+        """Return how much a site listens to another; 0 for one that had not joined yet."""
         return self.weights[self.sites.index(listener)][self.sites.index(heard)] if heard in self.sites else 0.0
 
 
 @dataclass(frozen=True)
 class ThresholdTest:
-    """What the super model comes to at a left-out site with one threshold.
+    """The result of the super model at a left-out site with one threshold.
 
     Attributes:
         threshold: The paper's gamma; None where the most probable model answers.
@@ -118,14 +117,14 @@ class ThresholdTest:
 
 @dataclass(frozen=True)
 class SelectorTest:
-    """What the test of a super model with a selector says more.
+    """The further results of a super model with a selector at a left-out site.
 
     Attributes:
         answer: ``choice`` of one model for each case, or ``ensemble`` of all.
         threshold: The paper's gamma; None where the most probable model answers.
         threshold_from: Where the threshold comes from; None without one.
         choices: Model -> number of cases for which it is chosen.
-        by_threshold: What each candidate of the threshold comes to.
+        by_threshold: The result with each candidate of the threshold.
         best_in_hindsight: The best of them; None without a case that counts.
     """
 
@@ -147,11 +146,11 @@ class UnseenTest:
         metric: Name of the values.
         rule: How the super model answers: ``only`` (one model), ``selector``, or ``mean`` (of all sites' models).
         num_cases: The site's cases.
-        value: What the super model comes to; None where no case counts.
+        value: The super model's value; None where no case counts.
         num_counted: Cases that count.
         models: Model -> its value alone.
-        selector: More of a super model with a selector.
-        assembled_from: What a super model was put together from that the run itself could not write.
+        selector: Further results of a super model with a selector.
+        assembled_from: The source of a super model that the run itself could not write.
     """
 
     site: str
@@ -177,18 +176,18 @@ class UnseenTest:
 
 @dataclass(frozen=True)
 class RunRecords:
-    """All that a run's folder says of the run.
+    """All records in a run's folder.
 
     Attributes:
         path: The folder.
-        results: The result; without one, what the study says, with status ``UNFINISHED``.
+        results: The result; without one, the study's facts with status ``UNFINISHED``.
         ledger: The finished rounds.
         labels: Number -> name; the pictures' numbers where the folder holds no study.
         pictures: Site -> its pictures; the sites of a real federation keep theirs.
-        features: Site -> what the selector makes of its images, of a run with a selector; kept as the pictures are.
+        features: Site -> the selector's output for its images; the sites of a real federation keep theirs.
         unseen: The super model at a site that took no part in the training; None where it was not tested.
-        site_weights: Each computation of who listens to whom, of a run of AdaFed.
-        changes: What the command line changed in the job's study, by dotted key; of a simulation.
+        site_weights: AdaFed's weights between sites, each time that they were computed.
+        changes: The changes of the command line to a simulation's study, by dotted key.
     """
 
     path: Path
@@ -208,7 +207,7 @@ class RunRecords:
 
     @property
     def metric(self) -> str:
-        """What the values are called in figures."""
+        """The name of the values in figures."""
         return self.results.metric or "metric"
 
     @property
@@ -250,7 +249,7 @@ def read_run(path: Path) -> RunRecords:
 
 
 def read_unseen(run: Path) -> UnseenTest | None:
-    """Return the test on the site that was left out; None where there is none.
+    """Read the test on the site that was left out; None where there is none.
 
     Raises:
         ConfigError: The file is not what silofl wrote.
@@ -275,7 +274,7 @@ def _study(path: Path) -> Study | None:
 
 
 def _at_sites(path: Path, results: Results, name: str, kind: type[T]) -> dict[str, T]:
-    """Return what the sites of a simulation keep in a file of the given name."""
+    """Read the files of one name that the sites of a simulation keep."""
     run = results.tested.run
     files = {site: path / "sites" / site / run / name for site in sorted(results.sites)} if run else {}
     return {site: _read_arrays(file, site, kind) for site, file in files.items() if file.is_file()}

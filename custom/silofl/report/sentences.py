@@ -15,7 +15,7 @@ EVERYONE = (
     "Each site's model is tested on the test data of all sites together; mean over the sites' models. It says how far "
     "a model goes beyond its own site, whose classes it may know best; only a simulation can measure it."
 )
-# What stays at home where BatchNorm travels.
+# The choices of ``stays_home`` with which BatchNorm travels.
 SHARES_BATCHNORM = ("nothing", "head")
 SHARED_BATCHNORM = (
     "BatchNorm is shared, and its averaged statistics fail where sites differ strongly; against a run that keeps it at "
@@ -58,12 +58,12 @@ _SPLITS = {
 
 
 def status_sentence(status: str) -> str:
-    """Return what the status of a run with a result means."""
+    """Explain the status of a run with a result."""
     return _STATUS[status]
 
 
 def unfinished_sentence(run: Path, can_resume_here: bool, finished: int, rounds: int | None) -> str:
-    """Return that a run has no result yet, and how to go on with it."""
+    """Say that a run has no result yet, and how to continue it."""
     of = f" of {rounds}" if rounds else ""
     state = f"{finished}{of} rounds are finished and there is no result yet: the run is running or interrupted"
     if can_resume_here:
@@ -72,14 +72,14 @@ def unfinished_sentence(run: Path, can_resume_here: bool, finished: int, rounds:
 
 
 def remedy_sentence(run: Path, status: str, can_resume_here: bool) -> str:
-    """Return how to go on with a run that failed in a simulation; nothing for all others."""
+    """Say how to continue a simulation that failed; nothing for all other runs."""
     if status != "FAILED" or not can_resume_here:
         return ""
     return f"Once the cause is removed, go on with it: python -m silofl resume {run}"
 
 
 def metric_sentence(metric: str | None) -> str:
-    """Return how a metric is defined."""
+    """Define a metric."""
     return METRICS.get(metric or "", f"The study's metric is {metric}." if metric else "The metric is not known here.")
 
 
@@ -91,12 +91,12 @@ def normalization_label(normalization: str | None) -> str:
 
 
 def shares_patients(split_unit: str | None) -> bool:
-    """Return whether one person may stand in several parts of the data."""
+    """Return whether one person may be in several parts of the data."""
     return split_unit not in (None, "patient")
 
 
 def split_sentence(split_unit: str | None) -> str:
-    """Return what the data are split by, with its catch."""
+    """Say by what the data are split, with its catch."""
     if not shares_patients(split_unit):
         return "by patient"
     apart = "; recordings are apart" if split_unit == "recordings" else ""
@@ -104,7 +104,7 @@ def split_sentence(split_unit: str | None) -> str:
 
 
 def caveats(results: Results) -> list[str]:
-    """Return what a reader of the numbers must know beforehand."""
+    """Return the caveats that limit what the numbers mean."""
     found = []
     unit = results.split_unit
     if shares_patients(unit):
@@ -118,6 +118,6 @@ def caveats(results: Results) -> list[str]:
 
 
 def changes_sentence(changes: Mapping[str, Any]) -> str:
-    """Return what was changed in a study, as ``training.learning_rate: 0.01, seed: 1``."""
+    """List the changes to a study, as ``training.learning_rate: 0.01, seed: 1``."""
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in changes.items()}
     return ", ".join(f"{key}: {text}" for key, text in texts.items()) or "nothing"

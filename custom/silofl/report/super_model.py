@@ -1,4 +1,4 @@
-"""A run with FedSM's selector in tables and sentences, and the test of a super model at a site that never trained."""
+"""Tables and sentences for a run with FedSM's selector, and for a super model's test at a site that never trained."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _SINGLE = {
 
 @dataclass(frozen=True)
 class CountTable:
-    """How often the selector took a site's images, or cases, for whose.
+    """How often the selector chose each output for a site's images or cases.
 
     Attributes:
-        columns: What the selector's outputs stand for.
+        columns: Names of the selector's outputs.
         rows: True site -> {output: count}.
-        right: True site, and ``all sites`` -> how many of how many it got right; empty where the site is not asked for.
+        right: True site, and ``all sites`` -> ``3 of 4`` that are right; empty where the selector learns no sites.
     """
 
     columns: list[str]
@@ -44,12 +44,12 @@ class CountTable:
     right: dict[str, str]
 
     def share(self, site: str, output: str) -> float:
-        """Return which part of a site's row a cell is."""
+        """Return a cell's share of its site's row."""
         return self.rows[site][output] / max(1, sum(self.rows[site].values()))
 
 
 def super_values(run: RunRecords) -> dict[str, Any] | None:
-    """Return all that the report shows of a run's models and selector; None where the run has none."""
+    """Return the report's values for a run's models and selector; None where the run has none."""
     results, found = run.results, run.results.super_model
     if found is None or not found.models:
         return None
@@ -70,7 +70,7 @@ def super_values(run: RunRecords) -> dict[str, Any] | None:
 
 
 def unseen_values(unseen: UnseenTest | None) -> dict[str, Any] | None:
-    """Return all that the report shows of a site that was left out of the training; None where none was."""
+    """Return the report's values for a site that was left out of the training; None where none was."""
     if unseen is None:
         return None
     selector, rows = unseen.selector, unseen.selector.by_threshold if unseen.selector else ()
@@ -126,10 +126,10 @@ def models_of_runs(results: Sequence[Results], names: Sequence[str]) -> TextTabl
 
 
 def selector_counts(outputs: Sequence[str], counted: Mapping[str, Counts]) -> CountTable | None:
-    """Return what the selector took each site's test images for; None where nothing was counted.
+    """Return the counts of the selector's choices for each site's test images; None where nothing was counted.
 
     Args:
-        outputs: What the selector's outputs stand for.
+        outputs: Names of the selector's outputs.
         counted: Site -> output -> number of its slices, each on its own, or of its cases, whose slices speak together.
     """
     if not any(sum(counts.values()) for counts in counted.values()):
@@ -140,7 +140,7 @@ def selector_counts(outputs: Sequence[str], counted: Mapping[str, Counts]) -> Co
 
 
 def choice_table(choices: Mapping[str, Counts]) -> TextTable | None:
-    """Return in how many test cases of each site which model was chosen; None where no site tested the model."""
+    """Return the number of each site's test cases for which each model was chosen; None where no site tested."""
     if not choices:
         return None
     names = {name for counts in choices.values() for name in counts}
@@ -152,7 +152,7 @@ def choice_table(choices: Mapping[str, Counts]) -> TextTable | None:
 
 
 def threshold_table(values: Mapping[float, float | None], gamma: float | None, metric: str) -> TextTable | None:
-    """Return the value of the super model by threshold, with a word at the one that was used; None without any.
+    """Return the value of the super model by threshold, with the used one named; None without any.
 
     No value is marked as the best: these are test cases, on which no threshold may be chosen.
 
@@ -169,7 +169,7 @@ def threshold_table(values: Mapping[float, float | None], gamma: float | None, m
 
 
 def alone_table(unseen: UnseenTest) -> TextTable | None:
-    """Return the super model's value at a left-out site beside that of each of its models; None without any."""
+    """Return the value of the super model and of each of its models at a left-out site; None without any model."""
     if not unseen.models:
         return None
     values = [unseen.value, *unseen.models.values()]
@@ -178,7 +178,7 @@ def alone_table(unseen: UnseenTest) -> TextTable | None:
 
 
 def unseen_table(unseen: UnseenTest) -> TextTable:
-    """Return one row for each way to answer, what a clinic would get first, then each model alone."""
+    """Return one row for each way to answer, first the one that a clinic would get, then each model alone."""
     if unseen.selector is None:
         return TextTable(("answer", unseen.metric), tuple(_plain_rows(unseen)))
     sites = [name for name in unseen.models if name not in (GLOBAL, ENSEMBLE)]
@@ -197,7 +197,7 @@ def gamma_table(unseen: UnseenTest, tests: Sequence[ThresholdTest]) -> TextTable
 
 
 def print_unseen(unseen: UnseenTest, console: Console) -> None:
-    """Print what the super model comes to at a site that was left out, with each way to answer."""
+    """Print the super model's result at a site that was left out, with each way to answer."""
     excluded = unseen.num_cases - unseen.num_counted
     without = f" ({excluded} with empty truth and prediction excluded)" if excluded else ""
     lines = ["", f"unseen site {unseen.site}: {unseen.num_cases} cases{without}, none of them seen in training"]
@@ -211,7 +211,7 @@ def print_unseen(unseen: UnseenTest, console: Console) -> None:
 
 
 def model_meanings(results: Results) -> list[tuple[str, str]]:
-    """Return each model's name with what it is."""
+    """Return each model's name with a description."""
     meanings = {
         GLOBAL: "One model that all sites trained together and share.",
         PERSONAL: "The site's own model, which listens to the others a little; to use it, one must know the site.",
@@ -230,7 +230,7 @@ def is_ensemble(results: Results) -> bool:
 
 
 def choices_sentence(results: Results, found: SuperResults) -> str:
-    """Return what the counts of the chosen models say."""
+    """Explain the counts of the chosen models."""
     if is_ensemble(results):
         return "A column counts the test cases that the selector would give its model; here the ensemble answers."
     if found.threshold is None:
@@ -239,7 +239,7 @@ def choices_sentence(results: Results, found: SuperResults) -> str:
 
 
 def shortfalls(values: Mapping[str, Values]) -> list[str]:
-    """Return at which sites the super model is below the site's own model, and below the global one.
+    """Name the sites at which the super model is below the site's personalised model, and below the global one.
 
     Args:
         values: Model -> site -> value.
@@ -248,7 +248,7 @@ def shortfalls(values: Mapping[str, Values]) -> list[str]:
 
 
 def threshold_sentence(results: Results, found: SuperResults) -> str:
-    """Return the threshold gamma of a run, what it does and how it was chosen."""
+    """Name the threshold gamma of a run, its effect and its origin."""
     if found.threshold is None:
         return "No threshold is used: the selector knows the global model too, and the most probable model answers."
     rule = "a site's model answers where the selector's score for it is above gamma, otherwise the global model."
@@ -256,7 +256,7 @@ def threshold_sentence(results: Results, found: SuperResults) -> str:
 
 
 def unseen_sentence(unseen: UnseenTest) -> str:
-    """Return what the super model came to at a site that took no part in the training."""
+    """State the super model's result at a site that took no part in the training."""
     cases, gamma = unseen.num_cases, unseen.selector.threshold if unseen.selector else None
     by = f", with the threshold gamma = {gamma:g} that the training sites found" if gamma is not None else ""
     value = f"{unseen.metric} {number(unseen.value)} over {cases} case{'s' * (cases != 1)}"
@@ -264,13 +264,13 @@ def unseen_sentence(unseen: UnseenTest) -> str:
 
 
 def choices_in_words(choices: Counts) -> str:
-    """Return how many cases each model answered."""
+    """List the number of cases that each model answered."""
     ranked = sorted(((name, cases) for name, cases in choices.items() if cases), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{name} {count(cases)}" for name, cases in ranked)
 
 
 def _models(results: Results) -> dict[str, Values]:
-    """Return description -> site -> value of the models of one run; nothing of a run without any value."""
+    """Return name -> site -> value of the models of one run; nothing for a run without any value."""
     if results.super_model:
         return model_values(results)
     if not any(value is not None for value in results.sites.values()):
@@ -287,7 +287,7 @@ def _right(rows: Mapping[str, Counts]) -> dict[str, str]:
 
 
 def _against(values: Values, others: Values, rival: str) -> str:
-    """Return where values are below a rival's in the three decimals shown; nothing where no site has both."""
+    """Name the sites where values, in the three decimals shown, are below a rival's; nothing where no site has both."""
     pairs = {s: (v, others[s]) for s, v in values.items() if v is not None and others[s] is not None}
     below = {site: (own, other) for site, (own, other) in pairs.items() if round(own, 3) < round(other, 3)}
     if not pairs:
@@ -299,7 +299,6 @@ def _against(values: Values, others: Values, rival: str) -> str:
 
 
 def _origin(results: Results) -> str:
-    """Return where a threshold comes from."""
     wanted = results.constant("super_model", "threshold")
     if wanted != "tuned":
         return "The study fixed it." if wanted is not None else ""

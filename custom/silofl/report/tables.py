@@ -1,4 +1,4 @@
-"""Tables of text, and those of one run's result: by site, by label; for the terminal and the pages."""
+"""Tables of text for the terminal and the pages, and those of one run's result by site and by label."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class TextTable:
 
 @dataclass(frozen=True)
 class WeightTable:
-    """Aggregation weights of one round.
+    """The aggregation weights of one round.
 
     Attributes:
         round: Number of the round.
-        columns: The sites that are listened to.
+        columns: The sites whose models are mixed.
         rows: Listener -> {site: weight}.
     """
 
@@ -97,7 +97,7 @@ def mean_of_known(values: Iterable[float | None]) -> float | None:
 def best_and_second(values: Sequence[float | None]) -> Places:
     """Return the places of the highest and of the second-highest value, several where they are equal as shown.
 
-    None of them is the best of just one, and none the second-best of two: that is the last.
+    A single value is not marked as the best, nor the lower of two as the second-best.
     """
     known = {place: round(value, 3) for place, value in enumerate(values) if value is not None}
     if len(known) < 2:
@@ -108,14 +108,14 @@ def best_and_second(values: Sequence[float | None]) -> Places:
 
 
 def site_table(results: Results) -> TextTable:
-    """Return one row a site, then the mean over sites, their spread and the mean over all cases together."""
+    """Return one row a site, then the mean over sites, their spread and the mean over all cases."""
     columns = ("site", results.metric or "value", "test cases", "excluded cases", "validation")
     rows = [
         (site, number(own.value), count(own.num_cases), count(own.num_excluded), number(own.validation))
         for site, own in results.by_site.items()
     ]
     rows += _summary_rows(results)
-    more = {name: [*_with_mean(values), "", ""] for name, values in _columns_beside(results).items()}
+    more = {name: [*_with_mean(values), "", ""] for name, values in _further_columns(results).items()}
     cells = zip(rows, zip(*more.values(), strict=True), strict=True) if more else ((row, ()) for row in rows)
     return TextTable((*columns, *more), tuple((*row, *others) for row, others in cells), num_summary=3)
 
@@ -154,7 +154,7 @@ def last_weights(ledger: Sequence[Round]) -> WeightTable | None:
 
 
 def everyone_sentence(results: Results) -> str:
-    """Return how the sites' models do on the test data of all sites; nothing where they were not tested on them."""
+    """State the sites' models' result on the test data of all sites; nothing where it was not measured."""
     everyone = results.everyone
     if everyone is None:
         return ""
@@ -163,8 +163,9 @@ def everyone_sentence(results: Results) -> str:
 
 
 def print_results(results: Results, console: Console) -> None:
-    """Print a run's status with its reasons, where its numbers come from, and the numbers."""
-    lines = [f"{results.status}  {_title(results)}", *(f"  - {reason}" for reason in results.reasons)]
+    """Print a run's status with its reasons, its model and its numbers."""
+    title = f"{results.study}: {results.algorithm}, preset {results.preset}, seed {results.seed}"
+    lines = [f"{results.status}  {title}, {results.rounds} rounds", *(f"  - {reason}" for reason in results.reasons)]
     if results.model:
         lines.append(f"model: {results.model}")
     lines.append(f"metric: {results.metric or MISSING}")
@@ -192,8 +193,9 @@ def print_table(table: TextTable, console: Console) -> None:
     for i, row in enumerate(table.rows):
         if table.num_summary and i == len(table.rows) - table.num_summary:
             rich.add_section()
-        marked = [_marked(cell, _mark(table, i, j)) for j, cell in enumerate(row)]
+        marked = [_marked(cell, table, i, j) for j, cell in enumerate(row)]
         rich.add_row(*marked, style="bold" if i in table.best else None)
+    # Measured on a wide console: on its own, rich cuts a table to the terminal's width.
     rich.width = Measurement.get(console, console.options.update(width=10_000), rich).maximum
     console.print(rich, soft_wrap=True)
 
@@ -207,8 +209,8 @@ def markdown(table: TextTable, notes: Sequence[str]) -> str:
     return f"{text}\n\n" + "".join(f"- {note}\n" for note in notes)
 
 
-def _columns_beside(results: Results) -> dict[str, Column]:
-    """Return what stands beside a run's values: a classification's other metrics, and labels where they are few."""
+def _further_columns(results: Results) -> dict[str, Column]:
+    """Return the further columns of `site_table`: a classification's other metrics, and a few labels."""
     if not results.sites:
         return {}
     others = {METRIC_NAMES[key]: values for key, values in metric_columns(results).items()}
@@ -219,7 +221,6 @@ def _columns_beside(results: Results) -> dict[str, Column]:
 
 
 def _with_mean(values: Column) -> list[str]:
-    """Return values and their mean over those that are known."""
     return [*map(number, values), number(mean_of_known(values))]
 
 
@@ -236,19 +237,10 @@ def _summary_rows(results: Results) -> list[tuple[str, ...]]:
     ]
 
 
-def _title(results: Results) -> str:
-    parts = [f"{results.study}: {results.algorithm}", f"preset {results.preset}"]
-    return ", ".join([*parts, f"seed {results.seed}", f"{results.rounds} rounds"])
-
-
-def _mark(table: TextTable, row: int, column: int) -> str:
-    """Return the sign of a cell's place, which a terminal without bold letters shows too."""
-    if (row, column) in table.best_cells or (row in table.best and table.columns[column] == "mean"):
-        return "*"
-    return "+" if (row, column) in table.second_cells else ""
-
-
-def _marked(cell: str, mark: str) -> Text:
+def _marked(cell: str, table: TextTable, row: int, column: int) -> Text:
+    is_best = (row, column) in table.best_cells or (row in table.best and table.columns[column] == "mean")
+    # A sign besides the style, for terminals without bold letters.
+    mark = "*" if is_best else "+" if (row, column) in table.second_cells else ""
     return Text(f"{cell} {mark}".rstrip(), style=MARK_STYLES[mark])
 
 

@@ -1,1 +1,1 @@
-"""What a researcher runs: simulate, compare, leave out, pool, pretrain, estimate, demonstrate."""
+"""Commands for researchers: simulate, compare, leave out a site, pool data, pretrain, estimate, demonstrate."""

@@ -1,4 +1,4 @@
-"""Methods beside one another on the same data: every job and every named method for each seed, then one table."""
+"""``silofl compare``: run every job and every method with each seed on the same data, and write one table."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Row(argparse.Action):
-    """Gives a row what was set since the row before."""
+    """Action of ``--as NAME``: give the row the settings since the row before."""
 
     def __call__(
         self,
@@ -98,7 +98,7 @@ class _Row(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        """Note the row; the settings that follow are another's."""
+        """Take the settings for this row, so that those that follow belong to the next."""
         name = str(values)
         if not re.fullmatch(NAME, name) or name in namespace.variants or not namespace.settings:
             parser.error(
@@ -109,6 +109,7 @@ class _Row(argparse.Action):
             changes = by_key(namespace.settings)
         except ConfigError as error:
             parser.error(str(error))
+        # New objects: the old ones may be the parser's defaults, which the next call gets too.
         namespace.variants = {**namespace.variants, name: changes}
         namespace.settings = []
 
@@ -118,15 +119,14 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def compare(asked: Comparison, out: Path, console: Console) -> int:
-    """Run what has not run yet, print the table and write it as ``table.md`` and ``table.json``.
+    """Run all runs that are not finished, print the table and write it as ``table.md`` and ``table.json``.
 
-    Finished runs of the very same study are used again, unfinished ones go on; a run that fails does not keep the
-    others from running.
+    Finished runs of the same study are used again and unfinished ones continue; the others run even if one fails.
 
     Args:
-        asked: What is to be compared.
+        asked: The comparison.
         out: Folder of the runs and the table.
-        console: Where progress and the table are shown.
+        console: Shows progress and the table.
 
     Returns:
         The exit code: 0; 1 where a run FAILED, else 3 where one is INCOMPLETE; 130 interrupted.
@@ -158,7 +158,7 @@ def compare(asked: Comparison, out: Path, console: Console) -> int:
 
 
 def collected(runs: Sequence[ComparedRun], failures: Mapping[Path, str]) -> list[Method]:
-    """Return the methods with the results of their runs, in the order of the runs.
+    """Group the results of all runs by method, in the order of the runs.
 
     Args:
         runs: All runs.
@@ -187,11 +187,6 @@ def _carry_out(run: ComparedRun, console: Console) -> int:
 
 
 def _result(run: ComparedRun, failure: str | None) -> Results:
-    """Return a run's result.
-
-    Raises:
-        ConfigError: The run has no numbers, for the reason that is given.
-    """
     results = read_results(run.path) if failure is None else None
     if results is None:
         raise ConfigError(failure or f"it ended early, and {run.path / 'log.txt'} says why")
@@ -223,7 +218,7 @@ def _show(
 
 
 def _changes_notes(asked: Comparison) -> list[str]:
-    """Return a sentence for what the command line changed in the study of every row, and in that of each."""
+    """Name the changes of the command line to the study of every row, and of single rows."""
     changed = {"every row": asked.changes, **asked.variants}
     return [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
 

@@ -1,4 +1,4 @@
-"""The runs of a comparison: what each is made of, and whether an earlier one in the same place is the same."""
+"""Plan the runs of a comparison, and check that an earlier run in the same folder is the same one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ CENTRALISED = "centralised"
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is to be compared.
+    """The jobs, methods and settings of a comparison.
 
     Attributes:
-        jobs: Job folders; the first one's study is that of every method.
+        jobs: Job folders; every method uses the first one's study.
         methods: As `silofl.studies.methods.algorithm_of` takes them.
-        variants: Name of a row -> what changes in the first job's study for it, by dotted key.
-        changes: What changes in the study of every row, by dotted key.
+        variants: Name of a row -> its changes to the first job's study, by dotted key.
+        changes: Changes to the study of every row, by dotted key.
         seeds: Of the runs of each row.
         data: Folder that holds one data folder a site; where None, ``phantoms``, made at first use.
         threads: Sites that NVFlare runs at a time; all where None.
@@ -53,12 +53,12 @@ class ComparedRun:
     """One run of a row.
 
     Attributes:
-        name: The row's: a job's, a method's or a variant's.
+        name: Name of the row: of a job, a method or a variant.
         seed: Of the study.
         path: Folder of the run.
-        job: The job it is made of.
+        job: The job that it runs.
         wanted: Data, sites and threads.
-        changes: What differs from the job's study, by dotted key.
+        changes: Changes to the job's study, by dotted key.
     """
 
     name: str
@@ -70,7 +70,7 @@ class ComparedRun:
 
     @property
     def has_started(self) -> bool:
-        """Whether the folder holds a run, which can be shown or resumed."""
+        """Whether the folder has a run that can be shown or resumed."""
         return (self.path / "run.json").is_file()
 
 
@@ -88,6 +88,7 @@ def planned(asked: Comparison, out: Path) -> list[ComparedRun]:
     entries: list[tuple[str, Path, Mapping[str, object]]] = [(job.resolve().name, job, {}) for job in asked.jobs]
     entries += [(name, first, changes) for name, changes in asked.variants.items()]
     entries += [(name, first, {"algorithm": algorithm_of(name)}) for name in asked.methods]
+    # Rows of one name would share their runs' folders.
     for name, number in Counter([*(_folder(name) for name, *_ in entries), CENTRALISED]).items():
         if number > 1:
             raise ConfigError(
@@ -101,7 +102,7 @@ def planned(asked: Comparison, out: Path) -> list[ComparedRun]:
 
 
 def seeded(asked: Comparison, out: Path, pattern: ComparedRun) -> list[ComparedRun]:
-    """Return a run for each seed, its study checked; of the pattern, name, job, simulation and changes count."""
+    """Return a checked run for each seed, with name, job, simulation and changes of the pattern."""
     runs = []
     for seed in asked.seeds:
         changes = {**pattern.changes, **asked.changes, "seed": seed}
@@ -115,7 +116,7 @@ def seeded(asked: Comparison, out: Path, pattern: ComparedRun) -> list[ComparedR
 
 
 def read_data_of(runs: Sequence[ComparedRun]) -> None:
-    """Read and cache the data of each row's first run, whose other seeds share them, so that a fault shows early.
+    """Read and cache the data of each row, so that a fault shows early; the seeds of a row share them.
 
     Raises:
         DataError: A site's data is wrong.
@@ -128,7 +129,7 @@ def read_data_of(runs: Sequence[ComparedRun]) -> None:
 
 
 def _check_changes(asked: Comparison) -> None:
-    """Refuse changes that would take away what tells rows apart."""
+    """Refuse changes to every row that would make rows equal."""
     for changes in (asked.changes, *asked.variants.values()):
         if "seed" in changes:
             raise ConfigError("seed must be given as --seeds, not with --set")
@@ -140,12 +141,11 @@ def _check_changes(asked: Comparison) -> None:
 
 
 def _folder(name: str) -> str:
-    """Return the name of a row as part of a folder's."""
     return name.replace(":", "-")
 
 
 def _check(run: ComparedRun) -> None:
-    """Refuse a run that could not start, or whose folder holds something else."""
+    """Refuse a run that could not start, or whose folder contains something else."""
     study, simulation = _settled(run)
     if run.has_started:
         _check_same(run, study, simulation)
@@ -163,7 +163,7 @@ def _settled(run: ComparedRun) -> tuple[Study, Simulation]:
 
 @contextmanager
 def _named(run: ComparedRun) -> Iterator[None]:
-    """Let what is wrong with a run begin with its name."""
+    """Begin the errors of a run with its name."""
     try:
         yield
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""The demonstration: simulated hospitals, several algorithms on the same split, one table and one report."""
+"""``silofl demo``: simulated hospitals, several algorithms on the same split, one table and one report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from silofl.report.pages import write_comparison
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation
 
-# Run -> the job it is made of and what changes in its study.
+# Run -> its job and the changes to the job's study.
 RUNS: dict[str, tuple[str, dict[str, object]]] = {
     "fedavg_phantoms": ("fedavg_phantoms", {}),
     "fedbn_phantoms": ("fedavg_phantoms", {"name": "fedbn_phantoms", "algorithm": {"name": "fedbn"}}),

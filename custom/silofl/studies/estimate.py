@@ -1,4 +1,4 @@
-"""``silofl estimate``: what a job will need of lines, disks, memory and time, and the timeouts that follow from it."""
+"""``silofl estimate``: the traffic, disk, memory and time that a job will need, and the timeout that follows."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ LEAST_TIMEOUT_S = 600
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run is estimated for.
+    """The conditions for which a run is estimated.
 
     Attributes:
         sites: Sites that take part in every round.
-        bandwidth: Bits a second of the server's line, which the sites share; each site's own is no slower.
+        bandwidth: Bits a second of the server's line, which the sites share; no site's line is slower.
         examples: Training examples of the largest site.
         seconds_per_step: Of the slowest site; measured on this machine where None.
         image_size: (H, W) of the sites' images, for studies that leave it open.
@@ -60,7 +60,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run will need; bytes and seconds.
+    """The needs of a run, in bytes and seconds.
 
     Attributes:
         study: The study's name.
@@ -68,13 +68,13 @@ class Estimate:
         image_shape: (C, H, W) of the examples.
         is_size_assumed: Whether neither the study nor the setting says how large images are.
         traffic: Bytes for each site.
-        server_memory_bytes: About what the server's processes take.
-        server_disk_bytes: About what a run leaves at the server.
-        site_disk_bytes: What a run leaves at a site, without the cache of its images.
-        seconds_per_step: Of one training step, with all models that train side by side.
+        server_memory_bytes: Memory of the server's processes, roughly.
+        server_disk_bytes: Files of a run at the server, roughly.
+        site_disk_bytes: Files of a run at a site, without the cache of its images.
+        seconds_per_step: Of one training step, with all models that train in it.
         training_seconds: Of a round at the largest site.
-        transfer_seconds: Of the whole run, all sites' messages one after the other on the server's line.
-        hours: Of the whole run.
+        transfer_seconds: Of the entire run, all sites' messages one after the other on the server's line.
+        hours: Of the entire run.
         task_timeout_s: What federation.task_timeout_s should be.
     """
 
@@ -115,7 +115,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print an estimate, and write the job that follows from it where that is asked for."""
+    """Print an estimate and, with ``--write``, write the job with the new timeout."""
     setting = Setting(
         sites=options.sites,
         bandwidth=parse_bandwidth(options.bandwidth),
@@ -161,7 +161,7 @@ def parse_size(text: str) -> tuple[int, int]:
 
 
 def estimate(study: Study, setting: Setting) -> Estimate:
-    """Estimate what a study needs.
+    """Estimate the needs of a study.
 
     Raises:
         ConfigError: The setting is not possible, or the study does not allow so many sites.
@@ -246,14 +246,14 @@ def _check(study: Study, setting: Setting) -> None:
 
 
 def _steps(study: Study, setting: Setting) -> int:
-    """Return the training steps of a round; each further pass that a part asks for counts as if all trained."""
+    """Return the training steps of a round; a further exchange of a part counts like a pass of all models."""
     server = ServerRounds.start(study, "estimate", site_names(setting.sites), {})
     passes = study.training.local_epochs * (1 + len(server.asks(AFTER, 1)))
     return math.ceil(setting.examples / study.training.batch_size) * passes
 
 
 def _measured_step(study: Study, shape: tuple[int, int, int], sites: int) -> float:
-    """Return the seconds of a step on random examples, with the models that the first round trains."""
+    """Time a step on random examples, with the models that the first round trains."""
     names = site_names(sites)
     task = ServerRounds.start(study, "estimate", names, {}).task(names[0], Exchange(TRAIN, 1))
     part = random_part(study, shape, STEPS * study.training.batch_size)

@@ -1,6 +1,6 @@
-"""Each site's own model on the test data of all sites together, which only a simulation has in one place.
+"""Test each site's model on the test data of all sites, which only a simulation has in one place.
 
-A site with few classes may do well at home with a model that knows nothing else; this says what it knows.
+A site with few classes may do well at home with a model that knows no others; this test shows it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def everyone(run: Path, data: Mapping[str, SiteData]) -> Everyone:
     """
     contents, together = assembled(run), joined({site: own.test for site, own in data.items()})
     study, device = contents.study, choose_device(contents.study.device)
+    # Set as at the sites: other thread counts round sums differently.
     torch.set_num_threads(study.torch_threads)
     scores = {}
     for site, state in contents.models.items():

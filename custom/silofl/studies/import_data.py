@@ -1,4 +1,4 @@
-"""``silofl import``: a public set as site folders, with the counts of its parts and classes."""
+"""``silofl import``: write the site folders of a public data set, and print the counts of its parts and classes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Import a set and print what each site has of it."""
+    """Import a set and print the counts of each site."""
     settings = ImportOptions(
         seed=options.seed,
         test=options.test,
@@ -44,6 +44,7 @@ def run(options: argparse.Namespace) -> int:
     )
     summary = import_layout(options.layout, options.source, options.target, settings)
     if summary.classes:
+        # Imported here, because matplotlib takes seconds and segmentation sets need no plot.
         from silofl.report.maps import write_partition
 
         write_partition(options.target, summary.classes)

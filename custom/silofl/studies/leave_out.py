@@ -1,4 +1,4 @@
-"""The paper's unseen hospital (FedSM, Table 5): a finished super model tested on all cases of a site it never saw.
+"""Test a finished super model on all cases of a site that it never saw: FedSM's unseen hospital (Table 5).
 
 Xu et al., Closing the Generalization Gap of Cross-silo Federated Medical Image Segmentation, CVPR 2022,
 arXiv:2203.10144.
@@ -40,13 +40,13 @@ NO_SUPER_MODEL = (
 def unseen_result(run: Path, site: str, load: Callable[[], SiteData], console: Console) -> UnseenTest:
     """Test a finished run's super model on a site that did not take part, write ``unseen.json`` and return it.
 
-    A test of the very same super model on the very same site is read, not made again.
+    An earlier test of the same super model on the same site is read, not repeated.
 
     Args:
         run: Folder of the finished run.
         site: The site that was left out.
         load: Reads the site's data.
-        console: Where it is said that a super model had to be put together.
+        console: Shows whether a super model had to be put together.
 
     Raises:
         ConfigError: There is no super model, and none can be put together; or it is broken.
@@ -57,7 +57,7 @@ def unseen_result(run: Path, site: str, load: Callable[[], SiteData], console: C
         contents = assembled(run)
         console.print(NO_SUPER_MODEL.format(home=HOME[contents.study.recipe.stays_home]))
         write(folder, contents)
-    fingerprint, known = fingerprint_of(folder), _known(run)
+    fingerprint, known = fingerprint_of(folder), _earlier_test(run)
     if known is not None and (known.site, known.fingerprint) == (site, fingerprint):
         return known
     contents, data = read(folder), load()
@@ -71,7 +71,7 @@ def unseen_result(run: Path, site: str, load: Callable[[], SiteData], console: C
 
 
 def assembled(run: Path) -> Contents:
-    """Return a super model of the sites' own models, which only a simulation has in one place; their mean answers.
+    """Return the mean of the sites' models as a super model, which only a simulation has in one place.
 
     Raises:
         ConfigError: No site kept its model, or one is broken.
@@ -89,15 +89,15 @@ def assembled(run: Path) -> Contents:
 
 
 def evaluate(model: SuperModel, parts: Sequence[Examples]) -> dict[str, Any]:
-    """Return what a super model makes of all cases of a site that no model of it has seen.
+    """Measure a super model on all cases of a site that none of its models has seen.
 
     Args:
         model: The super model.
         parts: All parts of the site's data, with different cases.
 
     Returns:
-        Plain values: ``value`` is what the super model answers by itself, ``models`` each of its models alone and,
-        with a selector that knows the sites, ``by_threshold`` one record for each candidate of the paper's gamma.
+        Plain values: ``value`` of the super model, ``models`` with the value of each model alone and, with a selector
+        that knows the sites, ``by_threshold`` with one record for each candidate of the paper's gamma.
 
     Raises:
         DataError: The images do not have the form of the training images.
@@ -116,16 +116,15 @@ def evaluate(model: SuperModel, parts: Sequence[Examples]) -> dict[str, Any]:
 
 def _with_selector(model: SuperModel, results: Mapping[str, CaseResult]) -> dict[str, Any]:
     contents, models = model.contents, by_model(results)
-    recipe, own = contents.study.recipe, _at(model, results, contents.threshold)
+    recipe, own = contents.study.recipe, _tested_with(model, results, contents.threshold)
     learns_site = recipe.answer("selector").learns_site
-    by_threshold = [_at(model, results, gamma) for gamma in THRESHOLDS] if learns_site else []
+    by_threshold = [_tested_with(model, results, gamma) for gamma in THRESHOLDS] if learns_site else []
     answer = models[ENSEMBLE] if contents.is_ensemble else own["value"]
     found = {"answer": recipe.answer("super_model").answer, "threshold_from": _origin(contents), "models": models}
     return found | own | {"value": answer, "by_threshold": by_threshold, "best_in_hindsight": _best(by_threshold)}
 
 
-def _at(model: SuperModel, results: Mapping[str, CaseResult], threshold: float | None) -> dict[str, Any]:
-    """Return the value and the choices under one threshold."""
+def _tested_with(model: SuperModel, results: Mapping[str, CaseResult], threshold: float | None) -> dict[str, Any]:
     chosen = choices(model, results, threshold)
     found, counts = score_of(results, chosen), Counter(chosen.values())
     names = [GLOBAL, *model.contents.sites]
@@ -141,13 +140,13 @@ def _best(by_threshold: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the record of the threshold that answers the site's cases best, the largest among equals."""
     if not any(record["num_counted"] for record in by_threshold):
         return None
+    # In the form in which sites send theirs: for each threshold the sum of the values and the number of cases.
     sums = [[(record["value"] or 0.0) * record["num_counted"], record["num_counted"]] for record in by_threshold]
     best = tune_threshold([sums])
     return next(dict(record) for record in by_threshold if record["threshold"] == best)
 
 
 def _origin(contents: Contents) -> str | None:
-    """Return where the super model's threshold comes from."""
     if contents.threshold is None:
         return None
     if contents.study.recipe.answer("super_model").threshold != "tuned":
@@ -167,8 +166,8 @@ def _without_selector(model: SuperModel, results: Mapping[str, CaseResult]) -> d
     }
 
 
-def _known(run: Path) -> UnseenTest | None:
-    """Return what an earlier test wrote; None where there is none, or it is broken and has to be made anew."""
+def _earlier_test(run: Path) -> UnseenTest | None:
+    """Read an earlier test; None where there is none, or where it is broken and must be repeated."""
     try:
         return read_unseen(run)
     except ConfigError:

@@ -1,11 +1,11 @@
-"""The methods that a comparison puts in the place of a study's algorithm: by name, or as ``ALGORITHM:PRESET``."""
+"""The methods that can replace a study's algorithm in a comparison, by name or as ``ALGORITHM:PRESET``."""
 
 from __future__ import annotations
 
 from silofl.algorithms.recipe import algorithm_names
 from silofl.errors import ConfigError, nearest
 
-# Names of more than an algorithm with its recommended preset.
+# Name of a method that is not just an algorithm with its recommended preset -> its ``algorithm`` section.
 VARIANTS: dict[str, dict[str, object]] = {
     "fedbn-pretrained": {"name": "fedbn", "start_from_pretrained": True},
     "adafed": {"name": "adafed", "preset": "paper"},
@@ -22,7 +22,7 @@ def method_names() -> list[str]:
 
 
 def algorithm_of(method: str) -> dict[str, object]:
-    """Return the ``algorithm`` section that a method stands for.
+    """Return the ``algorithm`` section of a method.
 
     Args:
         method: A name in `VARIANTS`, an algorithm, which then has its recommended preset, or ``ALGORITHM:PRESET``.

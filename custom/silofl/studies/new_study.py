@@ -1,4 +1,4 @@
-"""``silofl new-study``: a job folder for own data, from another job and what the data say of themselves."""
+"""``silofl new-study``: write a job folder for the user's data, from another job and a survey of the data."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ WINDOW_NETWORK = "activity_cnn"
 # Shortest side that a network, and FedSM's selector, can take.
 LEAST_SIDE = {"unet": 32, "densenet121": 32, "lenet5": 16, "alexnet": 64}
 LEAST_SELECTOR_SIDE = 32
-# Resized images have sides that four halvings divide, and train in a bearable time.
+# Resized images have sides that can be halved four times, and are small enough to train in a reasonable time.
 MOST_SIDE, SIDE_STEP = 256, 16
-# Another job of the kind that the data need, for the sentence that refuses one.
+# Task, and whether the data are windows -> a job for such data, named where another one is refused.
 EXAMPLES = {
     ("segmentation", False): "jobs/harmofl_nuclei",
     ("classification", False): "jobs/adafed_mednist",
@@ -61,12 +61,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def new_study(target: Path, job: Path, found: Survey) -> Study:
-    """Write a job for own data: algorithm, network and training of another job, the rest as the data need it.
+    """Write a job for the surveyed data: algorithm, network and training of another job, the rest from the data.
 
     Args:
         target: New folder; its name is the study's.
         job: The job to begin with.
-        found: What the data say of themselves.
+        found: The survey of the data.
 
     Raises:
         ConfigError: The folder exists, or the job is for another task or kind of images.
@@ -80,6 +80,7 @@ def new_study(target: Path, job: Path, found: Survey) -> Study:
     values.pop("continue_run", None)
     comments = _fit(values, template, found, target.resolve().name)
     study = parse(Study, values, "the new study.yaml")
+    # A pretrained model stays behind: it knows the other job's data.
     shutil.copytree(job, target, ignore=shutil.ignore_patterns("*.pt"))
     write_text(
         study_file(target), _text(values, comments, job, found, [type(answer) for answer in study.recipe.answers])
@@ -90,7 +91,7 @@ def new_study(target: Path, job: Path, found: Survey) -> Study:
 
 
 def _check_fits(job: Path, template: Study, found: Survey) -> None:
-    """Refuse a job for another task, or one whose network takes other images."""
+    """Refuse a job for another task, or with a network for another kind of images."""
     is_of_windows, has_windows = template.model.name == WINDOW_NETWORK, found.kind == "windows"
     example = EXAMPLES.get((found.task, has_windows), "another")
     if template.task != found.task:
@@ -105,7 +106,7 @@ def _check_fits(job: Path, template: Study, found: Survey) -> None:
 
 
 def _fit(values: dict[str, Any], template: Study, found: Survey, name: str) -> dict[str, str]:
-    """Put what the data say in the place of a job's values; return what to remark beside each dotted key."""
+    """Replace a job's values by those of the data; return a remark for each dotted key that was taken from them."""
     where = "the sites' dataset.json" if len(found.sites) > 1 else "dataset.json"
     values |= {"name": name, "labels": found.labels}
     settings = values.setdefault("data", {})
@@ -163,7 +164,7 @@ def _text(
     found: Survey,
     answers: Sequence[type[Answer]],
 ) -> str:
-    """Return a study.yaml with a remark beside each key that has several values or was taken from the data."""
+    """Return a study.yaml with a remark at each key that has a list of values or was taken from the data."""
     remarks = {**_choices(found.task, answers), **comments}
     lines = [
         f"# {values['name']}, made of {job.resolve().name} for own data. Every key is explained in docs/study.md.",
@@ -174,7 +175,7 @@ def _text(
 
 
 def _section(values: Mapping[str, Any], remarks: Mapping[str, str], prefix: str = "", indent: str = "") -> list[str]:
-    """Return a section's lines, those of sections within it two spaces further in."""
+    """Return a section's lines, with inner sections indented by two spaces."""
     lines = []
     for key, value in values.items():
         if isinstance(value, dict) and key != "labels":
@@ -186,7 +187,7 @@ def _section(values: Mapping[str, Any], remarks: Mapping[str, str], prefix: str 
 
 
 def _choices(task: str, answers: Sequence[type[Answer]]) -> dict[str, str]:
-    """Return the values that a key may have, by dotted key, of those with names for their values."""
+    """Return dotted key -> its possible values, of keys with named values."""
     named = {key.name: key.values.replace("`", "") for key in study_keys(answers) if key.values.startswith("`")}
     fitting = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[task]
     return named | {key: ", ".join(values) for key, values in fitting.items()}

@@ -1,4 +1,4 @@
-"""The centralised upper bound of a comparison: one model of all sites' data, which only a simulation can pool."""
+"""The centralised upper bound of a comparison: a model trained on all sites' data, which only a simulation can pool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WARNING = (
 
 
 def centralised_runs(asked: Comparison, out: Path, console: Console) -> list[ComparedRun]:
-    """Pool the sites' data under ``out``, say so loudly, and return a run on them for each seed.
+    """Pool the sites' data under ``out`` with a printed warning, and return a run on them for each seed.
 
     Raises:
         ConfigError: The first job is wrong, or an earlier run in ``out`` is another.
@@ -44,7 +44,7 @@ def centralised_runs(asked: Comparison, out: Path, console: Console) -> list[Com
 
 
 def by_their_sites(results: Results, scores: Mapping[str, float]) -> Results:
-    """Return the result of a run on pooled data as if each site had tested its own cases.
+    """Return the result of a run on pooled data, with its test cases grouped by the site that they come from.
 
     Args:
         results: The run's result.

@@ -1,7 +1,7 @@
-"""AdaFed's pretrained model f: trained on a share of all sites' training data in one place, in a simulation only.
+"""``silofl pretrain``: train AdaFed's model f on a share of all sites' training data, which only a simulation can pool.
 
 Chen et al., Personalized Federated Learning with Adaptive Batchnorm for Healthcare, arXiv:2112.00734: 20 % of the data.
-Only training examples are taken, so that no test example is seen before its test.
+Only training examples are used, so that the model has seen no test example.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def pretrain(job: Path, out: Path, wanted: Simulation, share: float, epochs: int | None, console: Console) -> Path:
-    """Train a job's network on a share of every site's training data, and write it as ``--pretrained`` takes it.
+    """Train a job's network on a share of every site's training data, and write it for ``--pretrained``.
 
-    Beside the file, a ``.json`` of the same name says what it was trained on.
+    A ``.json`` of the same name says what it was trained on.
 
     Args:
         job: Job folder whose study names network, training and seed.
@@ -65,7 +65,7 @@ def pretrain(job: Path, out: Path, wanted: Simulation, share: float, epochs: int
         wanted: Data and sites.
         share: Of each site's training examples, above 0 and at most 1.
         epochs: Passes over the pooled examples; as many as the study has rounds times local epochs where None.
-        console: Where it is said what is pooled, and what the model is worth.
+        console: Shows what is pooled, and the model's score.
 
     Raises:
         ConfigError: The job, the share or the file is wrong.
@@ -83,7 +83,8 @@ def pretrain(job: Path, out: Path, wanted: Simulation, share: float, epochs: int
     )
     epochs = epochs or study.rounds * study.training.local_epochs
     model, loss = _trained(study, pool, epochs)
-    _, score = evaluate(model, joined({site: data.test for site, data in sites.items()}), study, _device(study))
+    test = joined({site: data.test for site, data in sites.items()})
+    _, score = evaluate(model, test, study, choose_device(study.device))
     save_tensors(out, {name: value.cpu() for name, value in model.state_dict().items()})
     facts = {"study": study.name, "data": simulation.data, "sites": list(sites), "share": share, "seed": study.seed}
     measured = {"examples": len(pool), "epochs": epochs, "last_loss": loss, study.metric: score.value}
@@ -105,7 +106,7 @@ def drawn(part: Examples, share: float, seed: int, site: str) -> Examples:
 def _trained(study: Study, pool: Examples, epochs: int) -> tuple[torch.nn.Module, float]:
     """Return the trained model and its loss in the last epoch."""
     torch.set_num_threads(study.torch_threads)
-    device = _device(study)
+    device = choose_device(study.device)
     model = build_plain_model(study, study.seed).to(device)
     learners: Mapping[str, Learner] = {
         "": Learner(model, make_optimizer(study.training, model), make_loss(study), plain_step)
@@ -119,9 +120,6 @@ def _epochs(study: Study, pool: Examples, epochs: int, device: torch.device) -> 
     augment = augmentation(study, has_label_map=study.task == "segmentation")
     for epoch in range(epochs):
         seed = seed_of(study.seed, "pretrain", epoch)
+        # Dropout draws from torch's global generator.
         torch.manual_seed(seed)
         yield training_batches(pool, study.training.batch_size, augment, seed, device)
-
-
-def _device(study: Study) -> torch.device:
-    return choose_device(study.device)

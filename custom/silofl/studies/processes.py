@@ -1,4 +1,4 @@
-"""Child processes that are ended whole: NVFlare's workers leave their process group."""
+"""Start a command and end it with all its descendants; NVFlare's workers leave its process group."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class ProcessTree:
     """
 
     def __init__(self, command: list[str], log: Path) -> None:
+        # In a session of its own: Ctrl-C reaches only this process, which then ends the tree in order.
         with log.open("ab") as stream:
             self._root = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
@@ -27,14 +28,16 @@ class ProcessTree:
         self._seen: dict[int, psutil.Process] = {}
 
     def poll(self) -> int | None:
-        """Note the living descendants; return the exit code once the command has ended."""
+        """Remember the living descendants; return the exit code once the command has ended."""
+        # They must be found while the command lives: the children of an ended process belong to init.
         with contextlib.suppress(psutil.NoSuchProcess):
             self._seen |= {p.pid: p for p in psutil.Process(self._root.pid).children(recursive=True)}
         return self._root.poll()
 
     def end(self) -> None:
-        """End the command and every descendant seen, politely at first; returns within seconds."""
+        """End the command and every remembered descendant, within seconds, by SIGTERM and then by SIGKILL."""
         self.poll()
+        # is_running compares starting times too: an ended process's number may belong to a stranger by now.
         processes = [p for p in self._seen.values() if p.is_running()]
         with contextlib.suppress(psutil.NoSuchProcess):
             processes.append(psutil.Process(self._root.pid))

@@ -1,4 +1,4 @@
-"""One line a finished round while a run goes on, with the time that is left."""
+"""Print one line for each finished round of a run, with the time that is left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from silofl.study import Study
 
 
 class RoundLines:
-    """Follows a run's ledger and prints each new round once.
+    """A follower of a run's ledger that prints each new round once.
 
     Args:
         study: The study that runs.
@@ -22,6 +22,7 @@ class RoundLines:
 
     def __init__(self, study: Study, run: Path, console: Console) -> None:
         self.study, self.run, self.console = study, run, console
+        # The rounds of earlier starts are not printed again.
         self.shown = len(read_ledger(run) or ())
         self._stamp = 0
 
@@ -55,7 +56,7 @@ class RoundLines:
         return "  ".join(part for part in parts if part)
 
     def _validation(self, ledger: list[Round], number: int) -> str:
-        """Return the validation of the round before, whose model the sites scored in this round."""
+        """Return the validation of the round before, because sites validate a round's model in the next round."""
         rank = ledger[number - 1].rank if number else None
         return f"validation {self.study.metric} {rank[1]:.4f} (round {number})" if rank else ""
 

@@ -1,4 +1,4 @@
-"""Random examples of a study's form, for measuring what a training step costs without any data."""
+"""Random examples in the form of a study's data, to time a training step without any data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IMAGE, WINDOW = (256, 256), (1, 128)
 
 
 def image_shape(study: Study, size: tuple[int, int] | None = None) -> tuple[int, int, int]:
-    """Return (C, H, W) of the examples that a study makes of images of a size.
+    """Return the shape (C, H, W) of a study's examples for images of a given size.
 
     Args:
         study: Its transforms may change the size, or fix it.
@@ -34,7 +34,8 @@ def image_shape(study: Study, size: tuple[int, int] | None = None) -> tuple[int,
 
 
 def has_own_size(study: Study) -> bool:
-    """Return whether the study's transforms bring images of every size to one."""
+    """Return whether the study's transforms bring images of all sizes to one size."""
+    # The sizes differ in both sides and in their proportion: only a transform to one size makes them equal.
     return image_shape(study, (96, 160)) == image_shape(study, (224, 128))
 
 

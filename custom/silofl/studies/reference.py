@@ -1,4 +1,4 @@
-"""The reference of every key of study.yaml, written from the settings themselves: ``docs/study.md``.
+"""Write the reference of every key of study.yaml, ``docs/study.md``, from the settings classes.
 
     python -m silofl.studies.reference docs/study.md
 
@@ -40,10 +40,10 @@ class Key:
 
     Attributes:
         name: The key, dotted from the top of the file.
-        values: What it may be.
-        default: What it is where it is not given, as YAML; None where it must be given.
-        meaning: What it decides.
-        inner: The class of the section that it holds, None where it holds a value.
+        values: Its possible values, in words.
+        default: Its default as YAML; None where it must be given.
+        meaning: Its effect.
+        inner: The settings class of a section; None for a plain value.
     """
 
     name: str
@@ -88,7 +88,7 @@ def recipe_keys(lenders: Callable[[str], str] = lambda field: "the name of an al
     """Return the keys of a recipe.
 
     Args:
-        lenders: Says of an answer of the recipe whose it may be; without it no algorithm's file is loaded.
+        lenders: Names the algorithms that have an answer of the recipe; the default loads no algorithm's file.
     """
     hints, meanings = get_type_hints(Recipe, include_extras=True), meanings_of(Recipe)
     keys = []
@@ -113,21 +113,21 @@ def _lenders(field: str) -> str:
 
 
 def summary_of(section: type) -> str:
-    """Return what a settings class says of itself before it says it of its keys."""
+    """Return the description of a settings class, which its docstring gives before that of its keys."""
     return _one_line(SECTION.split(inspect.getdoc(section) or "")[0])
 
 
 def meanings_of(section: type) -> dict[str, str]:
-    """Return what the docstring of a settings class says of each key, under ``Args:`` or ``Attributes:``."""
+    """Return each key's description in the docstring of a settings class, under ``Args:`` or ``Attributes:``."""
     _, *described = SECTION.split(inspect.getdoc(section) or "", maxsplit=1)
     described = [re.split(r"^\S", text, maxsplit=1, flags=re.MULTILINE)[0] for text in described]
-    # A key stands four spaces in; the lines that go on with its meaning stand eight.
+    # A key is indented by four spaces, the further lines of its meaning by eight.
     entries = re.findall(r"^ {4}(\w+): (.*(?:\n(?: {8}.*|[ ]*$))*)", "".join(described), re.MULTILINE)
     return {name: _one_line(text) for name, text in entries}
 
 
 def values_of(kind: object) -> str:
-    """Return in words what a type lets a key be."""
+    """Describe the values of a type in words."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _bounded(values_of(inner[0]), _constraints(inner[1:]))
@@ -206,7 +206,7 @@ def _section(title: str, section: type, prefix: str, with_summary: bool = True, 
 
 
 def _table(section: type, prefix: str) -> list[str]:
-    """Return the table of a section's keys, those of sections within it after it."""
+    """Return the table of a section's keys, with those of inner sections at the end."""
     lines = [*HEADER]
     for key in keys_of(section, prefix):
         if key.inner and prefix:
@@ -236,7 +236,7 @@ def _defaults(section: type) -> dict[str, Any]:
 
 
 def _section_in(kind: object) -> type | None:
-    """Return the settings class that a type holds by itself or beside None, None where it holds a value."""
+    """Return the settings class that a type is, or is unless None; None for the type of a plain value."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     for one in kinds:
         if isinstance(one, type) and (issubclass(one, BaseModel) or dataclasses.is_dataclass(one)):

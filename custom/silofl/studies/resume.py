@@ -1,4 +1,4 @@
-"""``silofl resume``: an interrupted run goes on after its last finished round."""
+"""``silofl resume``: continue an interrupted run after its last finished round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulation runs on: its study, its sites and their data, settled before anything is trained."""
+"""The settings of a simulation (study, sites, data and threads), checked before anything is trained."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GUARD = "silofl.flare.filters.BatchNormStaysHome"
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a simulation needs beside its job; kept as ``run.json``, so that it can be resumed.
+    """The settings of a simulation besides its job, written to ``run.json``, so that it can be resumed.
 
     Attributes:
         data: Folder that holds one data folder a site; where None, ``phantoms``, made at first use.
@@ -70,7 +70,7 @@ def study_file(job: Path) -> Path:
 
 
 def check_pretrained(job: Path, study: Study, simulation: Simulation) -> None:
-    """Refuse a study whose pretrained model is not there or is another network's, and one given for nothing.
+    """Refuse a study whose pretrained model is missing or of another network, and a model that the study does not use.
 
     Raises:
         ConfigError: What is wrong with the file, or that the study needs none.
@@ -83,7 +83,7 @@ def check_pretrained(job: Path, study: Study, simulation: Simulation) -> None:
 
 
 def guard_batchnorm(job: Path, is_guarded: bool) -> None:
-    """Let a copied job have the filter that keeps BatchNorm at home, or not, as its changed algorithm needs it."""
+    """Add the filter that keeps BatchNorm at home to a copied job, or remove it."""
     path = study_file(job).with_name("config_fed_client.json")
     config = json.loads(path.read_text())
     guard = {"tasks": ["train"], "filters": [{"path": GUARD, "args": {}}]}
@@ -105,7 +105,7 @@ def changed_study(job: Path, changes: Mapping[str, object]) -> Study:
 
 
 def changed(values: Mapping[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
-    """Return a study's plain values with others in the place of dotted keys."""
+    """Return a copy of a study's plain values, with the values of some dotted keys replaced."""
     result = deepcopy(dict(values))
     for key, value in changes.items():
         *sections, last = key.split(".")
@@ -125,7 +125,7 @@ def changes_algorithm(changes: Mapping[str, object]) -> bool:
 
 
 def _settled(wanted: Simulation) -> Simulation:
-    """Return the simulation with all its sites and threads named."""
+    """Check the data folder and the named sites, and fill in all sites and threads."""
     data, sites = Path(wanted.data) if wanted.data else make_phantoms(Path("phantoms")), wanted.sites
     if not data.is_dir():
         state = "a file" if data.exists() else "not there"
@@ -156,7 +156,7 @@ def _settled(wanted: Simulation) -> Simulation:
 
 
 def _without(left_out: str, found: list[str], present: list[str], sites: tuple[str, ...]) -> list[str]:
-    """Return the sites that can train without the one that is left out."""
+    """Return the training sites without the one that is left out."""
     if left_out not in present:
         known = ", ".join(present)
         raise ConfigError(f"--leave-out must be among {known}, not {left_out!r}{nearest(left_out, present)}")

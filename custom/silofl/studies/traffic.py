@@ -1,7 +1,7 @@
-"""What a run sends and receives, counted on the server's own messages while nobody trains.
+"""Count the bytes that a run will send and receive, from the server's real messages but without training.
 
-The course of the study runs as it is, over a network that weighs each task and answers with nothing new. All sites are
-sent the same, so one stands for all.
+The course of the study runs over a network that weighs each task and answers with nothing new. All sites are sent as
+much, so that the first is counted for all.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class Traffic:
 
     @property
     def site_bytes(self) -> int:
-        """Bytes on a site's line in the whole run, both ways."""
+        """Bytes on a site's line in the entire run, both ways."""
         return sum(self.bytes_to) + sum(self.bytes_from) + self.finish_bytes_to
 
 
 def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> Traffic:
-    """Run the course of a study with answers that hold nothing new.
+    """Count the traffic of a study by running its course with answers that change nothing.
 
     Args:
         study: The study.
         num_sites: Sites that take part in every round.
-        image_shape: (C, H, W) of the images, to which an input normalisation belongs.
+        image_shape: (C, H, W) of the images, on which the size of an input normalisation depends.
 
     Raises:
         ConfigError: The study does not allow so many sites.
@@ -76,12 +76,12 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
 
 
 def site_names(num_sites: int) -> list[str]:
-    """Return names for sites that are only counted."""
+    """Return placeholder names for a number of sites."""
     return [f"site-{number}" for number in range(1, num_sites + 1)]
 
 
 def _any_pretrained(study: Study) -> Arrays | None:
-    """Return arrays of the size of a pretrained model, where the study needs one."""
+    """Return random arrays with the shapes of a pretrained model, where the study needs one."""
     if not study.recipe.needs_pretrained:
         return None
     state = build_plain_model(study, study.seed).state_dict()
