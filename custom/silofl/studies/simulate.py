@@ -1,4 +1,4 @@
-"""A whole federation on one machine: NVFlare's simulator with a job, a folder of sites' data and a run folder."""
+"""``silofl simulate``: run a federation on one machine, in NVFlare's simulator or in one process."""
 
 from __future__ import annotations
 
@@ -114,10 +114,10 @@ def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object
 
     Args:
         job: An NVFlare job folder with ``app/config/study.yaml``.
-        run: Folder of the run; must not hold anything.
+        run: Folder of the run; must be new or empty.
         wanted: Data, sites and threads.
-        changes: Dotted key -> value, put in place in this run's copy of the job.
-        console: Where rounds and results are shown.
+        changes: Dotted key -> value, changed in this run's copy of the job.
+        console: Shows rounds and results.
 
     Returns:
         The exit code: 0 COMPLETE, 1 FAILED, 3 INCOMPLETE, 130 interrupted.
@@ -136,7 +136,9 @@ def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object
     read_data(study, simulation, run)
     # run.json comes last: with it, the run can be resumed.
     shutil.copytree(job, run / "job")
-    _write_study(run / "job", changes)
+    if changes:
+        path = study_file(run / "job")
+        write_text(path, yaml.safe_dump(changed(read_yaml(path), changes), sort_keys=False))
     if changes_algorithm(changes):
         guard_batchnorm(run / "job", study.recipe.stays_home == "batchnorm")
     if simulation.pretrained:
@@ -195,12 +197,6 @@ def _site_data(study: Study, simulation: Simulation, run: Path, name: str) -> Si
         raise DataError(f"site {name!r}: {error}") from None
 
 
-def _write_study(job: Path, changes: Mapping[str, object]) -> None:
-    if changes:
-        path = study_file(job)
-        write_text(path, yaml.safe_dump(changed(read_yaml(path), changes), sort_keys=False))
-
-
 def _site_settings(simulation: Simulation, run: Path) -> Site:
     run = run.resolve()
     return Site(
@@ -212,42 +208,37 @@ def _site_settings(simulation: Simulation, run: Path) -> Site:
 
 
 def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
-    """Run the prepared job and show its rounds; on Ctrl-C end every process and leave a run to resume."""
+    """Run the prepared job and show its rounds; on Ctrl-C end every process, so that the run can be resumed."""
     with held(run / "lock.command"):
         workspace = run.resolve() / "workspace"
         server = Server(run_dir=str(run.resolve()), is_downloadable=False)
         prepare_workspace(workspace, _site_settings(simulation, run), server)
+        # The result of an earlier start that FAILED must not be taken for that of this one.
         (run / "results.json").unlink(missing_ok=True)
         console.print(f"{study.name}: {len(simulation.sites)} sites take part: {', '.join(simulation.sites)}")
-        if simulation.is_alone:
-            return _run_alone(run, simulation, study, console)
-        arguments = [str((run / "job").resolve()), str(workspace), ",".join(simulation.sites), str(simulation.threads)]
-        command = [sys.executable, "-m", "silofl.flare.simulator", *arguments]
+        job, lines = (run / "job").resolve(), RoundLines(study, run, console)
         try:
-            _follow(ProcessTree(command, run / "log.txt"), RoundLines(study, run, console))
+            if simulation.is_alone:
+                path = study_file(job).with_name(study.model.pretrained)
+                pretrained = read_pretrained(path, study) if study.recipe.needs_pretrained else None
+                run_alone(study, run, simulation.sites, _site_settings(simulation, run), pretrained, lines.show)
+                lines.show()
+            else:
+                arguments = [str(job), str(workspace), ",".join(simulation.sites), str(simulation.threads)]
+                command = [sys.executable, "-m", "silofl.flare.simulator", *arguments]
+                _follow(ProcessTree(command, run / "log.txt"), lines)
         except KeyboardInterrupt:
             console.print(f"\ninterrupted; to go on: python -m silofl resume {run}")
             return ExitCode.INTERRUPTED
         finally:
-            _keep_tensorboard(workspace, run)
+            # The simulator wipes its workspace at the next start.
+            for events in workspace.glob("server/*/tb_events"):
+                shutil.copytree(events, run / "tensorboard", dirs_exist_ok=True)
         return _outcome(run, simulation, study, console)
 
 
-def _run_alone(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
-    """Run the prepared job in this process, without NVFlare."""
-    lines, path = RoundLines(study, run, console), study_file(run / "job").with_name(study.model.pretrained)
-    pretrained = read_pretrained(path, study) if study.recipe.needs_pretrained else None
-    try:
-        run_alone(study, run, simulation.sites, _site_settings(simulation, run), pretrained, lines.show)
-    except KeyboardInterrupt:
-        console.print(f"\ninterrupted; to go on: python -m silofl resume {run}")
-        return ExitCode.INTERRUPTED
-    lines.show()
-    return _outcome(run, simulation, study, console)
-
-
 def _follow(tree: ProcessTree, lines: RoundLines) -> None:
-    """Show rounds until the command ends; end all its processes whatever happens."""
+    """Show rounds until the command ends, and end all its processes in any case."""
     try:
         # A shell that starts a command in the background has its interrupts ignored.
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -260,12 +251,6 @@ def _follow(tree: ProcessTree, lines: RoundLines) -> None:
         tree.end()
 
 
-def _keep_tensorboard(workspace: Path, run: Path) -> None:
-    """Keep the TensorBoard events of this start; the simulator wipes its workspace at the next."""
-    for events in workspace.glob("server/*/tb_events"):
-        shutil.copytree(events, run / "tensorboard", dirs_exist_ok=True)
-
-
 def is_finished(run: Path) -> bool:
     """Return whether a run has its result; a FAILED one can be resumed."""
     results = read_results(run)
@@ -273,7 +258,7 @@ def is_finished(run: Path) -> bool:
 
 
 def _outcome(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
-    """Print and draw what the run came to, test it on the site that was left out; return its exit code."""
+    """Print the result, test on the site that was left out, write the report, and return the exit code."""
     results = read_results(run)
     if results is None:
         console.print(f"the run ended without a result; {run / 'log.txt'} says why; to go on: silofl resume {run}")
@@ -292,7 +277,7 @@ def _outcome(run: Path, simulation: Simulation, study: Study, console: Console) 
 
 
 def _with_everyone(run: Path, results: Results, simulation: Simulation, study: Study, console: Console) -> Results:
-    """Add to the result what each site's model makes of all sites' test data."""
+    """Add the test of each site's model on all sites' test data to the result."""
     sites = replace(simulation, left_out=None)
     try:
         results = replace(results, everyone=everyone(run, read_data(study, sites, run)))
