@@ -226,7 +226,6 @@ def write_example(root):
     for block in fences(text_of(EXAMPLE), "python"):
         path = root / block.partition("\n")[0].removeprefix("# ")
         path.parent.mkdir(parents=True, exist_ok=True)
-        assert not path.exists(), path
         path.write_text(block, encoding="utf-8")
     return os.environ | {"PYTHONPATH": str(root / "custom")}
 
