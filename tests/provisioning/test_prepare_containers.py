@@ -7,7 +7,7 @@ from nvflare.app_opt.job_launcher.study_runtime import load_study_runtime_file
 
 from provisioning.__main__ import main
 
-IMAGE = "registry.example.org/silofl:0.1.0"
+IMAGE = "registry.example.org/silofl:0.2.0"
 
 
 def prepare(kit, out, *options):
@@ -85,7 +85,7 @@ def test_kubernetes_gets_a_helm_chart_with_image_and_port(kits, tmp_path):
     values = yaml.safe_load((chart / "values.yaml").read_text())
     assert values["image"] | {"pullPolicy": None} == {
         "repository": "registry.example.org/silofl",
-        "tag": "0.1.0",
+        "tag": "0.2.0",
         "pullPolicy": None,
     }
     assert values["fedLearnPort"] == 8002
