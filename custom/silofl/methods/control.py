@@ -17,6 +17,7 @@ from silofl.algorithms.scaffold import corrected, new_control
 from silofl.algorithms.steps import GradientStep, Step
 from silofl.data.batches import evaluation_batches
 from silofl.errors import TrainingError
+from silofl.methods.model import tensors_of
 from silofl.methods.part import TRAIN, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
 from silofl.models import build_plain_model
 from silofl.models.names import traveling_names
@@ -127,7 +128,7 @@ class SiteControl(SitePart):
 
     def kept(self) -> dict[str, Any]:
         """Return c_i, and the one before it: the server may not have taken this round's change."""
-        return {"round": self.work.number, "own": _tensors(self._new), "before": [self._round, _tensors(self._own)]}
+        return {"round": self.work.number, "own": tensors_of(self._new), "before": [self._round, tensors_of(self._own)]}
 
     @property
     def _settings(self) -> Any:  # noqa: ANN401 - `silofl.algorithms.scaffold.Control`
@@ -179,7 +180,3 @@ def _parameters(model: nn.Module, study: Study) -> Arrays:
     travels = set(traveling_names(model, study.recipe))
     parameters = model.named_parameters()
     return {n: p.detach().cpu().numpy().copy() for n, p in parameters if n in travels and p.requires_grad}
-
-
-def _tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}

@@ -144,7 +144,10 @@ class ModelPart(Part):
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
-        return {"common": _tensors(self.common), "own": {site: _tensors(arrays) for site, arrays in self.own.items()}}
+        return {
+            "common": tensors_of(self.common),
+            "own": {site: tensors_of(arrays) for site, arrays in self.own.items()},
+        }
 
     def restored(self, state: Mapping[str, Any]) -> ModelPart:
         """Return what `state` described."""
@@ -197,6 +200,11 @@ def filled(model: nn.Module, arrays: Arrays) -> dict[str, Tensor]:
     """Return a model's state dict with some arrays written into it."""
     write_arrays(model.state_dict(), arrays)
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def tensors_of(arrays: Arrays) -> dict[str, Tensor]:
+    """Return arrays as tensors, for a file."""
+    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
 
 
 def arrays_of_parts(run: Run) -> Arrays:
@@ -323,10 +331,6 @@ def _listening_to(weights: NDArray, is_sender: list[bool]) -> NDArray:
     rows = weights * np.array(is_sender, dtype=np.float64)
     sums = rows.sum(axis=1, keepdims=True)
     return np.where(sums > 0, rows / np.where(sums > 0, sums, 1), np.eye(len(rows)))
-
-
-def _tensors(arrays: Arrays) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
 
 
 def _arrays(tensors: Mapping[str, Tensor]) -> Arrays:
