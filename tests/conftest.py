@@ -211,7 +211,7 @@ class Play:
         warnings: What the course said for the log.
     """
 
-    def __init__(self, study, data, folder, sites, pretrained=None, min_examples=1):
+    def __init__(self, study, data, folder, sites, pretrained=None, min_patients=0):
         self.study, self.settings = (
             study,
             Site(
@@ -219,7 +219,7 @@ class Play:
                 state_dir=f"{folder}/{{site}}",
                 cache_dir=f"{data}/.cache",
                 has_progress=False,
-                min_examples=min_examples,
+                min_patients=min_patients,
             ),
         )
         self.sites = {name: SiteRounds(name, study, self.settings) for name in sites}
@@ -287,8 +287,8 @@ class Play:
 def play(tmp_path, site_data, make_study):
     """Begin a run by its sites and its study."""
 
-    def start(sites=("east", "north", "west"), folder="state", study=None, pretrained=None, min_examples=1, **options):
-        return Play(study or make_study(**options), site_data, tmp_path / folder, sites, pretrained, min_examples)
+    def start(sites=("east", "north", "west"), folder="state", study=None, pretrained=None, min_patients=0, **options):
+        return Play(study or make_study(**options), site_data, tmp_path / folder, sites, pretrained, min_patients)
 
     return start
 

@@ -168,7 +168,7 @@ def test_a_run_id_that_is_no_plain_name_is_refused(run):
         ({"data": 3}, "site.yaml: data must be keys and values, or a text, not 3"),
         ({"data": {"organs": 3}}, "site.yaml: data.organs must be a text, not 3"),
         ({"may_leave": "weights"}, "site.yaml: may_leave must be a list, not 'weights'"),
-        ({"min_examples": 0}, "site.yaml: min_examples must be greater than 0, not 0"),
+        ({"min_patients": -1}, "site.yaml: min_patients must be greater than or equal to 0, not -1"),
     ],
 )
 def test_a_sites_wrong_value_is_refused_with_its_key(changes, message):

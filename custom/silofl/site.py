@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from silofl.errors import ConfigError, nearest
-from silofl.settings import NAME, WORDS, Count, Name, Section
+from silofl.settings import NAME, WORDS, Name, Section
 
 
 class Site(Section):
@@ -21,7 +23,8 @@ class Site(Section):
         cache_dir: Where decoded images are kept; next to the state when not given.
         device: Overrides the study's device.
         has_progress: Whether reading data shows a progress bar.
-        min_examples: Training examples below which the site shares no mean over its images.
+        min_patients: Patients in training below which the site shares no mean over their images; patients whom
+            dataset.json does not know count as none.
         may_leave: Kinds of arrays that a site with the egress filter lets leave, as ``check-site`` names them; all that
             a study sends where not given.
     """
@@ -31,7 +34,8 @@ class Site(Section):
     cache_dir: str | None = None
     device: Literal["auto", "cpu", "cuda"] | None = None
     has_progress: bool = True
-    min_examples: Count = 20
+    # The least number of people that a count or a mean may stand for in many health statistics (OHDSI's too).
+    min_patients: Annotated[int, Field(ge=0, le=1_000_000)] = 5
     may_leave: tuple[Name, ...] | None = None
 
     def data_folder(self, study: str, site: str) -> Path:

@@ -3,7 +3,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from silofl.federation.egress import NUMBERS, OTHERS, UNKNOWN, Gate
+from silofl.federation.egress import NUMBERS, OTHERS, UNKNOWN, Gate, Request
 from silofl.federation.server import ServerRounds
 from silofl.methods.part import TRAIN, Exchange, Message
 from silofl.settings import parse
@@ -20,7 +20,8 @@ def make_study():
     def make(**algorithm):
         normalization = "instance" if algorithm["name"] == "fedsm" else "batch"
         model = {"features": [4] * 6, "normalization": normalization}
-        return parse(Study, STUDY | {"model": model, "algorithm": algorithm}, "study.yaml")
+        training = {"optimizer": "sgd", "momentum": 0.0}
+        return parse(Study, STUDY | {"model": model, "algorithm": algorithm, "training": training}, "study.yaml")
 
     return make
 
@@ -51,16 +52,88 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedbn", "harmofl", "fedsm", "fedper", "adafed"])
-def test_every_array_that_an_algorithm_sends_is_of_a_kind_that_may_leave(make_study, gate, name):
-    server = ServerRounds.start(make_study(name=name), "run", ["a", "b"])
+# What an answer of each kind is to, and its numbers.
+TASKS = {"statistics": "statistics"}
+META = {"num_patients": 20, "image_shape": [1, 32, 32]}
+
+
+def honest(algorithm, task=TRAIN):
+    """Return arrays as a server expects them of a task."""
+    server = ServerRounds.start(algorithm, "run", ["a", "b"])
     server.image_shape = (1, 32, 32)
-    expected = server.expected("a", Exchange(TRAIN, 1))
-    sent = {key: np.zeros(one.shape, np.float32) for key, one in expected.items()}
+    expected = server.expected("a", Exchange(task, 1))
+    return {key: np.ones(one.shape, one.dtype) for key, one in expected.items()}
+
+
+@pytest.fixture
+def answer(make_study):
+    """Return an answer with one array of a kind, as the study's server expects it."""
+
+    def make(kind, **meta):
+        algorithm = {"name": "fedavg"} | SENDERS[kind]
+        arrays = honest(make_study(**algorithm), TASKS.get(kind, TRAIN))
+        return Message({NAMES[kind]: arrays[NAMES[kind]]}, META | meta)
+
+    return make
+
+
+def request(kind=None):
+    # Two sites: the selector that came with the task has as many outputs.
+    return Request(TASKS.get(kind, TRAIN), shapes={"selector/network.head.bias": (2,)})
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedbn", "harmofl", "fedsm", "fedper", "adafed", "scaffold"])
+def test_every_array_that_an_algorithm_sends_is_of_a_kind_that_may_leave(make_study, gate, name):
+    sent = honest(make_study(name=name))
     here = gate(algorithm={"name": name})
-    assert sent and here.refusal(Message(sent, {"num_examples": 20})) is None
+    asked = Request(TRAIN, shapes={key: array.shape for key, array in sent.items()})
+    assert sent and here.refusal(asked, Message(sent, META)) is None
     more = {"fedavg": {"batchnorm"}, "fedper": {"batchnorm"}, "harmofl": {"amplitude"}, "fedsm": {"selector"}}
+    more["scaffold"] = {"batchnorm", "control"}
     assert {here.kind(key) for key in sent} == {"weights"} | more.get(name, set())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda array: array.astype(np.float16),
+        lambda array: array.astype(np.complex64),
+        lambda array: array.astype(object),
+        lambda array: array.astype("U9"),
+        lambda array: array[..., None],
+        lambda array: np.concatenate([array, array]),
+        lambda array: np.zeros((1, 64, 64), np.uint8),
+    ],
+    ids=["half", "complex", "object", "text", "axis more", "twice as long", "a picture"],
+)
+def test_a_known_name_with_another_shape_or_type_never_leaves(gate, answer, kind, change):
+    message = answer(kind)
+    forged = Message({NAMES[kind]: change(message.arrays[NAMES[kind]])}, message.meta)
+    here = gate(algorithm=SENDERS[kind])
+    assert here.refusal(request(kind), message) is None
+    assert f"lets {NAMES[kind]!r} leave only as" in here.refusal(request(kind), forged)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("selector", "selector/image"),
+        ("selector", "selector/average/network.head.bias"),
+        ("statistics", "statistics/image/mean"),
+        ("statistics", "statistics/0/maximum"),
+        ("amplitude", "amplitude/image"),
+    ],
+)
+def test_a_name_that_only_begins_like_a_parts_never_leaves_and_is_not_repeated(gate, answer, kind, name):
+    message = answer(kind)
+    reason = gate(algorithm=SENDERS[kind]).refusal(request(kind), Message({name: message.arrays[NAMES[kind]]}, META))
+    assert "lets only arrays leave that a task asks for" in reason and name not in reason
+
+
+@pytest.mark.parametrize("task", ["validate", "test", "statistics", "anything"])
+def test_no_weights_leave_but_as_the_answer_to_a_training_task(gate, answer, task):
+    assert f"the answer to {task} held others" in gate().refusal(Request(task), answer("weights"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,42 +157,43 @@ def test_all_that_the_selector_sends_is_its_own_kind(gate, prefix):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_that_the_site_does_not_name_is_refused_with_the_first_array(gate, kind):
+def test_a_kind_that_the_site_does_not_name_is_refused(gate, answer, kind):
     allowed = [other for other in KINDS if other != kind]
-    message = Message({NAMES[kind]: UPDATE}, {"num_examples": 20})
-    reason = gate(algorithm=SENDERS[kind], may_leave=allowed).refusal(message)
-    assert f"not {kind}; the answer held 1 such arrays, the first {NAMES[kind]!r}" in reason
-    assert gate(algorithm=SENDERS[kind]).refusal(message) is None
+    reason = gate(algorithm=SENDERS[kind], may_leave=allowed).refusal(request(kind), answer(kind))
+    assert f"not {kind}; the answer held 1 such arrays" in reason
+    assert gate(algorithm=SENDERS[kind]).refusal(request(kind), answer(kind)) is None
 
 
-def test_an_array_that_is_no_part_of_the_study_never_leaves(gate):
-    reason = gate().refusal(Message({NAMES["weights"]: UPDATE, "image": UPDATE}))
-    assert "not unknown; the answer held 1 such arrays, the first 'image'" in reason
-    assert "not unknown" in gate(may_leave=["weights", "unknown"]).refusal(Message({"image": UPDATE}))
+def test_an_array_that_is_no_part_of_the_study_never_leaves_and_its_name_neither(gate, answer):
+    message = Message(answer("weights").arrays | {"Jane Doe": UPDATE}, META)
+    reason = gate().refusal(request(), message)
+    assert "not unknown; the answer held 1 such arrays" in reason and "Jane" not in reason
+    may = gate(may_leave=["weights", "unknown"])
+    assert "not unknown" in may.refusal(request(), Message({"image": UPDATE}))
 
 
-def test_numbers_alone_leave_even_where_no_array_may(gate):
-    assert gate(may_leave=[]).refusal(Message(meta={"num_examples": 3})) is None
-    assert "only no arrays leave, not weights" in gate(may_leave=[]).refusal(Message({NAMES["weights"]: UPDATE}))
+def test_numbers_alone_leave_even_where_no_array_may(gate, answer):
+    assert gate(may_leave=[]).refusal(request(), Message(meta={"num_examples": 3})) is None
+    assert "only no arrays leave, not weights" in gate(may_leave=[]).refusal(request(), answer("weights"))
 
 
 @pytest.mark.parametrize("name", ["fedbn", "harmofl"])
-def test_batchnorm_stays_where_the_study_says_so_whatever_the_site_allows(gate, name):
+def test_batchnorm_stays_where_the_study_says_so_whatever_the_site_allows(gate, answer, name):
     here = gate(algorithm={"name": name}, may_leave=["weights", "batchnorm"])
-    reason = here.refusal(Message({NAMES["batchnorm"]: UPDATE}))
-    assert "not batchnorm" in reason
+    assert "not batchnorm" in here.refusal(request(), answer("batchnorm"))
 
 
 @pytest.mark.parametrize("kind", ["amplitude", "statistics"])
-def test_what_is_a_mean_over_images_leaves_only_from_enough_of_them(gate, kind):
-    few, enough = (Message({NAMES[kind]: UPDATE}, {"num_examples": count}) for count in (11, 12))
-    here = gate(algorithm=SENDERS[kind], min_examples=12)
-    assert f"lets {kind} leave only from 12 training examples or more" in here.refusal(few)
-    assert here.refusal(enough) is None
+@pytest.mark.parametrize("count", [11, 0, None, "20", True, -20])
+def test_what_is_a_mean_over_images_leaves_only_from_enough_patients(gate, answer, kind, count):
+    here = gate(algorithm=SENDERS[kind], min_patients=12)
+    reason = here.refusal(request(kind), answer(kind, num_patients=count, num_examples=500))
+    assert f"lets {kind} leave only from 12 patients or more" in reason
+    assert here.refusal(request(kind), answer(kind, num_patients=12, num_examples=12)) is None
 
 
-def test_weights_of_few_examples_may_leave(gate):
-    assert gate().refusal(Message({NAMES["weights"]: UPDATE}, {"num_examples": 1})) is None
+def test_weights_of_few_patients_may_leave(gate, answer):
+    assert gate().refusal(request(), answer("weights", num_patients=1)) is None
 
 
 def test_a_record_says_what_the_array_is_and_how_to_know_it_again(gate):

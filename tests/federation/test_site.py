@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.errors import DataError
+from silofl.errors import AggregationError, DataError
 from silofl.federation.site import SiteRounds
 from silofl.files import save_tensors
 from silofl.methods.part import Message
+from silofl.methods.work import Work
 
 
 def assert_alike(left, right):
@@ -119,3 +120,19 @@ def test_a_site_whose_state_another_version_wrote_says_so_in_one_sentence(play):
         "it, or start anew"
     }
     assert record.answered == ["north", "west"]
+
+
+def test_the_site_itself_refuses_what_no_task_asks_for_without_any_filter(play, monkeypatch):
+    game, answer = play(rounds=1), Work.answer
+    monkeypatch.setattr(Work, "answer", lambda work, task: answer(work, task) | Message({"model/image": np.zeros(9)}))
+    with pytest.raises(AggregationError, match="at least"):
+        game.round()
+    left = game.answers["train"]["east"]
+    assert left.arrays == {} and "not unknown; the answer held 1 such arrays" in left.meta["error"]
+
+
+def test_an_amplitude_of_too_few_patients_is_not_even_learnt(play):
+    game = play(rounds=1, name="harmofl", min_patients=1000)
+    with pytest.raises(AggregationError, match="at least"):
+        game.round()
+    assert "must have 1000 patients in training for an amplitude" in game.answers["train"]["east"].meta["error"]

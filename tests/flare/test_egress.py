@@ -26,7 +26,8 @@ from silofl.study import Study
 
 SMALL = {"name": "small", "task": "classification", "labels": {0: "a", 1: "b"}, "rounds": 2, "metric": "accuracy"}
 SMALL |= {"model": {"name": "lenet5"}, "training": {"loss": "cross_entropy"}}
-META = {"round": 1, "num_examples": 40, "metrics": {"loss": 0.5, "drift": 0.25}}
+META = {"round": 1, "num_examples": 40, "num_patients": 20, "image_shape": [1, 4, 4]}
+META |= {"metrics": {"loss": 0.5, "drift": 0.25}}
 
 
 @pytest.fixture
@@ -119,9 +120,18 @@ def test_nothing_leaves_that_is_not_in_the_record(site):
     assert "image" not in filtered.send_packed(shareable)
 
 
-def test_an_answer_that_failed_already_is_handed_on(site):
-    reply = make_reply(ReturnCode.EXECUTION_EXCEPTION)
-    assert site().send_packed(reply) is reply
+@pytest.mark.parametrize(
+    ("code", "left"),
+    [
+        (ReturnCode.EXECUTION_EXCEPTION, ReturnCode.EXECUTION_EXCEPTION),
+        ("Jane Doe, born 1950", ReturnCode.EXECUTION_EXCEPTION),
+    ],
+)
+def test_an_answer_that_failed_leaves_as_its_code_alone(site, update, code, left):
+    reply = pack(Message(update, META))
+    reply.set_return_code(code)
+    reply.set_header("image", np.zeros((8, 8)))
+    assert dict(site().send_packed(reply)) == dict(make_reply(left))
 
 
 @pytest.mark.parametrize("run", ["", ".", "..", "../other", "/etc"])

@@ -1,6 +1,20 @@
 import subprocess
 import sys
 
+import numpy as np
+import pytest
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FilterKey, FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.signal import Signal
+from nvflare.app_common.filters.exclude_vars import ExcludeVars
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+
+from silofl.flare.egress import Egress, RunNote, check_filters
+from silofl.flare.exchange import from_model, to_model
+from silofl.flare.executor import SiteExecutor
+from silofl.methods.part import Message
+
 LOADED = """
 import sys
 import silofl.flare.executor
@@ -11,3 +25,44 @@ print(sorted({"monai", "SimpleITK", "nibabel"} & {name.partition(".")[0] for nam
 def test_a_site_loads_none_of_the_libraries_before_it_needs_them():
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=120)
     assert done.stdout == "[]\n", done.stderr
+
+
+class Scope:
+    """NVFlare's scope of a job, with the filters of a ``privacy.json``."""
+
+    def __init__(self, tasks, results):
+        self.task_data_filters, self.task_result_filters = {FilterKey.IN: tasks}, {FilterKey.OUT: results}
+
+
+def context(scope, is_simulation=False):
+    made = FLContext()
+    made.set_prop(FLContextKey.SCOPE_OBJECT, scope, private=True, sticky=False)
+    made.set_prop(FLContextKey.SIMULATE_MODE, is_simulation, private=True, sticky=False)
+    return made
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        None,
+        Scope([], []),
+        Scope([RunNote()], []),
+        Scope([], [Egress()]),
+        Scope([RunNote()], [Egress(), ExcludeVars(exclude_vars=["x"])]),
+    ],
+    ids=["no privacy.json", "no filters", "no Egress", "no RunNote", "Egress not the last"],
+)
+def test_a_site_without_sound_filters_begins_no_study_and_says_why(scope, monkeypatch):
+    executor, said = SiteExecutor(), []
+    monkeypatch.setattr(executor, "log_error", lambda fl_ctx, text, fire_event: said.append((text, fire_event)))
+    executor.handle_event(EventType.START_RUN, context(scope))
+    ((sentence, fires),) = said
+    assert sentence.startswith("local/privacy.json must have silofl.flare.egress.RunNote") and not fires
+    task = FLModelUtils.to_shareable(to_model(Message({"model/a": np.ones(2)}, {"round": 1}), is_difference=False))
+    reply = from_model(FLModelUtils.from_shareable(executor.execute("train", task, FLContext(), Signal())))
+    assert reply.arrays == {} and "the site's settings have a fault" in reply.meta["error"]
+
+
+def test_filters_as_the_kits_have_them_are_sound_and_a_simulation_has_none():
+    check_filters(context(Scope([RunNote()], [ExcludeVars(exclude_vars=["x"]), Egress()])))
+    check_filters(context(None, is_simulation=True))

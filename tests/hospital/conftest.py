@@ -111,7 +111,7 @@ def kit(federation, tmp_path):
     (folder / "local" / "resources.json").write_text(json.dumps(resources))
     policy = {"format_version": "1.0", "permissions": {"lead": {"byoc": "none"}}}
     (folder / "local" / "authorization.json").write_text(json.dumps(policy))
-    site = {"data": f"{tmp_path}/data", "state_dir": f"{tmp_path}/state", "min_examples": 3}
+    site = {"data": f"{tmp_path}/data", "state_dir": f"{tmp_path}/state", "min_patients": 3}
     (folder / "local" / "site.yaml").write_text(yaml.safe_dump(site))
     return folder
 

@@ -54,12 +54,12 @@ def test_as_much_leaves_as_the_models_hold(candidate):
     assert kinds["weights"]["bytes"] + kinds["batchnorm"]["bytes"] == wanted
 
 
-def test_too_few_examples_share_no_statistics_and_it_is_said(candidate, kit):
+def test_too_few_patients_share_no_statistics_and_it_is_said(candidate, kit):
     path = kit / "local" / "site.yaml"
-    path.write_text(path.read_text().replace("min_examples: 3", "min_examples: 6"))
+    path.write_text(path.read_text().replace("min_patients: 3", "min_patients: 6"))
     answer = leaving(candidate(algorithm={"name": "adafed"}))
     assert "statistics" not in answer.facts["kinds"]
-    assert "withheld: fewer than 6 training examples" in answer.sentence
+    assert "withheld: fewer than 6 patients in training" in answer.sentence
 
 
 def test_nothing_of_a_trial_stays_behind(candidate, tmp_path, monkeypatch):

@@ -157,10 +157,10 @@ def test_the_running_statistics_that_leave_are_the_sites_own(play):
 
 def test_a_site_with_few_examples_shares_nothing_and_the_ledger_says_so(play):
     # east has 5 training images, north 4, west 3
-    game = play(rounds=2, name="adafed", min_examples=4)
+    game = play(rounds=2, name="adafed", min_patients=4)
     record = game.rounds(2)
     assert game.answers["statistics"]["west"].arrays == {}
-    assert ["west" in note and "fewer than 4 training examples" in note for note in record.notes] == [True]
+    assert ["west" in note and "fewer than 4 patients in training" in note for note in record.notes] == [True]
     assert record.weights["west"] == {"east": 1 / 3, "north": 1 / 3, "west": 1 / 3}
     assert record.weights["east"] == {"east": 0.5, "north": 0.5, "west": 0.0}
 
@@ -197,17 +197,17 @@ def test_statistics_that_do_not_fit_are_refused_by_name_and_the_round_goes_on(pl
 
 
 def test_the_history_is_plain_and_says_who_was_compared(play):
-    game = play(rounds=2, name="adafed", min_examples=4)
+    game = play(rounds=2, name="adafed", min_patients=4)
     game.rounds(2)
     (record,) = json.loads(json.dumps(game.server.parts["statistics"].files()["weights.json"]))
     assert (record["round"], record["source"], record["sites"]) == (1, "running", ["east", "north", "west"])
-    assert record["without"] == {"west": "fewer than 4 training examples"}
+    assert record["without"] == {"west": "fewer than 4 patients in training"}
     assert record["distances"][2] == [None, None, None] and record["distances"][0][1] > 0
     np.testing.assert_allclose(np.sum(record["weights"], axis=1), 1)
 
 
 def test_a_checkpoint_brings_back_the_same_weights(play):
-    game = play(rounds=3, name="adafed", min_examples=4)
+    game = play(rounds=3, name="adafed", min_patients=4)
     game.rounds(2)
     part = game.server.parts["statistics"]
     again = start_parts(game.study, list(game.sites), None)["statistics"].restored(part.state())

@@ -40,8 +40,8 @@ LIMIT_S = 300
 
 @pytest.fixture(scope="module")
 def phantoms(tmp_path_factory):
-    # Enough for each hospital to have the 20 training examples below which no amplitude and no statistics leave it.
-    return make_phantoms(tmp_path_factory.mktemp("network") / "data", seed=7, patients=dict.fromkeys(SITES, 9))
+    # Enough for each hospital to have the 5 training patients below which no amplitude and no statistics leave it.
+    return make_phantoms(tmp_path_factory.mktemp("network") / "data", seed=7, patients=dict.fromkeys(SITES, 10))
 
 
 @pytest.fixture(scope="module")

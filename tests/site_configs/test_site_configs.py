@@ -85,7 +85,7 @@ def test_a_sites_settings_are_valid_and_let_leave_what_the_algorithms_send(kind)
     studies = [
         changed_study(ROOT / "jobs" / "fedavg_phantoms", PLAIN_SGD | {"algorithm.name": name}) for name in ALGORITHMS
     ]
-    assert site.min_examples == 20
+    assert site.min_patients == 5
     assert set(site.may_leave) == {sent.name for study in studies for sent in kinds(study)}
     assert len({site.data_folder(study, "north") for study in ("a", "b")}) == 2
     assert len({site.state_folder(study, "north") for study in ("a", "b")}) == 2

@@ -51,7 +51,7 @@ def make_study(**algorithm):
 
 def ledger_of(study, data, folder):
     """Return the ledger of a whole run, which trains and mixes, in this process."""
-    settings = Site(data=f"{data}/{{site}}", state_dir=f"{folder}/{{site}}", has_progress=False, min_examples=1)
+    settings = Site(data=f"{data}/{{site}}", state_dir=f"{folder}/{{site}}", has_progress=False, min_patients=1)
     pretrained = None
     if study.recipe.needs_pretrained:
         state = build_plain_model(study, 1).state_dict()

@@ -30,6 +30,11 @@ class Examples:
     def __len__(self) -> int:
         return len(self.cases)
 
+    @property
+    def num_patients(self) -> int:
+        """The number of different patients."""
+        return len(set(self.patients))
+
     def taken(self, rows: Sequence[int]) -> Examples:
         """Return the examples of the given rows, in that order."""
         names = {key: tuple(getattr(self, key)[i] for i in rows) for key in ("cases", "slices", "patients")}

@@ -8,14 +8,17 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silofl.errors import ConfigError
-from silofl.methods.part import Kind, Message
+from silofl.federation.server import ServerRounds
+from silofl.methods.part import Exchange, Expected, Kind, Message
 from silofl.methods.parts import kind_of, kinds
 from silofl.models.roles import role_of
 from silofl.site import Site
@@ -27,18 +30,46 @@ OTHERS = {NUMBERS: "counts, losses and scores; no case is named", UNKNOWN: "not 
 
 
 @dataclass(frozen=True)
-class Gate:
-    """The kinds of arrays that a site lets out in one study.
+class Request:
+    """What a task asked for, without its arrays.
 
     Attributes:
-        kinds: All kinds that the study's parts send.
-        allowed: Names of the kinds that may leave.
-        min_examples: Training examples that a mean over the images must come from.
+        task: Its name.
+        run: The run's id.
+        round: The round that it belongs to.
+        step: Its number among the exchanges of the same task in a round.
+        shapes: Name -> shape of the arrays that came with it.
     """
 
+    task: str
+    run: str = ""
+    round: int = 1
+    step: int = 1
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, task: str, message: Message) -> Request:
+        """Return what a message of the server asks for."""
+        shapes = {name: np.shape(array) for name, array in message.arrays.items()}
+        meta = message.meta
+        return cls(task, str(meta.get("run", "")), int(meta.get("round", 0)), int(meta.get("step", 1)), shapes)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What a site lets out in one study.
+
+    Attributes:
+        study: The study.
+        kinds: All kinds that the study's parts send.
+        allowed: Names of the kinds that may leave.
+        min_patients: Patients in training that a mean over their images must come from.
+    """
+
+    study: Study
     kinds: tuple[Kind, ...]
     allowed: frozenset[str]
-    min_examples: int
+    min_patients: int
 
     @classmethod
     def of(cls, study: Study, site: Site) -> Gate:
@@ -56,7 +87,7 @@ class Gate:
                 raise ConfigError(f"may_leave of site.yaml must name kinds of arrays, not {name!r}; write {close[0]!r}")
         stays = {"batchnorm"} if study.recipe.stays_home == "batchnorm" else set()
         # A site cannot allow arrays that no part knows, even by naming their kind.
-        return cls(sent, frozenset(names - stays - {UNKNOWN}), site.min_examples)
+        return cls(study, sent, frozenset(names - stays - {UNKNOWN}), site.min_patients)
 
     def kind(self, name: str) -> str:
         """Return the kind of an array by its name on the wire."""
@@ -67,20 +98,35 @@ class Gate:
         """Return the sentence on a kind for people."""
         return next((known.purpose for known in self.kinds if known.name == kind), OTHERS.get(kind, OTHERS[UNKNOWN]))
 
-    def refusal(self, message: Message) -> str | None:
-        """Return why an answer must not leave, as a sentence for the server; None where it may."""
+    def refusal(self, request: Request, message: Message) -> str | None:
+        """Return why an answer must not leave, as a sentence for the server; None where it may.
+
+        The sentence names no array that the study does not know: a name could say anything.
+        """
         names: dict[str, list[str]] = {}
         for name in message.arrays:
             names.setdefault(self.kind(name), []).append(name)
         for kind in sorted(names.keys() - self.allowed):
             return (
                 f"the site lets only {', '.join(sorted(self.allowed)) or 'no arrays'} leave, not {kind}; the answer "
-                f"held {len(names[kind])} such arrays, the first {names[kind][0]!r}: change the study, or ask the site"
+                f"held {len(names[kind])} such arrays: change the study, or ask the site"
             )
-        examples = message.meta.get("num_examples")
-        few = [kind.name for kind in self.kinds if kind.is_of_images and kind.name in names]
-        if few and examples is not None and examples < self.min_examples:
-            return f"the site lets {few[0]} leave only from {self.min_examples} training examples or more; it has fewer"
+        expected = self._expected(request, message)
+        for name, array in message.arrays.items():
+            if name not in expected:
+                return (
+                    f"the site lets only arrays leave that a task asks for; the answer to {request.task} held others "
+                    f"of the kind {self.kind(name)}: ask the site for its egress.jsonl"
+                )
+            shape, dtype = _shape(expected[name], request.shapes.get(name)), expected[name].dtype
+            if np.shape(array) != shape or np.asarray(array).dtype != dtype:
+                return (
+                    f"the site lets {name!r} leave only as {dtype} of shape {shape}, not as {np.asarray(array).dtype} "
+                    f"of shape {np.shape(array)}; ask the site for its egress.jsonl"
+                )
+        of_images = [kind.name for kind in self.kinds if kind.is_of_images and kind.name in names]
+        if of_images and not _count(message.meta.get("num_patients")) >= self.min_patients:
+            return f"the site lets {of_images[0]} leave only from {self.min_patients} patients or more; it has fewer"
         return None
 
     def records(self, task: str, message: Message, reason: str | None = None) -> list[dict[str, Any]]:
@@ -98,6 +144,16 @@ class Gate:
         values = json.loads(json.dumps(message.meta, default=str), parse_constant=str)
         return [*records, facts | {"name": NUMBERS, "kind": NUMBERS, "values": values, "purpose": OTHERS[NUMBERS]}]
 
+    @cached_property
+    def _server(self) -> ServerRounds:
+        """A server of this study that has asked for nothing yet, whose parts say what they expect of an answer."""
+        return ServerRounds.start(self.study, "", ["site"], {})
+
+    def _expected(self, request: Request, message: Message) -> dict[str, Expected]:
+        server, shape = self._server, message.meta.get("image_shape")
+        server.image_shape = tuple(shape) if isinstance(shape, list) and all(map(_count, shape)) else None
+        return server.expected("site", Exchange(request.task, request.round, request.step))
+
     def _of_array(self, name: str, array: NDArray) -> dict[str, Any]:
         kind = self.kind(name)
         return {
@@ -109,3 +165,13 @@ class Gate:
             "sha256": hashlib.sha256(array.tobytes()).hexdigest(),
             "purpose": self.purpose(kind),
         }
+
+
+def _shape(wanted: Expected, sent: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Return the shape that an array must have: as it was sent, where that depends on the number of sites."""
+    is_sent = sent is not None and wanted.shape is not None and len(sent) == len(wanted.shape)
+    return sent if is_sent else wanted.shape
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

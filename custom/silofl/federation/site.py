@@ -10,6 +10,7 @@ import torch
 
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.errors import ConfigError, DataError, SiloFLError
+from silofl.federation.egress import Gate, Request
 from silofl.federation.state import SiteState
 from silofl.methods.part import TRAIN, Message
 from silofl.methods.work import Work
@@ -46,6 +47,11 @@ class SiteRounds:
             self.site.has_progress,
         )
 
+    @cached_property
+    def gate(self) -> Gate:
+        """What may leave the site: the first lock, whatever filters NVFlare has."""
+        return Gate.of(self.study, self.site)
+
     def answer(self, task: str, message: Message) -> Message:
         """Carry out a task of the server.
 
@@ -54,7 +60,9 @@ class SiteRounds:
             names no case. The full reason is in the site's own log.
         """
         try:
-            return self.carry_out(task, message)
+            answer = self.carry_out(task, message)
+            reason = self.gate.refusal(Request.of(task, message), answer)
+            return message.failed(reason) if reason else answer
         except Exception as error:  # anything unreported would let the server wait until its timeout
             is_known = isinstance(error, SiloFLError)
             logger.error("%s of round %s failed: %s", task, message.meta.get("round"), error, exc_info=not is_known)
@@ -76,7 +84,7 @@ class SiteRounds:
             message=message,
             device=self.device,
             folder=folder,
-            min_examples=self.site.min_examples,
+            min_patients=self.site.min_patients,
             kept=states.load(number - 1 if task == TRAIN else number),
             kept_rounds=tuple(states.rounds()),
         )

@@ -5,32 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 
 from nvflare.apis.filter import Filter
-from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from silofl.errors import ConfigError
-from silofl.federation.egress import Gate
+from silofl.federation.egress import Gate, Request
 from silofl.federation.egress_log import EgressLog
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import job_study, site_settings
 from silofl.site import Site
 from silofl.study import Study
 
-RUN = "silofl_run"
+REQUEST = "silofl_request"
+CODES = frozenset(value for name, value in vars(ReturnCode).items() if name.isupper())
 
 
 class RunNote(Filter):
-    """Filter for ``task_data_filters`` that remembers the run of a task for `Egress`.
+    """Filter for ``task_data_filters`` that notes for `Egress` what a task asks for, and in which run.
 
-    NVFlare drops the task before it filters the answer, which does not name the run.
+    NVFlare drops the task before it filters the answer, which does not say.
     """
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Return the task as it is."""
-        message = from_model(FLModelUtils.from_shareable(shareable))
-        fl_ctx.set_prop(RUN, message.meta.get("run"), private=True, sticky=False)
+        task = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
+        request = Request.of(task, from_model(FLModelUtils.from_shareable(shareable)))
+        fl_ctx.set_prop(REQUEST, request, private=True, sticky=False)
         return shareable
 
 
@@ -53,18 +55,20 @@ class Egress(Filter):
         Raises:
             ConfigError: The study or the site's settings are wrong, or the run is not known.
         """
-        if shareable.get_return_code() != ReturnCode.OK:
-            return shareable
-        message = from_model(FLModelUtils.from_shareable(shareable))
+        code = shareable.get_return_code()
+        if code != ReturnCode.OK:
+            # Built anew: such a reply passes no other filter, and could hold anything.
+            return make_reply(code if code in CODES else ReturnCode.EXECUTION_EXCEPTION)
+        message, request = from_model(FLModelUtils.from_shareable(shareable)), _request(fl_ctx)
         study, site, gate = self._job(fl_ctx)
-        log, task = self._log(fl_ctx, study, site), str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
-        reason = gate.refusal(message)
+        log = self._log(fl_ctx, study, site, request.run)
+        reason = gate.refusal(request, message)
         if reason is not None:
             self.log_error(fl_ctx, reason, fire_event=False)
             # Both are recorded: what was refused here, and below the refusal, which leaves instead.
-            log.write(gate.records(task, message, reason))
+            log.write(gate.records(request.task, message, reason))
             message = message.failed(reason)
-        log.write(gate.records(task, message))
+        log.write(gate.records(request.task, message))
         # Packed anew from what was recorded: nothing else in the shareable can leave.
         return FLModelUtils.to_shareable(to_model(message, is_difference=True))
 
@@ -76,14 +80,37 @@ class Egress(Filter):
             self._jobs = {job: (study, site, Gate.of(study, site))}
         return self._jobs[job]
 
-    def _log(self, fl_ctx: FLContext, study: Study, site: Site) -> EgressLog:
-        run = fl_ctx.get_prop(RUN)
-        if run is None:
-            raise ConfigError(
-                "the task's run must be noted; put silofl.flare.egress.RunNote under task_data_filters in privacy.json"
-            )
+    def _log(self, fl_ctx: FLContext, study: Study, site: Site, run: str) -> EgressLog:
         name = fl_ctx.get_identity_name()
-        folder = site.run_folder(study.name, name, str(run))
+        folder = site.run_folder(study.name, name, run)
         if folder not in self._logs:
             self._logs[folder] = EgressLog(folder, name, study.name)
         return self._logs[folder]
+
+
+def check_filters(fl_ctx: FLContext) -> None:
+    """Refuse to begin where NVFlare would let answers out unrecorded; its simulator has no filters of a site.
+
+    Raises:
+        ConfigError: The site's ``privacy.json`` is missing, or has the filters of this module not where they must be.
+    """
+    if fl_ctx.get_prop(FLContextKey.SIMULATE_MODE, False):
+        return
+    scope = fl_ctx.get_prop(FLContextKey.SCOPE_OBJECT)
+    tasks, results = (scope.task_data_filters, scope.task_result_filters) if scope else ({}, {})
+    has_note = any(type(one) is RunNote for one in tasks.get(FilterKey.IN, []))
+    if not has_note or [type(one) for one in results.get(FilterKey.OUT, [])][-1:] != [Egress]:
+        raise ConfigError(
+            "local/privacy.json must have silofl.flare.egress.RunNote under task_data_filters and "
+            "silofl.flare.egress.Egress as the last of task_result_filters, in the scope that jobs get; take that of "
+            "site_configs/"
+        )
+
+
+def _request(fl_ctx: FLContext) -> Request:
+    request = fl_ctx.get_prop(REQUEST)
+    if request is None:
+        raise ConfigError(
+            "the task's run must be noted; put silofl.flare.egress.RunNote under task_data_filters in privacy.json"
+        )
+    return request

@@ -12,6 +12,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from silofl.errors import SiloFLError
 from silofl.federation.site import SiteRounds, public_reason
+from silofl.flare.egress import check_filters
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import job_study, site_settings
 
@@ -28,6 +29,7 @@ class SiteExecutor(Executor):
         """Read the study and the site's settings when the job starts."""
         if event_type == EventType.START_RUN:
             try:
+                check_filters(fl_ctx)
                 self._rounds = SiteRounds(fl_ctx.get_identity_name(), job_study(fl_ctx), site_settings(fl_ctx))
             except SiloFLError as fault:
                 # Kept instead of raised: as an answer to each task its reason reaches the server's ledger.

@@ -28,7 +28,8 @@ def job_pretrained(fl_ctx: FLContext, study: Study) -> Arrays | None:
 def site_settings(fl_ctx: FLContext) -> Site:
     """Read the site's ``local/site.yaml``; without one, ``SILOFL_DATA`` must name the data of all simulated sites."""
     root = os.environ.get("SILOFL_DATA")
-    default = Site(data=f"{root}/{{site}}", state_dir=f"{root}/.silofl/{{study}}/{{site}}") if root else None
+    state = f"{root}/.silofl/{{study}}/{{site}}"
+    default = Site(data=f"{root}/{{site}}", state_dir=state, min_patients=0) if root else None
     return _local(fl_ctx, "site.yaml", Site, default, "or set SILOFL_DATA to the folder of the sites' data")
 
 

@@ -104,9 +104,9 @@ def _site_rounds(candidate: Candidate, folder: str) -> SiteRounds:
     """Return the site with its state in another folder, to train once on one batch of its data."""
     study, settings, data = candidate.study, candidate.settings, candidate.data
     few = data.training.taken(range(min(len(data.training), study.training.batch_size)))
-    # One batch must not be refused for being small where all training examples of the site are enough.
-    is_enough = len(data.training) >= settings.min_examples
-    changes = {"state_dir": folder, "cache_dir": folder, "min_examples": 1 if is_enough else settings.min_examples}
+    # One batch must not be refused for being small where all training data of the site are enough.
+    is_enough = data.training.num_patients >= settings.min_patients
+    changes = {"state_dir": folder, "cache_dir": folder, "min_patients": 0 if is_enough else settings.min_patients}
     once = study.training.model_copy(update={"local_epochs": 1})
     rounds = SiteRounds(
         candidate.kit.name, study.model_copy(update={"training": once}), settings.model_copy(update=changes)

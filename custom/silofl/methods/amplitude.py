@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from silofl.algorithms.harmofl import AmplitudeNorm, mean_amplitude
 from silofl.algorithms.mixing import Arrays
+from silofl.errors import TrainingError
 from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
@@ -106,7 +107,17 @@ class SiteAmplitude(SitePart):
     name = ROLE
 
     def prepare(self) -> None:
-        """Fix the received mean in every model."""
+        """Fix the received mean in every model.
+
+        Raises:
+            TrainingError: The site's amplitude is wanted, and it would be a mean over too few patients.
+        """
+        work = self.work
+        if work.message.about(ROLE).get("is_wanted") and not work.has_enough_patients:
+            raise TrainingError(
+                f"site {work.site!r} must have {work.min_patients} patients in training for an amplitude to leave it; "
+                "it has fewer: add patients, or lower min_patients of its site.yaml"
+            )
         if MEAN in self.work.message.arrays:
             for norm in self._norms():
                 norm.fix(self.work.message.arrays[MEAN])

@@ -97,6 +97,7 @@ class Expected:
         minimum: The least value that it may hold.
         origin: Words that say where the shape comes from, and what to do.
         num_bytes: Its size on the wire.
+        dtype: NumPy's name of its type.
     """
 
     shape: tuple[int, ...] | None
@@ -104,11 +105,13 @@ class Expected:
     minimum: float | None = None
     origin: str = ""
     num_bytes: int = 0
+    dtype: str = "float32"
 
     @classmethod
     def like(cls, arrays: Arrays) -> dict[str, Expected]:
-        """Return the expectation of arrays of the same shapes, any of which may be withheld."""
-        return {name: cls(np.shape(array), num_bytes=np.asarray(array).nbytes) for name, array in arrays.items()}
+        """Return the expectation of arrays of the same shapes and types, any of which may be withheld."""
+        values = {name: np.asarray(array) for name, array in arrays.items()}
+        return {name: cls(a.shape, num_bytes=a.nbytes, dtype=a.dtype.name) for name, a in values.items()}
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,9 @@ class StatisticsPart(Part):
         if exchange.task != ROLE:
             return {}
         return {
-            f"{ROLE}/{layer}/{kind}": Expected((size,), minimum=0 if kind == "variance" else None, num_bytes=8 * size)
+            f"{ROLE}/{layer}/{kind}": Expected(
+                (size,), minimum=0 if kind == "variance" else None, num_bytes=8 * size, dtype="float64"
+            )
             for layer, size in enumerate(self.sizes)
             for kind in PAIR
         }
@@ -188,11 +190,12 @@ class SiteStatistics(SitePart):
     tasks = (ROLE,)
 
     def answer(self, task: str) -> Message:
-        """Collect the statistics, unless there are too few examples for it."""
+        """Collect the statistics, unless there are too few patients for it."""
         work = self.work
-        if len(work.data.training) < work.min_examples:
-            return Message(meta={ROLE: {"withheld": f"fewer than {work.min_examples} training examples"}})
-        return Message(statistics_arrays(self._collected()))
+        meta = {"num_patients": work.data.training.num_patients}
+        if not work.has_enough_patients:
+            return Message(meta=meta | {ROLE: {"withheld": f"fewer than {work.min_patients} patients in training"}})
+        return Message(statistics_arrays(self._collected()), meta)
 
     def _collected(self) -> Statistics:
         work, settings = self.work, self.work.study.recipe.mixing

@@ -36,7 +36,7 @@ class Work:
         message: The task.
         device: Where to compute.
         folder: The site's folder of the run.
-        min_examples: Training examples that a mean over the site's images must come from.
+        min_patients: Patients in training that a mean over the site's images must come from.
         kept: Each part's state at home after the round that the task begins from.
         kept_rounds: The rounds whose state is on the disk.
         to_keep: Each part's state at home after this task; empty where the task changes none.
@@ -48,7 +48,7 @@ class Work:
     message: Message
     device: torch.device
     folder: Path = Path()
-    min_examples: int = 1
+    min_patients: int = 0
     kept: Mapping[str, Any] = field(default_factory=dict)
     kept_rounds: tuple[int, ...] = ()
     to_keep: dict[str, Any] = field(default_factory=dict)
@@ -74,6 +74,11 @@ class Work:
     def own(self) -> HarmonizedModel:
         """The site's own model: the personalised one, or the only one."""
         return self.models[self.study.recipe.roles[-1]]
+
+    @property
+    def has_enough_patients(self) -> bool:
+        """Whether a mean over the site's training images may leave it."""
+        return self.data.training.num_patients >= self.min_patients
 
     @property
     def number(self) -> int:
@@ -116,6 +121,7 @@ class Work:
         return {
             "round": self.number,
             "num_examples": len(self.data.training),
+            "num_patients": self.data.training.num_patients,
             "image_shape": list(self.data.training.images.shape[1:]),
             "metrics": metrics,
             "steps": results[own].steps,

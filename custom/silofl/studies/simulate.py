@@ -22,6 +22,7 @@ from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.files import held, write_json, write_text
 from silofl.flare.workspace import prepare_workspace
+from silofl.methods.parts import kinds
 from silofl.models.pretrained import read_pretrained
 from silofl.options import (
     add_backend,
@@ -174,7 +175,7 @@ def resume(run: Path, console: Console) -> int:
 def prepare(workspace: Path) -> int:
     """Write ``local/`` of a workspace for plain ``nvflare simulator``, which then finds data through SILOFL_DATA."""
     results = workspace.resolve().with_name(workspace.name + "-results")
-    site = Site(data="$SILOFL_DATA/{site}", state_dir=f"{results}/sites/{{site}}", has_progress=False)
+    site = Site(data="$SILOFL_DATA/{site}", state_dir=f"{results}/sites/{{site}}", has_progress=False, min_patients=0)
     prepare_workspace(workspace, site, Server(run_dir=f"{results}/{{run}}", is_downloadable=False))
     print(f"wrote {workspace / 'local'}; set SILOFL_DATA and run: nvflare simulator JOB -w {workspace} -c SITES -t N")
     print(f"results will be in {results}")
@@ -204,6 +205,8 @@ def _site_settings(simulation: Simulation, run: Path) -> Site:
         state_dir=f"{run}/sites/{{site}}",
         cache_dir=f"{simulation.data}/.silofl-cache",
         has_progress=True,
+        # Nothing leaves this machine, and many public sets know no patients.
+        min_patients=0,
     )
 
 
@@ -216,6 +219,8 @@ def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> i
         # The result of an earlier start that FAILED must not be taken for that of this one.
         (run / "results.json").unlink(missing_ok=True)
         console.print(f"{study.name}: {len(simulation.sites)} sites take part: {', '.join(simulation.sites)}")
+        if any(kind.is_of_images for kind in kinds(study)):
+            console.print("min_patients is 0 in a simulation: means of however few patients are shared")
         job, lines = (run / "job").resolve(), RoundLines(study, run, console)
         try:
             if simulation.is_alone:
