@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from silofl.data.access import open_error
+from silofl.data.access import check_kind, open_error
 from silofl.errors import DataError, nearest
 
 KEYS = ("image", "label", "patient", "case", "slices", "index", "recording")
+# No volume has as many slices; a set of them is built to find overlaps.
+MAX_SLICES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def locate(folder: Path, path: str, case: str) -> Path:
         root, found = folder.resolve(), (folder / path).resolve()
         if root not in found.parents:
             raise _leaves(path, case)
-        found.stat()
+        check_kind(found)
     except OSError as error:
         raise DataError(f"case {case!r}: {open_error(path, error)}") from None
     except RuntimeError:
@@ -140,6 +142,8 @@ def _slices(value: object, where: str) -> tuple[int, ...] | None:
             f"{where} must have 'slices' as [first, last] from 0, or [first, last, step], not {value!r}; "
             "correct dataset.json"
         )
+    if value[1] >= MAX_SLICES or max(value[2:], default=1) >= MAX_SLICES:
+        raise DataError(f"{where} must have 'slices' below {MAX_SLICES}, not {value!r}; correct dataset.json")
     return tuple(value)
 
 

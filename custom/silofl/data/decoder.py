@@ -1,0 +1,180 @@
+"""A process of its own for the decoders that are written in C: Pillow for pictures, GDCM for DICOM.
+
+Broken or built bytes may crash such a decoder, keep it busy for good, or fill the memory. That ends only the process,
+and the file is refused; the next file starts another one. One process serves file after file: it is started with the
+first and ended by `end_decoder`, or with this process. It holds no right that this process does not hold.
+"""
+
+import atexit
+import json
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from threading import Lock
+from typing import BinaryIO
+
+import numpy as np
+
+from silofl.data.decoded import MAX_BYTES, Decoded, check_bytes
+from silofl.errors import DataError
+
+# Of computing, not of waiting for a disk or a busy machine: a hang computes.
+CPU_SECONDS, CPU_SECONDS_PER_MIB = 4, 1
+# A volume as the decoder has it, as NumPy has it, and on its way; and what the libraries map without using it.
+ADDRESS_SPACE = 4 * MAX_BYTES
+_lock = Lock()
+_process: subprocess.Popen[bytes] | None = None
+
+
+def decode_apart(kind: str, path: Path, name: str, is_label: bool) -> Decoded:
+    """Decode a file in the decoders' process.
+
+    Args:
+        kind: ``picture``, ``dicom_file`` or ``dicom_series``.
+        path: The file, or the folder of the series.
+        name: What messages call it.
+        is_label: Whether a palette's numbers are kept.
+
+    Raises:
+        DataError: What the reader refuses.
+        ValueError: What the decoder says of broken bytes, or how its process ended.
+        OSError: The process cannot be started.
+    """
+    with _lock:
+        process = _running()
+        try:
+            request = {"kind": kind, "path": str(path.absolute()), "name": name, "is_label": is_label}
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            return _received(process.stdout)
+        except (BrokenPipeError, EOFError):
+            raise ValueError(_ending(process)) from None
+        except BaseException as error:
+            # After half an answer the next one could not be told from its rest.
+            if not isinstance(error, DataError | _BrokenFileError):
+                process.kill()
+            raise
+
+
+def end_decoder() -> None:
+    """End the decoders' process, if one runs; the next file starts another one."""
+    global _process
+    with _lock:
+        if _process is not None:
+            _process.kill()
+            _process.communicate()
+            _process = None
+
+
+class _BrokenFileError(ValueError):
+    """What a decoder said of broken bytes."""
+
+
+def _running() -> subprocess.Popen[bytes]:
+    global _process
+    if _process is None or _process.poll() is not None:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        # Its error output is dropped: the libraries' warnings name full paths.
+        _process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "silofl.data.decoder"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        )
+    return _process
+
+
+def _received(stream: BinaryIO) -> Decoded:
+    line = stream.readline()
+    if not line.endswith(b"\n"):
+        raise EOFError
+    answer = json.loads(line)
+    if "refused" in answer:
+        raise DataError(answer["refused"])
+    if "broken" in answer:
+        raise _BrokenFileError(answer["broken"])
+    # No pickle: what broken bytes have made of the other process must not spread to this one.
+    dtype, shape, affine = np.dtype(answer["dtype"]), answer["shape"], answer["affine"]
+    check_bytes("a decoded file", shape, dtype.itemsize)
+    content = bytearray(math.prod(shape) * dtype.itemsize)
+    if stream.readinto(content) != len(content):
+        raise EOFError
+    array = np.frombuffer(content, dtype).reshape(shape).transpose(np.argsort(answer["order"]))
+    return Decoded(array, None if affine is None else np.array(affine), answer["is_binary"])
+
+
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    status = process.wait()
+    if status == -signal.SIGXCPU:
+        return f"it keeps its decoder busy for more than {CPU_SECONDS} seconds"
+    return f"its decoder ended with {signal.Signals(-status).name if status < 0 else status}"
+
+
+def _forget() -> None:
+    """Leave the process to the one that started it: a fork must not write between its requests."""
+    global _process, _lock
+    _process, _lock = None, Lock()
+
+
+atexit.register(end_decoder)
+os.register_at_fork(after_in_child=_forget)
+
+
+def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    from silofl.data.pictures import read_picture
+
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for line in requests:
+        request = json.loads(line)
+        path, name = Path(request["path"]), request["name"]
+        try:
+            if request["kind"] == "picture":
+                _limit_seconds(path)
+                decoded = read_picture(path, name, request["is_label"])
+            else:
+                from silofl.data import dicom
+
+                _limit_seconds(path)
+                decoded = getattr(dicom, f"read_{request['kind']}")(path, name)
+            _send(answers, decoded)
+        except DataError as error:
+            _send_line(answers, {"refused": str(error)})
+        except Exception as error:  # decoders raise whatever their libraries raise on broken bytes
+            _send_line(answers, {"broken": str(error).replace(str(path), name) or type(error).__name__})
+
+
+def _limit_seconds(path: Path) -> None:
+    files = path.iterdir() if path.is_dir() else [path]
+    allowed = CPU_SECONDS + CPU_SECONDS_PER_MIB * (sum(file.stat().st_size for file in files) >> 20)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + allowed, resource.RLIM_INFINITY))
+
+
+def _send(answers: BinaryIO, decoded: Decoded) -> None:
+    array = decoded.array
+    # In the order of the memory, which the receiver gives back: sums depend on it.
+    order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+    affine = None if decoded.affine is None else decoded.affine.tolist()
+    stored = np.ascontiguousarray(array.transpose(order))
+    form = {"dtype": stored.dtype.str, "shape": stored.shape, "order": order}
+    _send_line(answers, {**form, "affine": affine, "is_binary": decoded.is_binary})
+    answers.write(stored.data)
+    answers.flush()
+
+
+def _send_line(answers: BinaryIO, values: dict[str, object]) -> None:
+    answers.write(json.dumps(values).encode() + b"\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    # What a library prints must not come between the answers.
+    _answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    _serve(sys.stdin.buffer, _answers)
