@@ -30,7 +30,7 @@ DTYPES = {name: dtype for dtype, names in TYPES.items() for name in names}
 WORLDS = {
     **dict.fromkeys(("left-posterior-superior", "lps"), (1, 1, 1)),
     **dict.fromkeys(("right-anterior-superior", "ras"), (-1, -1, 1)),
-    **dict.fromkeys(("left-anterior-superior", "las"), (-1, 1, 1)),
+    **dict.fromkeys(("left-anterior-superior", "las"), (1, -1, 1)),
     **dict.fromkeys(("scanner-xyz", "3d-right-handed", "3d-left-handed"), (1, 1, 1)),
 }
 DETACHED = ("data file", "datafile")
