@@ -5,7 +5,7 @@ import SimpleITK
 from silofl.data.images import read_image
 from silofl.errors import DataError
 
-VOXELS = np.arange(24, dtype="<i2")
+VOXELS = np.arange(24, dtype="<i2").tobytes()
 HEADER = {
     "ObjectType": "Image",
     "NDims": "3",
@@ -20,7 +20,7 @@ HEADER = {
 
 @pytest.fixture
 def write(tmp_path):
-    def write_volume(content=VOXELS.tobytes(), last="LOCAL", **changes):
+    def write_volume(content=VOXELS, last="LOCAL", **changes):
         header = {key: value for key, value in (HEADER | changes).items() if value is not None}
         lines = [f"{key} = {value}\n" for key, value in (header | {"ElementDataFile": last}).items()]
         (tmp_path / "v.mha").write_bytes("".join(lines).encode() + content)
