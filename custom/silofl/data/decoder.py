@@ -24,9 +24,9 @@ from silofl.data.decoded import MAX_BYTES, Decoded, check_bytes
 from silofl.errors import DataError
 
 # Of computing, not of waiting for a disk or a busy machine: a hang computes.
-CPU_SECONDS, CPU_SECONDS_PER_MIB = 4, 1
-# A volume as the decoder has it, as NumPy has it, and on its way; and what the libraries map without using it.
-ADDRESS_SPACE = 4 * MAX_BYTES
+CPU_SECONDS, CPU_SECONDS_PER_MIB = 2, 4
+# Of memory; a file's share covers the best compression and copies on the way. GDCM believes every length that it reads.
+BYTES, BYTES_PER_BYTE = 3 << 28, 1 << 11
 _lock = Lock()
 _process: subprocess.Popen[bytes] | None = None
 
@@ -112,7 +112,7 @@ def _received(stream: BinaryIO) -> Decoded:
 def _ending(process: subprocess.Popen[bytes]) -> str:
     status = process.wait()
     if status == -signal.SIGXCPU:
-        return f"it keeps its decoder busy for more than {CPU_SECONDS} seconds"
+        return "it keeps its decoder busy for longer than its size explains"
     return f"its decoder ended with {signal.Signals(-status).name if status < 0 else status}"
 
 
@@ -129,19 +129,18 @@ os.register_at_fork(after_in_child=_forget)
 def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
     from silofl.data.pictures import read_picture
 
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in requests:
         request = json.loads(line)
         path, name = Path(request["path"]), request["name"]
         try:
             if request["kind"] == "picture":
-                _limit_seconds(path)
+                _limit(path)
                 decoded = read_picture(path, name, request["is_label"])
             else:
                 from silofl.data import dicom
 
-                _limit_seconds(path)
+                _limit(path)
                 decoded = getattr(dicom, f"read_{request['kind']}")(path, name)
             _send(answers, decoded)
         except DataError as error:
@@ -150,10 +149,12 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
             _send_line(answers, {"broken": str(error).replace(str(path), name) or type(error).__name__})
 
 
-def _limit_seconds(path: Path) -> None:
-    files = path.iterdir() if path.is_dir() else [path]
-    allowed = CPU_SECONDS + CPU_SECONDS_PER_MIB * (sum(file.stat().st_size for file in files) >> 20)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + allowed, resource.RLIM_INFINITY))
+def _limit(path: Path) -> None:
+    size = sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
+    seconds = time.process_time() + CPU_SECONDS + CPU_SECONDS_PER_MIB * size / (1 << 20)
+    space = min(BYTES + BYTES_PER_BYTE * size, 4 * MAX_BYTES)
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_DATA, (space, resource.RLIM_INFINITY))
 
 
 def _send(answers: BinaryIO, decoded: Decoded) -> None:

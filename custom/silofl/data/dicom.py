@@ -17,6 +17,8 @@ POSITION = "0020|0032"
 IMAGE_IO = "GDCMImageIO"
 # Its warnings would print full paths.
 SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)
+# Reading needs no more, and each takes memory.
+SimpleITK.ProcessObject.SetGlobalDefaultNumberOfThreads(1)
 
 
 def read_dicom_file(path: Path, name: str) -> Decoded:

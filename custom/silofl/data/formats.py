@@ -6,6 +6,7 @@ the head); a volume file that holds one plane is a volume of one slice.
 """
 
 import gzip
+import math
 import zipfile
 from collections.abc import Callable
 from functools import lru_cache
@@ -73,10 +74,11 @@ def _reader(path: Path, name: str) -> Reader:
 def _nifti(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     import nibabel
 
-    if path.name.lower().endswith(".gz"):
-        _check_gzip(path, name)
     image = nibabel.load(path)
-    check_bytes(name, image.shape, _item_bytes(image.dataobj))
+    voxels = image.dataobj
+    check_bytes(name, image.shape, _item_bytes(voxels))
+    if path.name.lower().endswith(".gz"):
+        _check_gzip(path, int(voxels.offset) + math.prod(image.shape) * voxels.dtype.itemsize)
     # Not get_fdata, which turns all into floats: intensities and labels are checked by their stored type.
     array = np.asanyarray(image.dataobj)
     if array.ndim == 4 and array.shape[3] == 1:
@@ -88,13 +90,12 @@ def _item_bytes(voxels: Any) -> int:  # noqa: ANN401 (nibabel has no types)
     return voxels.dtype.itemsize if (voxels.slope, voxels.inter) == (1, 0) else np.dtype(np.float64).itemsize
 
 
-def _check_gzip(path: Path, name: str) -> None:
-    """Read a file to its end, where gzip compares the checksum; nibabel stops before it."""
+def _check_gzip(path: Path, end: int) -> None:
+    """Read a file to its end, where gzip compares the checksum; nibabel stops with the last voxel."""
     with gzip.open(path) as file:
-        size = 0
-        while block := file.read(GZIP_BLOCK):
-            size += len(block)
-            check_bytes(name, (size,), 1)
+        while file.read(GZIP_BLOCK):
+            if file.tell() > end + GZIP_BLOCK:
+                raise ValueError("much more than its voxels")
 
 
 def _one_channel(array: NDArray, name: str) -> NDArray:

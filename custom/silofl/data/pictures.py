@@ -20,6 +20,8 @@ MAX_PIXELS = 178_956_970
 COMPRESSION, DEFLATE = 259, (8, 32946)
 # Where the strips and the tiles of a TIFF begin, and how long they are.
 PIECES = ((273, 279), (324, 325))
+# What they may hold: eight numbers of 64 bits a pixel, and what lies beyond the picture in its last tiles.
+PIXEL_BYTES, PIECES_BYTES = 64, 1 << 26
 BLOCK = 1 << 20
 
 
@@ -57,20 +59,23 @@ def _check_sums(path: Path, picture: Image.Image) -> None:
         with Image.open(path, formats=FORMATS) as other:
             other.verify()
     elif picture.format == "TIFF" and picture.tag_v2.get(COMPRESSION) in DEFLATE:
+        tags, left = picture.tag_v2, PIECES_BYTES + PIXEL_BYTES * picture.width * picture.height
         with path.open("rb") as stream:
             for starts, lengths in PIECES:
-                tags = picture.tag_v2
                 for start, length in zip(tags.get(starts, ()), tags.get(lengths, ()), strict=True):
                     stream.seek(start)
-                    _check_stream(stream.read(length))
+                    left -= _checked_bytes(stream.read(length), left)
 
 
-def _check_stream(content: bytes) -> None:
-    """Decompress a stream to its end, where zlib compares the checksum, without keeping what comes out."""
-    # libtiff stops where a strip is full, and so before the checksum.
-    decompressor = zlib.decompressobj()
+def _checked_bytes(content: bytes, limit: int) -> int:
+    """Decompress a stream to its end, where zlib compares the checksum, and return how much came out.
+
+    libtiff stops where a strip is full, and so before the checksum.
+    """
+    decompressor, size = zlib.decompressobj(), 0
     while not decompressor.eof:
         given = decompressor.decompress(content, BLOCK)
-        content = decompressor.unconsumed_tail
-        if not given and not content and not decompressor.eof:
+        content, size = decompressor.unconsumed_tail, size + len(given)
+        if size > limit or not (given or content or decompressor.eof):
             raise ValueError("a strip without its end")
+    return size

@@ -1,5 +1,6 @@
 """One record of dataset.json: an image, its label and its patient."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -113,10 +114,14 @@ def _leaves(path: str, case: str) -> DataError:
 def _text(value: object, what: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    # Python refuses a path with a null character by a ValueError that names no case.
-    if not isinstance(value, str) or not value.strip() or "\0" in value:
+    if not _is_text(value):
         raise DataError(f"{what} must be a text, not {value!r}; correct dataset.json")
     return value
+
+
+def _is_text(value: object) -> bool:
+    # Python refuses a path with a null character or half a character pair by a ValueError that names no case.
+    return isinstance(value, str) and bool(value.strip()) and not re.search("[\0\ud800-\udfff]", value)
 
 
 def _is_natural(value: object) -> bool:
@@ -156,7 +161,7 @@ def _case_name(image: str, slices: tuple[int, ...] | None, index: int | None) ->
 
 def _label(value: object, where: str, task: str, labels: dict[int, str]) -> str | int:
     if task == "segmentation":
-        if not isinstance(value, str) or not value.strip() or "\0" in value:
+        if not _is_text(value):
             raise DataError(
                 f"{where} must have the path of a label map as its label, not {value!r}; correct dataset.json"
             )
