@@ -112,7 +112,8 @@ def files_of(path: Path) -> Iterator[Path]:
     check_kind(path)
     if path.is_dir():
         for member in sorted(path.iterdir()):
-            check_kind(member)
+            if member.exists():
+                check_kind(member)
             if member.is_file():
                 yield member
     else:

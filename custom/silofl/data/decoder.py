@@ -16,10 +16,12 @@ import sys
 import time
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
+from silofl.data.access import files_of
 from silofl.data.decoded import MAX_BYTES, Decoded, check_bytes
 from silofl.errors import DataError
 
@@ -45,20 +47,24 @@ def decode_apart(kind: str, path: Path, name: str, is_label: bool) -> Decoded:
         ValueError: What the decoder says of broken bytes, or how its process ended.
         OSError: The process cannot be started.
     """
+    request = {"kind": kind, "path": str(path.absolute()), "name": name, "is_label": is_label}
     with _lock:
         process = _running()
         try:
-            request = {"kind": kind, "path": str(path.absolute()), "name": name, "is_label": is_label}
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
-            return _received(process.stdout)
+            answer, array = _received(process.stdout)
         except (BrokenPipeError, EOFError):
             raise ValueError(_ending(process)) from None
-        except BaseException as error:
+        except BaseException:
             # After half an answer the next one could not be told from its rest.
-            if not isinstance(error, DataError | _BrokenFileError):
-                process.kill()
+            process.kill()
             raise
+    if "refused" in answer:
+        raise DataError(answer["refused"])
+    if array is None:
+        raise ValueError(answer["broken"])
+    return Decoded(array, answer["affine"] and np.array(answer["affine"]), answer["is_binary"])
 
 
 def end_decoder() -> None:
@@ -71,14 +77,11 @@ def end_decoder() -> None:
             _process = None
 
 
-class _BrokenFileError(ValueError):
-    """What a decoder said of broken bytes."""
-
-
 def _running() -> subprocess.Popen[bytes]:
     global _process
     if _process is None or _process.poll() is not None:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        package = str(Path(__file__).resolve().parents[2])
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([package, *filter(None, sys.path)])}
         # Its error output is dropped: the libraries' warnings name full paths.
         _process = subprocess.Popen(
             [sys.executable, "-P", "-m", "silofl.data.decoder"],
@@ -90,23 +93,19 @@ def _running() -> subprocess.Popen[bytes]:
     return _process
 
 
-def _received(stream: BinaryIO) -> Decoded:
+def _received(stream: BinaryIO) -> tuple[dict[str, Any], NDArray | None]:
     line = stream.readline()
     if not line.endswith(b"\n"):
         raise EOFError
     answer = json.loads(line)
-    if "refused" in answer:
-        raise DataError(answer["refused"])
-    if "broken" in answer:
-        raise _BrokenFileError(answer["broken"])
+    if "shape" not in answer:
+        return answer, None
     # No pickle: what broken bytes have made of the other process must not spread to this one.
-    dtype, shape, affine = np.dtype(answer["dtype"]), answer["shape"], answer["affine"]
-    check_bytes("a decoded file", shape, dtype.itemsize)
-    content = bytearray(math.prod(shape) * dtype.itemsize)
+    dtype, shape = np.dtype(answer["dtype"]), answer["shape"]
+    content = bytearray(check_bytes("a decoded file", shape, dtype.itemsize))
     if stream.readinto(content) != len(content):
         raise EOFError
-    array = np.frombuffer(content, dtype).reshape(shape).transpose(np.argsort(answer["order"]))
-    return Decoded(array, None if affine is None else np.array(affine), answer["is_binary"])
+    return answer, np.frombuffer(content, dtype).reshape(shape).transpose(np.argsort(answer["order"]))
 
 
 def _ending(process: subprocess.Popen[bytes]) -> str:
@@ -129,7 +128,9 @@ os.register_at_fork(after_in_child=_forget)
 def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
     from silofl.data.pictures import read_picture
 
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # An interrupted parent closes the requests, or goes on.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _set_limit(resource.RLIMIT_CORE, 0)
     for line in requests:
         request = json.loads(line)
         path, name = Path(request["path"]), request["name"]
@@ -150,11 +151,14 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 def _limit(path: Path) -> None:
-    size = sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
-    seconds = time.process_time() + CPU_SECONDS + CPU_SECONDS_PER_MIB * size / (1 << 20)
-    space = min(BYTES + BYTES_PER_BYTE * size, 4 * MAX_BYTES)
-    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), resource.RLIM_INFINITY))
-    resource.setrlimit(resource.RLIMIT_DATA, (space, resource.RLIM_INFINITY))
+    size = sum(file.stat().st_size for file in files_of(path))
+    _set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + CPU_SECONDS + CPU_SECONDS_PER_MIB * size / 2**20))
+    _set_limit(resource.RLIMIT_DATA, min(BYTES + BYTES_PER_BYTE * size, 4 * MAX_BYTES))
+
+
+def _set_limit(kind: int, value: int) -> None:
+    _, highest = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value if highest == resource.RLIM_INFINITY else min(value, highest), highest))
 
 
 def _send(answers: BinaryIO, decoded: Decoded) -> None:
