@@ -100,6 +100,20 @@ def test_a_misspelt_key_is_answered_with_the_right_one(write):
         read_image(write(ElementSpacinf="1 1 1"))
 
 
+OTHER_KEYS = (
+    "Comment ObjectSubType TransformType Name ID ParentID CompressionLevel Color CenterOfRotation DistanceUnits "
+)
+OTHER_KEYS += "AnatomicalOrientation AcquisitionDate Modality SequenceID ElementMin ElementMax ElementNBits "
+OTHER_KEYS += "ElementToIntensityFunctionSlope ElementToIntensityFunctionOffset ITK_InputFilterName 0028|0030"
+
+
+def test_the_other_keys_of_the_format_may_be_there(write):
+    plain = read_image(write())
+    full = read_image(write(**dict.fromkeys(OTHER_KEYS.split(), "1")))
+    np.testing.assert_array_equal(full.array, plain.array)
+    np.testing.assert_array_equal(full.affine, plain.affine)
+
+
 @pytest.mark.parametrize("changes", [{"BinaryData": "False"}, {"ObjectType": "Tube"}])
 def test_voxels_as_text_and_other_objects_are_refused(write, changes):
     with pytest.raises(DataError, match="v.mha must be an Image of BinaryData"):

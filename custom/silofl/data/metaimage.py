@@ -39,6 +39,8 @@ KEYS = (
     *("ObjectType", "NDims", "DimSize", "ElementType", "ElementNumberOfChannels", "HeaderSize", "BinaryData", LAST),
     *("CompressedData", "CompressedDataSize", "ElementSpacing", "ElementSize", *SYNONYMS, *SYNONYMS.values()),
 )
+# A known key, although it is like one of them.
+LIKE_ANOTHER = ("ObjectSubType",)
 TRUTH = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
@@ -62,7 +64,7 @@ def _add(header: dict[str, str], line: str) -> None:
     key, equals, value = (part.strip() for part in line.partition("="))
     near = get_close_matches(key, KEYS, n=1, cutoff=0.8)
     # A misspelt key would silently leave a default in its place.
-    if not equals or not key or (near and key not in KEYS):
+    if not equals or not key or (near and key not in (*KEYS, *LIKE_ANOTHER)):
         raise ValueError(f"a line of its header must be 'key = value' with a known key{f' as {near[0]}' * len(near)}")
     key = SYNONYMS.get(key, key)
     if key in KEYS and key in header:
