@@ -27,8 +27,12 @@ def check_bytes(name: str, shape: Iterable[int], item_bytes: int) -> int:
 
     Raises:
         DataError: They are more than `MAX_BYTES`.
+        ValueError: A size is negative.
     """
-    size = math.prod(map(int, shape)) * item_bytes
+    sizes = [int(size) for size in shape]
+    if min(sizes, default=0) < 0:
+        raise ValueError(f"its sizes must not be negative, as {min(sizes)}")
+    size = math.prod(sizes) * item_bytes
     if size > MAX_BYTES:
         limit = f"{MAX_BYTES >> 30} GiB once decoded"
         raise DataError(f"{name} must hold at most {limit}, not {size / (1 << 30):.3g} GiB; cut it into parts")
