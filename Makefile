@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 RUN := .venv/bin/python
 
-.PHONY: demo federation test test-all lint format docs bench bench-nuclei clean
+.PHONY: demo federation test test-all test-fuzz lint format docs bench bench-nuclei clean
 
 demo: .venv/installed
 	$(RUN) -m silofl demo --out demo
@@ -14,10 +14,14 @@ federation: .venv/installed
 	$(RUN) -m provisioning run-federation --out federation
 
 test: .venv/installed
-	$(RUN) -m pytest -m "not slow" -n auto --dist loadfile
+	$(RUN) -m pytest -m "not slow and not fuzz" -n auto --dist loadfile
 
 test-all: .venv/installed
 	$(RUN) -m pytest -n auto --dist loadfile
+
+# At most 2,000 cases; the same ones every time.
+test-fuzz: .venv/installed
+	$(RUN) -m pytest tests/fuzz -n auto --dist worksteal
 
 lint: .venv/installed
 	$(RUN) -m ruff check custom tests bench provisioning

@@ -7,7 +7,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "custom" / "silofl"
 SETTINGS = tomllib.loads((ROOT / "custom" / "pyproject.toml").read_text())
 PROJECT = SETTINGS["project"]
-TESTS = {"pytest", "pytest-timeout", "pytest-xdist"}
+TESTS = {"hypothesis", "pytest", "pytest-timeout", "pytest-xdist"}
 DEVELOPMENT = TESTS | {"fire", "jsonschema", "ruff", "pre_commit", "pre_commit_hooks"}
 
 

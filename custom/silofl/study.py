@@ -13,6 +13,8 @@ from silofl.errors import ConfigError
 from silofl.settings import BelowOne, Count, Fraction, Name, Natural, NotNegative, Positive, Section, load, sentence_of
 
 SplitUnit = Literal["patient", "recordings", "slices", "examples"]
+# More would fill the memory before anything could be said about it.
+Channels = Annotated[Count, Field(le=4096)]
 
 
 # What each task allows; a key that is in neither table fits both tasks.
@@ -64,7 +66,7 @@ class DataSettings(Section):
             patient is in several of them on purpose, ``recordings``, ``slices`` of a volume, or only ``examples``.
     """
 
-    channels: Count = 1
+    channels: Channels = 1
     intensity: Literal["dtype", "percentiles", "zscore", "raw"] = "dtype"
     volume_transforms: tuple[Transform, ...] = ()
     transforms: tuple[Transform, ...] = ()
@@ -89,7 +91,7 @@ class ModelSettings(Section):
 
     name: Literal["unet", "densenet121", "lenet5", "alexnet", "activity_cnn"] = "unet"
     normalization: Literal["batch", "batch_stateless", "instance", "group"] = "batch"
-    features: Annotated[tuple[Count, ...], Field(min_length=6, max_length=6)] = (32, 32, 64, 128, 256, 32)
+    features: Annotated[tuple[Channels, ...], Field(min_length=6, max_length=6)] = (32, 32, 64, 128, 256, 32)
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     pretrained: Name = "pretrained.pt"
 
@@ -211,6 +213,10 @@ class Study(Section):
             raise ConfigError(
                 f"labels must be at most 255, the numbers that a label map can hold, not {len(self.labels)}"
             )
+        # Results are kept by name: of two equal ones only one would be seen.
+        names = [name.strip() for name in self.labels.values()]
+        if "" in names or len({*names}) < len(names):
+            raise ConfigError(f"labels must have a name of its own each, not {list(self.labels.values())}; rename one")
         if self.task == "classification" and len(self.labels) < 2:
             raise ConfigError(f"labels must be at least 2 for classification, not {len(self.labels)}")
         fits = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[self.task]

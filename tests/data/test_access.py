@@ -1,9 +1,15 @@
+import errno
 import hashlib
 import os
+import resource
+import socket
 
 import pytest
 
 from silofl.data.access import content_digest, files_of, link_or_copy, open_error, read_bytes
+from silofl.data.decoder import end_decoder
+from silofl.data.images import read_image
+from silofl.data.manifest import read_manifest
 from silofl.errors import DataError
 
 
@@ -29,6 +35,72 @@ def test_an_unreadable_file_is_a_permission_error_not_corrupt_data(tmp_path, den
 def test_another_fault_is_told_in_the_systems_words():
     sentence = str(open_error("a.png", OSError(5, "Input/output error")))
     assert sentence.startswith("a.png must be readable; the system said 'Input/output error'")
+
+
+@pytest.fixture
+def make_special(tmp_path):
+    """Make a pipe, a socket or a device, or a link to one; opening the first would wait for a writer for good."""
+
+    def make(kind, name):
+        path = tmp_path / name
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "socket":
+            with socket.socket(socket.AF_UNIX) as server:
+                server.bind(str(path))
+        else:
+            path.symlink_to("/dev/zero")
+        return path
+
+    return make
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_what_is_no_file_is_refused_at_once(make_special, tmp_path, kind):
+    path = make_special(kind, "a.png")
+    for read in (read_bytes, content_digest, lambda path, name: read_image(path, name)):
+        with pytest.raises(DataError, match=f"images/a.png must be a file or a folder, not a {kind}; put the data"):
+            read(path, "images/a.png")
+    with pytest.raises(DataError, match=f"series must be a file or a folder, not a {kind}"):
+        read_image(tmp_path, "series")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_a_dataset_json_or_an_image_that_is_no_file_is_refused_at_once(make_special, site, study, kind):
+    site.write()
+    for name, sentence in (("b.png", "case 'b': b.png must be"), ("dataset.json", "folder 'north' must be")):
+        (site.folder / name).unlink()
+        make_special(kind, "north/" + name)
+        with pytest.raises(DataError, match=f"{sentence} a file or a folder, not a {kind}"):
+            read_manifest(site.folder, study())
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.nii", "a.mha", "a.npz"])
+def test_too_many_open_files_are_not_told_as_a_fault_of_the_data(tmp_path, name):
+    end_decoder()
+    (tmp_path / name).write_bytes(b"x")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with (tmp_path / name).open("rb") as last:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last.fileno() + 1, limits[1]))
+        try:
+            with pytest.raises(DataError, match=f"{name} must be opened, but too many files are open .*ulimit -n"):
+                read_image(tmp_path / name, index=0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_too_few_files_for_the_decoder_are_not_told_as_a_fault_of_the_picture(tmp_path, monkeypatch):
+    (tmp_path / "a.png").write_bytes(b"x")
+    end_decoder()
+
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("subprocess.Popen", refuse)
+    with pytest.raises(DataError, match="a.png must be opened, but too many files are open"):
+        read_image(tmp_path / "a.png")
 
 
 def test_a_folders_digest_follows_its_files(tmp_path):

@@ -1,4 +1,6 @@
+import errno
 import os
+import subprocess
 
 import numpy as np
 import pytest
@@ -51,6 +53,44 @@ def test_a_folder_without_a_right_index_is_no_cache(tmp_path, content):
     if content is not None:
         (tmp_path / "index.json").write_bytes(content)
     assert open_parts(tmp_path) is None
+
+
+@pytest.mark.parametrize("kind", ["training_images.npy", "test_targets.npy", "index.json", "SHA256SUMS"])
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.99])
+def test_one_wrong_bit_is_noticed_and_made_anew(tmp_path, caplog, kind, place):
+    load_or_prepare(tmp_path, "name", cases)
+    path = tmp_path / "name" / kind
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= 4
+    path.write_bytes(content)
+    parts = load_or_prepare(tmp_path, "name", cases)
+    assert parts["training"].images[:, 0, 0, 0].tolist() == [97, 97, 98]
+    assert "the cache name must be as it was written; it is damaged, and is made anew" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["name"]
+
+
+def test_a_whole_cache_says_nothing(tmp_path, caplog):
+    load_or_prepare(tmp_path, "name", cases)
+    load_or_prepare(tmp_path, "name", lambda: pytest.fail("prepared again"))
+    assert caplog.text == ""
+
+
+def test_sha256sum_checks_a_cache(tmp_path):
+    load_or_prepare(tmp_path, "name", cases)
+    command = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
+    checked = subprocess.run(command, cwd=tmp_path / "name", capture_output=True, text=True)
+    assert (checked.returncode, checked.stdout.count("OK")) == (0, 7)
+
+
+def test_too_many_open_files_are_no_damage(tmp_path, monkeypatch):
+    load_or_prepare(tmp_path, "name", cases)
+
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("pathlib.Path.open", refuse)
+    with pytest.raises(DataError, match="cache_dir must be opened, but too many files are open"):
+        load_or_prepare(tmp_path, "name", lambda: pytest.fail("prepared again"))
 
 
 @pytest.mark.parametrize("error", [DataError("broken"), KeyboardInterrupt()])

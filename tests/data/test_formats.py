@@ -195,6 +195,49 @@ def test_a_truncated_file_is_called_truncated(tmp_path, ending, kept, write_file
     assert str(tmp_path) not in str(error.value)
 
 
+@pytest.fixture
+def write_with_sums(tmp_path):
+    """Write a picture or a volume in a form that has a checksum; return the place of its content's first byte."""
+
+    def write(name):
+        from PIL import Image
+
+        ramp = np.add.outer(np.arange(60), np.arange(40)).astype(np.uint8)
+        path = tmp_path / name
+        if path.suffix in (".png", ".tif"):
+            Image.fromarray(ramp).save(path, compression="tiff_adobe_deflate")
+        elif path.suffix == ".npz":
+            np.savez(path, images=ramp[None])
+        else:
+            SimpleITK.WriteImage(SimpleITK.GetImageFromArray(ramp[None]), path, useCompression=True)
+        content = path.read_bytes()
+        # What has no checksum comes first: the header of MHA and NRRD, the eight bytes that lead to a TIFF's tags.
+        first = {".mha": content.find(b"LOCAL\n") + 6, ".nrrd": content.find(b"\n\n") + 2, ".tif": 8}
+        # Pillow writes a TIFF's tags behind the pixels.
+        last = int.from_bytes(content[4:8], "little") if path.suffix == ".tif" else len(content)
+        return path, range(first.get(path.suffix, 0), last)
+
+    return write
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif", "a.mha", "a.nrrd", "a.nii.gz", "a.npz"])
+def test_one_wrong_bit_never_passes_as_other_voxels(write_with_sums, name):
+    path, places = write_with_sums(name)
+    index, content, num_refused = 0 if name == "a.npz" else None, path.read_bytes(), 0
+    whole = read_image(path, index=index).array
+    tried = np.linspace(places.start, places.stop - 1, 60).astype(int)
+    for number, place in enumerate(tried):
+        broken = bytearray(content)
+        broken[place] ^= 1 << number % 8
+        path.write_bytes(broken)
+        try:
+            np.testing.assert_array_equal(read_image(path, index=index).array, whole)
+        except DataError:
+            num_refused += 1
+    # Some bits mean nothing, as the time in gzip and the names in an archive.
+    assert num_refused > 40
+
+
 @pytest.mark.parametrize("ending", ["png", "nii.gz", "npz"])
 def test_a_file_with_other_bytes_inside_is_called_corrupt(tmp_path, ending, write_file):
     path = tmp_path / f"a.{ending}"

@@ -80,6 +80,12 @@ def test_slices_may_have_a_step():
     assert list(record.numbers) == [1, 5, 9] and record.case.endswith("[1-9-4]")
 
 
+@pytest.mark.parametrize("slices", [[0, 65536], [0, 10**30], [10**30, 10**30], [0, 5, 10**30]])
+def test_more_slices_than_any_volume_has_are_refused(slices):
+    with pytest.raises(DataError, match="record 1 of test must have 'slices' below 65536, not .*correct dataset.json"):
+        segmentation(slices=slices)
+
+
 @pytest.mark.parametrize("slices", [[3, 2], [-1, 2], [0], [0, 1, 0], [0, 1, 2, 3], [0, True], [0.0, 1], "0-3", 4])
 def test_slices_are_first_and_last(slices):
     with pytest.raises(DataError, match=r"must have 'slices' as \[first, last\] from 0"):

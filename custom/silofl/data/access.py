@@ -1,12 +1,27 @@
 """Read, link and hash a site's files, with a different error for a missing, an unreadable and a broken file."""
 
+import errno
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from silofl.errors import DataError
+
+TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
+OF_SYSTEM = (*TOO_MANY_OPEN, errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOMEM, errno.EAGAIN)
+KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+class SpecialFileError(OSError):
+    """A pipe, a socket or a device, of which reading may never end."""
+
+
+def is_of_system(error: Exception) -> bool:
+    """Return whether the operating system failed, so that nothing is known of the file's content."""
+    return isinstance(error, OSError) and error.errno in OF_SYSTEM
 
 
 def open_error(name: str, error: OSError) -> DataError:
@@ -23,6 +38,13 @@ def open_error(name: str, error: OSError) -> DataError:
             f"{name} must be readable; permission was denied (the data need not be corrupt): "
             "give this account the right to read it"
         )
+    if isinstance(error, SpecialFileError):
+        return DataError(f"{name} must be a file or a folder, not {error.strerror}; put the data itself there")
+    if error.errno in TOO_MANY_OPEN:
+        return DataError(
+            f"{name} must be opened, but too many files are open (the data need not be corrupt): allow more with "
+            "ulimit -n, and start again"
+        )
     reason = error.strerror or type(error).__name__
     return DataError(f"{name} must be readable; the system said {reason!r}: check the disk or the network share")
 
@@ -34,6 +56,7 @@ def read_bytes(path: Path, name: str) -> bytes:
         DataError: The file is missing, may not be read, or the disk fails.
     """
     try:
+        check_kind(path)
         with path.open("rb") as file:
             return file.read()
     except OSError as error:
@@ -81,8 +104,29 @@ def link_or_copy(source: Path, target: Path, name: str) -> None:
 
 
 def files_of(path: Path) -> Iterator[Path]:
-    """Yield the file itself, or the files of a folder (a DICOM series) in the order of their names."""
+    """Yield the file itself, or the files of a folder (a DICOM series) in the order of their names.
+
+    Raises:
+        SpecialFileError: There is a pipe, a socket or a device.
+    """
+    check_kind(path)
     if path.is_dir():
-        yield from sorted(member for member in path.iterdir() if member.is_file())
+        for member in sorted(path.iterdir()):
+            if member.exists():
+                check_kind(member)
+            if member.is_file():
+                yield member
     else:
         yield path
+
+
+def check_kind(path: Path) -> None:
+    """Refuse what is neither a file nor a folder before it is opened: opening a pipe waits for its writer.
+
+    Raises:
+        SpecialFileError: It is a pipe, a socket or a device.
+        OSError: It cannot be looked at.
+    """
+    mode = path.stat().st_mode
+    if stat.S_IFMT(mode) in KINDS:
+        raise SpecialFileError(errno.EINVAL, KINDS[stat.S_IFMT(mode)])

@@ -1,7 +1,12 @@
-"""Prepared arrays on disk, written by the first process that needs them and opened without decoding afterwards."""
+"""Prepared arrays on disk, written by the first process that needs them and opened without decoding afterwards.
+
+Every file of a cache has a SHA-256 beside it, which is compared whenever the cache is opened: a cache that a disk has
+damaged is made anew from the source.
+"""
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -10,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.data.access import files_of, open_error
+from silofl.data.access import TOO_MANY_OPEN, files_of, open_error
 from silofl.data.manifest import PARTS, Manifest
 from silofl.data.npy_stream import NpyStream
 from silofl.data.parts import Examples, PreparedCase
@@ -18,11 +23,14 @@ from silofl.errors import DataError
 from silofl.study import Study
 
 # To be raised when the preparation changes, so that older caches are not used.
-VERSION = 1
+VERSION = 2
 INDEX = "index.json"
+# In the form of sha256sum, which checks it too.
+SUMS = "SHA256SUMS"
 # Each attempt opens the cache, or else builds it for the next one to open.
 ATTEMPTS = 3
 Cases = Iterable[tuple[str, PreparedCase]]
+logger = logging.getLogger(__name__)
 
 
 def fingerprint(manifest: Manifest, study: Study) -> str:
@@ -67,6 +75,8 @@ def load_or_prepare(cache_dir: Path, name: str, prepare: Callable[[], Cases]) ->
         try:
             _build(target, prepare)
         except OSError as error:
+            if error.errno in TOO_MANY_OPEN:
+                raise open_error("cache_dir", error) from None
             reason = error.strerror or type(error).__name__
             raise DataError(
                 f"cache_dir must be a folder with room that can be written; the system said {reason!r}: "
@@ -76,12 +86,35 @@ def load_or_prepare(cache_dir: Path, name: str, prepare: Callable[[], Cases]) ->
 
 
 def open_parts(folder: Path) -> dict[str, Examples] | None:
-    """Open the parts in a cache folder without reading them into memory; None when it is missing or damaged."""
+    """Open the parts in a cache folder without keeping them in memory; None when it is missing or damaged.
+
+    Raises:
+        DataError: Too many files are open, so that nothing is known of the cache.
+    """
     try:
+        _check_sums(folder)
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         return {part: _open_part(folder, part, index[part]) for part in PARTS}
-    except (OSError, ValueError, KeyError, TypeError, EOFError):
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        if isinstance(error, OSError) and error.errno in TOO_MANY_OPEN:
+            raise open_error("cache_dir", error) from None
+        logger.warning("the cache %s must be as it was written; it is damaged, and is made anew", folder.name)
+        return None
+
+
+def _check_sums(folder: Path) -> None:
+    if (folder / SUMS).read_text(encoding="utf-8") != _sums(folder):
+        raise ValueError("the sums differ")
+
+
+def _sums(folder: Path) -> str:
+    lines = []
+    for name in sorted([INDEX, *(f"{part}_{kind}.npy" for part in PARTS for kind in ("images", "targets"))]):
+        with (folder / name).open("rb") as file:
+            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
+    return "".join(lines)
 
 
 def _open_part(folder: Path, part: str, index: dict[str, list]) -> Examples:
@@ -134,6 +167,7 @@ def _write(folder: Path, cases: Cases) -> None:
         for stream, shape in zip(pair, shapes, strict=True):
             stream.finish(shape)
     (folder / INDEX).write_text(json.dumps(index), encoding="utf-8")
+    (folder / SUMS).write_text(_sums(folder), encoding="utf-8")
 
 
 def _streams(folder: Path, part: str, case: PreparedCase) -> tuple[NpyStream, NpyStream]:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.access import files_of, open_error
-from silofl.data.formats import Decoded, decode
+from silofl.data.decoded import Decoded
+from silofl.data.formats import decode
 from silofl.errors import DataError
 
 # Tools round affines differently; a tenth of a millimetre is far less than a voxel.

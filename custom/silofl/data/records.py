@@ -1,13 +1,16 @@
 """One record of dataset.json: an image, its label and its patient."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from silofl.data.access import open_error
+from silofl.data.access import check_kind, open_error
 from silofl.errors import DataError, nearest
 
 KEYS = ("image", "label", "patient", "case", "slices", "index", "recording")
+# No volume has as many slices; a set of them is built to find overlaps.
+MAX_SLICES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ def locate(folder: Path, path: str, case: str) -> Path:
         root, found = folder.resolve(), (folder / path).resolve()
         if root not in found.parents:
             raise _leaves(path, case)
-        found.stat()
+        check_kind(found)
     except OSError as error:
         raise DataError(f"case {case!r}: {open_error(path, error)}") from None
     except RuntimeError:
@@ -111,10 +114,14 @@ def _leaves(path: str, case: str) -> DataError:
 def _text(value: object, what: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    # Python refuses a path with a null character by a ValueError that names no case.
-    if not isinstance(value, str) or not value.strip() or "\0" in value:
+    if not _is_text(value):
         raise DataError(f"{what} must be a text, not {value!r}; correct dataset.json")
     return value
+
+
+def _is_text(value: object) -> bool:
+    # Python refuses a path with a null character or half a character pair by a ValueError that names no case.
+    return isinstance(value, str) and bool(value.strip()) and not re.search("[\0\ud800-\udfff]", value)
 
 
 def _is_natural(value: object) -> bool:
@@ -140,6 +147,8 @@ def _slices(value: object, where: str) -> tuple[int, ...] | None:
             f"{where} must have 'slices' as [first, last] from 0, or [first, last, step], not {value!r}; "
             "correct dataset.json"
         )
+    if value[1] >= MAX_SLICES or max(value[2:], default=1) >= MAX_SLICES:
+        raise DataError(f"{where} must have 'slices' below {MAX_SLICES}, not {value!r}; correct dataset.json")
     return tuple(value)
 
 
@@ -152,7 +161,7 @@ def _case_name(image: str, slices: tuple[int, ...] | None, index: int | None) ->
 
 def _label(value: object, where: str, task: str, labels: dict[int, str]) -> str | int:
     if task == "segmentation":
-        if not isinstance(value, str) or not value.strip() or "\0" in value:
+        if not _is_text(value):
             raise DataError(
                 f"{where} must have the path of a label map as its label, not {value!r}; correct dataset.json"
             )

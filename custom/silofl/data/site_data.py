@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from silofl.data.cache import fingerprint, load_or_prepare
-from silofl.data.formats import forget_arrays
+from silofl.data.formats import forget
 from silofl.data.leakage import check_contents
 from silofl.data.manifest import Manifest, read_manifest
 from silofl.data.parts import Examples, PreparedCase
@@ -53,7 +53,7 @@ def _prepared_cases(manifest: Manifest, study: Study, has_progress: bool) -> Ite
     records = [(part, record) for part, records in manifest.parts.items() for record in records]
     cases = ((part, prepare_case(record, manifest, steps)) for part, record in records)
     yield from _same_size(follow(cases, len(records), f"reading {manifest.folder.name}", has_progress))
-    forget_arrays()
+    forget()
 
 
 def _same_size(cases: Iterable[tuple[str, PreparedCase]]) -> Iterator[tuple[str, PreparedCase]]:

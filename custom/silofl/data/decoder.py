@@ -1,0 +1,185 @@
+"""A process of its own for the decoders that are written in C: Pillow for pictures, GDCM for DICOM.
+
+Broken or built bytes may crash such a decoder, keep it busy for good, or fill the memory. That ends only the process,
+and the file is refused; the next file starts another one. One process serves file after file: it is started with the
+first and ended by `end_decoder`, or with this process. It holds no right that this process does not hold.
+"""
+
+import atexit
+import json
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from threading import Lock
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.data.access import files_of
+from silofl.data.decoded import MAX_BYTES, Decoded, check_bytes
+from silofl.errors import DataError
+
+# Of computing, not of waiting for a disk or a busy machine: a hang computes.
+CPU_SECONDS, CPU_SECONDS_PER_MIB = 2, 4
+# Of memory; a file's share covers the best compression and copies on the way. GDCM believes every length that it reads.
+BYTES, BYTES_PER_BYTE = 3 << 28, 1 << 11
+_lock = Lock()
+_process: subprocess.Popen[bytes] | None = None
+
+
+def decode_apart(kind: str, path: Path, name: str, is_label: bool) -> Decoded:
+    """Decode a file in the decoders' process.
+
+    Args:
+        kind: ``picture``, ``dicom_file`` or ``dicom_series``.
+        path: The file, or the folder of the series.
+        name: What messages call it.
+        is_label: Whether a palette's numbers are kept.
+
+    Raises:
+        DataError: What the reader refuses.
+        ValueError: What the decoder says of broken bytes, or how its process ended.
+        OSError: The process cannot be started.
+    """
+    request = {"kind": kind, "path": str(path.absolute()), "name": name, "is_label": is_label}
+    with _lock:
+        process = _running()
+        try:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            answer, array = _received(process.stdout)
+        except (BrokenPipeError, EOFError):
+            raise ValueError(_ending(process)) from None
+        except BaseException:
+            # After half an answer the next one could not be told from its rest.
+            process.kill()
+            raise
+    if "refused" in answer:
+        raise DataError(answer["refused"])
+    if array is None:
+        raise ValueError(answer["broken"])
+    return Decoded(array, answer["affine"] and np.array(answer["affine"]), answer["is_binary"])
+
+
+def end_decoder() -> None:
+    """End the decoders' process, if one runs; the next file starts another one."""
+    global _process
+    with _lock:
+        if _process is not None:
+            _process.kill()
+            _process.communicate()
+            _process = None
+
+
+def _running() -> subprocess.Popen[bytes]:
+    global _process
+    if _process is None or _process.poll() is not None:
+        package = str(Path(__file__).resolve().parents[2])
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([package, *filter(None, sys.path)])}
+        # Its error output is dropped: the libraries' warnings name full paths.
+        _process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "silofl.data.decoder"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        )
+    return _process
+
+
+def _received(stream: BinaryIO) -> tuple[dict[str, Any], NDArray | None]:
+    line = stream.readline()
+    if not line.endswith(b"\n"):
+        raise EOFError
+    answer = json.loads(line)
+    if "shape" not in answer:
+        return answer, None
+    # No pickle: what broken bytes have made of the other process must not spread to this one.
+    dtype, shape = np.dtype(answer["dtype"]), answer["shape"]
+    content = bytearray(check_bytes("a decoded file", shape, dtype.itemsize))
+    if stream.readinto(content) != len(content):
+        raise EOFError
+    return answer, np.frombuffer(content, dtype).reshape(shape).transpose(np.argsort(answer["order"]))
+
+
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    status = process.wait()
+    if status == -signal.SIGXCPU:
+        return "it keeps its decoder busy for longer than its size explains"
+    return f"its decoder ended with {signal.Signals(-status).name if status < 0 else status}"
+
+
+def _forget() -> None:
+    """Leave the process to the one that started it: a fork must not write between its requests."""
+    global _process, _lock
+    _process, _lock = None, Lock()
+
+
+atexit.register(end_decoder)
+os.register_at_fork(after_in_child=_forget)
+
+
+def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    from silofl.data.pictures import read_picture
+
+    # An interrupted parent closes the requests, or goes on.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _set_limit(resource.RLIMIT_CORE, 0)
+    for line in requests:
+        request = json.loads(line)
+        path, name = Path(request["path"]), request["name"]
+        try:
+            if request["kind"] == "picture":
+                _limit(path)
+                decoded = read_picture(path, name, request["is_label"])
+            else:
+                from silofl.data import dicom
+
+                _limit(path)
+                decoded = getattr(dicom, f"read_{request['kind']}")(path, name)
+            _send(answers, decoded)
+        except DataError as error:
+            _send_line(answers, {"refused": str(error)})
+        except Exception as error:  # decoders raise whatever their libraries raise on broken bytes
+            _send_line(answers, {"broken": str(error).replace(str(path), name) or type(error).__name__})
+
+
+def _limit(path: Path) -> None:
+    size = sum(file.stat().st_size for file in files_of(path))
+    _set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + CPU_SECONDS + CPU_SECONDS_PER_MIB * size / 2**20))
+    _set_limit(resource.RLIMIT_DATA, min(BYTES + BYTES_PER_BYTE * size, 4 * MAX_BYTES))
+
+
+def _set_limit(kind: int, value: int) -> None:
+    _, highest = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value if highest == resource.RLIM_INFINITY else min(value, highest), highest))
+
+
+def _send(answers: BinaryIO, decoded: Decoded) -> None:
+    array = decoded.array
+    # In the order of the memory, which the receiver gives back: sums depend on it.
+    order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+    affine = None if decoded.affine is None else decoded.affine.tolist()
+    stored = np.ascontiguousarray(array.transpose(order))
+    form = {"dtype": stored.dtype.str, "shape": stored.shape, "order": order}
+    _send_line(answers, {**form, "affine": affine, "is_binary": decoded.is_binary})
+    answers.write(stored.data)
+    answers.flush()
+
+
+def _send_line(answers: BinaryIO, values: dict[str, object]) -> None:
+    answers.write(json.dumps(values).encode() + b"\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    # What a library prints must not come between the answers.
+    _answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    _serve(sys.stdin.buffer, _answers)

@@ -1,0 +1,98 @@
+"""MetaImage files (.mha): a strict reader of the header that ITK writes, with the voxels in the same file."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.data.raw_volume import RawVolume, chosen, entry, header_lines, numbers, read_voxels, sizes
+from silofl.errors import DataError
+
+TYPES = {
+    "met_char": "i1",
+    "met_uchar": "u1",
+    "met_short": "i2",
+    "met_ushort": "u2",
+    "met_int": "i4",
+    "met_uint": "u4",
+    "met_long": "i4",
+    "met_ulong": "u4",
+    "met_long_long": "i8",
+    "met_ulong_long": "u8",
+    "met_float": "f4",
+    "met_double": "f8",
+}
+# Some writers name the type of a voxel with several numbers so.
+TYPES |= {f"{name}_array": dtype for name, dtype in TYPES.items()}
+SYNONYMS = {
+    "Position": "Offset",
+    "Origin": "Offset",
+    "Orientation": "TransformMatrix",
+    "Rotation": "TransformMatrix",
+    "ElementByteOrderMSB": "BinaryDataByteOrderMSB",
+}
+LAST = "ElementDataFile"
+# The keys on which the voxels depend. Others are a writer's own, as the DICOM tags that ITK copies.
+KEYS = (
+    *("ObjectType", "NDims", "DimSize", "ElementType", "ElementNumberOfChannels", "HeaderSize", "BinaryData", LAST),
+    *("CompressedData", "CompressedDataSize", "ElementSpacing", "ElementSize", *SYNONYMS, *SYNONYMS.values()),
+)
+# A known key, although it is like one of them.
+LIKE_ANOTHER = ("ObjectSubType",)
+TRUTH = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+
+
+def read_metaimage(path: Path, name: str) -> tuple[NDArray, NDArray[np.float64]]:
+    """Read a volume; returns and errors as `read_voxels`.
+
+    Raises:
+        DataError: The voxels are text or in another file, or the file is no image.
+        ValueError: The header is not a whole one.
+    """
+    with path.open("rb") as stream:
+        header: dict[str, str] = {}
+        for line in header_lines(stream):
+            _add(header, line)
+            if LAST in header:
+                break
+        return read_voxels(stream, _volume(header, name), name)
+
+
+def _add(header: dict[str, str], line: str) -> None:
+    key, equals, value = (part.strip() for part in line.partition("="))
+    near = get_close_matches(key, KEYS, n=1, cutoff=0.8)
+    # A misspelt key would silently leave a default in its place.
+    if not equals or not key or (near and key not in (*KEYS, *LIKE_ANOTHER)):
+        raise ValueError(f"a line of its header must be 'key = value' with a known key{f' as {near[0]}' * len(near)}")
+    key = SYNONYMS.get(key, key)
+    if key in KEYS and key in header:
+        raise ValueError(f"{key} twice in its header")
+    header[key] = value
+
+
+def _volume(header: Mapping[str, str], name: str) -> RawVolume:
+    if header[LAST] != "LOCAL" or header.get("HeaderSize", "0") not in ("0", "-1"):
+        raise DataError(f"{name} must hold its voxels itself ({LAST} = LOCAL), not name a file; save it as one file")
+    if header.get("ObjectType", "Image") != "Image" or not chosen(header, "BinaryData", TRUTH, "True"):
+        raise DataError(f"{name} must be an Image of BinaryData, not text or another object; save it with ITK")
+    num_axes = int(entry(header, "NDims"))
+    if not 2 <= num_axes <= 4:
+        raise ValueError(f"NDims must be 2 to 4, not {num_axes}")
+
+    def values(key: str, count: int, default: str) -> NDArray[np.float64]:
+        return numbers(header.get(key, default).split(), count, key)
+
+    spacing = values("ElementSpacing" if "ElementSpacing" in header else "ElementSize", num_axes, "1 " * num_axes)
+    directions = values("TransformMatrix", num_axes**2, " ".join(map(str, np.eye(num_axes).ravel())))
+    order = ">" if chosen(header, "BinaryDataByteOrderMSB", TRUTH, "False") else "<"
+    return RawVolume(
+        sizes(entry(header, "DimSize").split(), num_axes, "DimSize"),
+        np.dtype(order + chosen(header, "ElementType", TYPES)),
+        # A row of the matrix is the direction of an axis.
+        axes=directions.reshape(num_axes, num_axes).T * spacing,
+        origin=values("Offset", num_axes, "0 " * num_axes),
+        is_compressed=chosen(header, "CompressedData", TRUTH, "False"),
+        channels=sizes([header.get("ElementNumberOfChannels", "1")], 1, "ElementNumberOfChannels")[0],
+    )

@@ -1,0 +1,137 @@
+"""NRRD files (.nrrd): a strict reader of the header, with the voxels in the same file.
+
+Source: teem.sourceforge.net/nrrd/format.html. Geometry is read as ITK reads it.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.data.raw_volume import RawVolume, chosen, entry, header_lines, numbers, read_voxels, sizes
+from silofl.errors import DataError
+
+TYPES = {
+    "i1": ("signed char", "int8", "int8_t"),
+    "u1": ("uchar", "unsigned char", "uint8", "uint8_t"),
+    "i2": ("short", "short int", "signed short", "signed short int", "int16", "int16_t"),
+    "u2": ("ushort", "unsigned short", "unsigned short int", "uint16", "uint16_t"),
+    "i4": ("int", "signed int", "int32", "int32_t"),
+    "u4": ("uint", "unsigned int", "uint32", "uint32_t"),
+    "i8": ("longlong", "long long", "long long int", "signed long long", "signed long long int", "int64", "int64_t"),
+    "u8": ("ulonglong", "unsigned long long", "unsigned long long int", "uint64", "uint64_t"),
+    "f4": ("float",),
+    "f8": ("double",),
+}
+DTYPES = {name: dtype for dtype, names in TYPES.items() for name in names}
+# Each world's signs to (left, back, head); of the others no way is known, and ITK takes them as they are.
+WORLDS = {
+    **dict.fromkeys(("left-posterior-superior", "lps"), (1, 1, 1)),
+    **dict.fromkeys(("right-anterior-superior", "ras"), (-1, -1, 1)),
+    **dict.fromkeys(("left-anterior-superior", "las"), (1, -1, 1)),
+    **dict.fromkeys(("scanner-xyz", "3d-right-handed", "3d-left-handed"), (1, 1, 1)),
+}
+DETACHED = ("data file", "datafile")
+PLACED = ("axis mins", "axismins", "axis maxs", "axismaxs")
+SKIPS = ("line skip", "lineskip", "byte skip", "byteskip")
+USED = ("type", "dimension", "sizes", "encoding", "endian", "kinds", "spacings")
+SPACE = ("space", "space dimension", "space directions", "space origin")
+IGNORED = (
+    *("content", "min", "max", "old min", "oldmin", "old max", "oldmax", "number", "thicknesses", "centers"),
+    *("centerings", "labels", "units", "space units", "sample units", "sampleunits", "measurement frame"),
+)
+FIELDS = {*DETACHED, *PLACED, *SKIPS, *USED, *SPACE, *IGNORED}
+DOMAIN = ("domain", "space", "time", "???", "none")
+CHANNELS = (
+    *("list", "vector", "2-vector", "3-vector", "4-vector", "stub", "scalar", "point", "covariant-vector", "normal"),
+    *("rgb-color", "rgba-color", "3-color", "4-color", "hsv-color", "xyz-color"),
+)
+ENCODINGS = {"raw": False, "gzip": True, "gz": True}
+ORDERS = {"little": "<", "big": ">"}
+
+
+def read_nrrd(path: Path, name: str) -> tuple[NDArray, NDArray[np.float64]]:
+    """Read a volume; returns and errors as `read_voxels`.
+
+    Raises:
+        DataError: The voxels are in another file, or in an encoding other than raw and gzip.
+        ValueError: The header is not a whole one.
+    """
+    with path.open("rb") as stream:
+        header: dict[str, str] = {}
+        lines = header_lines(stream)
+        if not re.fullmatch("NRRD000[1-5]", next(lines)):
+            raise ValueError("its first line must be NRRD0001 to NRRD0005")
+        for line in lines:
+            if not line:
+                break
+            _add(header, line)
+        return read_voxels(stream, _volume(header, name), name)
+
+
+def _add(header: dict[str, str], line: str) -> None:
+    field, colon, value = line.partition(":")
+    if line.startswith("#") or value.startswith("="):
+        return  # a comment, or a writer's own key and value
+    field = field.lower()
+    if not colon or field not in FIELDS or field in header:
+        raise ValueError("a line of its header must be a known field, once")
+    header[field] = value.strip()
+
+
+def _volume(header: Mapping[str, str], name: str) -> RawVolume:
+    if any(field in header for field in DETACHED) or any(header.get(field, "0") != "0" for field in SKIPS):
+        raise DataError(f"{name} must hold its voxels itself, not name a file or skip bytes; save it as one file")
+    if entry(header, "encoding").lower() not in ENCODINGS:
+        raise DataError(f"{name} must have the encoding raw or gzip, not another; save it with one of these")
+    if any(field in header for field in PLACED):
+        raise DataError(f"{name} must give its place by 'space directions', not by 'axis mins'; save it with ITK")
+    num_axes = int(entry(header, "dimension"))
+    if not 2 <= num_axes <= 4:
+        raise ValueError(f"its dimension must be 2 to 4, not {num_axes}")
+    shape = list(sizes(entry(header, "sizes").split(), num_axes, "sizes"))
+    kinds = header.get("kinds", "domain " * num_axes).lower().split()
+    channel_axes = [axis for axis, kind in enumerate(kinds) if kind in CHANNELS]
+    if len(kinds) != num_axes or len(channel_axes) > 1 or not {*kinds} <= {*DOMAIN, *CHANNELS}:
+        raise ValueError(f"its kinds must be {num_axes} of axes, at most one of them of channels")
+    channel_axis = channel_axes[0] if channel_axes else None
+    channels = 1 if channel_axis is None else shape.pop(channel_axis)
+    item = chosen(header, "type", DTYPES)
+    order = "|" if item[1] == "1" else chosen(header, "endian", ORDERS)
+    return RawVolume(
+        tuple(shape),
+        np.dtype(order + item),
+        *_placed(header, num_axes, channel_axis),
+        is_compressed=chosen(header, "encoding", ENCODINGS),
+        channels=channels,
+        channel_axis=channel_axis or 0,
+    )
+
+
+def _placed(
+    header: Mapping[str, str], num_axes: int, channel_axis: int | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the columns of the axes and the origin, in the world of ITK."""
+    domain = [axis for axis in range(num_axes) if axis != channel_axis]
+    if "space" not in header and "space dimension" not in header:
+        if "space directions" in header or "space origin" in header:
+            raise ValueError("space directions without a space")
+        steps = header.get("spacings", "1 " * num_axes).split()
+        if len(steps) != num_axes:
+            raise ValueError(f"spacings must be {num_axes}")
+        return np.diag(numbers([steps[axis] for axis in domain], len(domain), "spacings")), np.zeros(len(domain))
+    signs = chosen(header, "space", WORLDS) if "space" in header else (1,) * len(domain)
+    if len(signs) != len(domain) or "spacings" in header:
+        raise ValueError(f"its space must have {len(domain)} axes, with directions")
+    vectors = re.findall(r"none|\([^()]*\)", entry(header, "space directions"))
+    if len(vectors) != num_axes or (channel_axis is not None and vectors[channel_axis] != "none"):
+        raise ValueError(f"space directions must be {num_axes}")
+    axes = np.stack([_vector(vectors[axis], len(signs)) for axis in domain], axis=1)
+    origin = _vector(header.get("space origin", f"({','.join('0' * len(signs))})"), len(signs))
+    return axes * np.reshape(signs, (-1, 1)), origin * signs
+
+
+def _vector(text: str, count: int) -> NDArray[np.float64]:
+    return numbers(text.removeprefix("(").removesuffix(")").split(","), count, "a vector")

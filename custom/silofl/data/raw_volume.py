@@ -1,0 +1,157 @@
+"""Volumes whose voxels follow a text header in the same file, as MHA and NRRD keep them.
+
+Nothing of the file is believed: the header is bounded, the sizes that it states are compared with the bytes that are
+there before memory is taken, and a compressed stream is decompressed to its end, where zlib compares its checksum.
+"""
+
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import BinaryIO, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.data.decoded import check_bytes
+from silofl.errors import DataError
+
+HEADER_BYTES = 1 << 20
+HEADER_LINES = 4096
+BLOCK = 1 << 20
+ZLIB_OR_GZIP = 32 + zlib.MAX_WBITS
+V = TypeVar("V")
+LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
+
+
+@dataclass(frozen=True)
+class RawVolume:
+    """A header's facts.
+
+    Attributes:
+        sizes: Voxels along each axis, the fastest first.
+        dtype: Of a number, with its byte order.
+        axes: One column an axis: the step to the next voxel in millimetres (left, back, head).
+        origin: The centre of the first voxel.
+        is_compressed: Whether the voxels are a zlib or gzip stream.
+        channels: Numbers of a voxel.
+        channel_axis: Where they stand among the axes, 0 the fastest.
+    """
+
+    sizes: tuple[int, ...]
+    dtype: np.dtype
+    axes: NDArray[np.float64]
+    origin: NDArray[np.float64]
+    is_compressed: bool
+    channels: int = 1
+    channel_axis: int = 0
+
+
+def header_lines(stream: BinaryIO) -> Iterator[str]:
+    """Yield the lines of a header, without their ends.
+
+    Raises:
+        ValueError: It does not end within the bounds; whoever sees its last line stops before.
+    """
+    left = HEADER_BYTES
+    for _ in range(HEADER_LINES):
+        line = stream.readline(left)
+        left -= len(line)
+        if not line.endswith(b"\n"):
+            break
+        yield line.decode("latin-1").rstrip("\r\n")
+    raise ValueError("its header has no end")
+
+
+def entry(header: Mapping[str, str], key: str) -> str:
+    """Return a value that a header must have.
+
+    Raises:
+        ValueError: It is missing.
+    """
+    if key not in header:
+        raise ValueError(f"its header lacks {key!r}")
+    return header[key]
+
+
+def chosen(header: Mapping[str, str], key: str, table: Mapping[str, V], default: str | None = None) -> V:
+    """Return what a header's value means by a table of all that it may be, in small letters.
+
+    Raises:
+        ValueError: It is missing without a default, or not in the table.
+    """
+    value = header.get(key, default) if default is not None else entry(header, key)
+    if value.lower() not in table:
+        raise ValueError(f"its header has another value of {key!r} than it may have")
+    return table[value.lower()]
+
+
+def numbers(values: list[str], count: int, what: str) -> NDArray[np.float64]:
+    """Return a header's values as finite numbers.
+
+    Raises:
+        ValueError: They are not ``count``, or one is no number.
+    """
+    found = np.array([float(value) for value in values])
+    if len(found) != count or not np.isfinite(found).all():
+        raise ValueError(f"{what} must be {count} finite numbers, not {len(found)} values")
+    return found
+
+
+def sizes(values: list[str], count: int, what: str) -> tuple[int, ...]:
+    """Return a header's values as sizes of at least 1; errors as `numbers`."""
+    if len(values) != count or not all(value.isascii() and value.isdigit() and int(value) > 0 for value in values):
+        raise ValueError(f"{what} must be {count} whole numbers above 0")
+    return tuple(map(int, values))
+
+
+def read_voxels(stream: BinaryIO, volume: RawVolume, name: str) -> tuple[NDArray, NDArray[np.float64]]:
+    """Read the voxels that follow a header.
+
+    Args:
+        stream: The file, after its header.
+        volume: What the header says.
+        name: What messages call the file.
+
+    Returns:
+        The array (C, X, Y, Z), and its affine to millimetres in NIfTI's world.
+
+    Raises:
+        DataError: The file holds more axes or more bytes than are supported.
+        ValueError: The voxels are not as many as the header says, or their checksum differs.
+    """
+    num_axes = len(volume.sizes)
+    if num_axes not in (2, 3):
+        raise DataError(f"{name} must hold 2 or 3 axes, not {num_axes}; save one time point a file")
+    if np.linalg.det(volume.axes) == 0:
+        raise ValueError("its axes must span the space")
+    size = check_bytes(name, (*volume.sizes, volume.channels), volume.dtype.itemsize)
+    content = _inflated(stream, size) if volume.is_compressed else _rest(stream, size)
+    stored = list(volume.sizes)
+    stored.insert(volume.channel_axis, volume.channels)
+    array = np.frombuffer(content, volume.dtype).reshape(stored[::-1])
+    # z, y, x, channel, as SimpleITK lays it out: sums depend on the order in memory.
+    array = np.ascontiguousarray(np.moveaxis(array, num_axes - volume.channel_axis, -1))
+    array = array.reshape(*([1] * (3 - num_axes)), *array.shape).transpose(3, 2, 1, 0)
+    affine = np.eye(4)
+    affine[:num_axes, :num_axes], affine[:num_axes, 3] = volume.axes, volume.origin
+    return array.astype(volume.dtype.newbyteorder("="), copy=False), LPS_TO_RAS @ affine
+
+
+def _rest(stream: BinaryIO, size: int) -> bytearray:
+    rest = os.fstat(stream.fileno()).st_size - stream.tell()
+    if rest != size:
+        raise ValueError(f"{rest} bytes of voxels, not {size}")
+    return bytearray(stream.read(size))
+
+
+def _inflated(stream: BinaryIO, size: int) -> bytearray:
+    """Return the whole content of a compressed stream, of which no more than one byte too many is ever decompressed."""
+    content, decompressor = bytearray(), zlib.decompressobj(ZLIB_OR_GZIP)
+    while block := stream.read(BLOCK):
+        content += decompressor.decompress(block, size + 1 - len(content))
+        if len(content) > size or decompressor.unused_data:
+            raise ValueError(f"more than {size} bytes of voxels")
+    if len(content) != size or not decompressor.eof:
+        raise ValueError(f"{len(content)} bytes of voxels, not {size}, or no end of their stream")
+    return content

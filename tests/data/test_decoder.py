@@ -1,0 +1,102 @@
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image as Picture
+
+from silofl.data import decoder
+from silofl.data.images import read_image
+from silofl.errors import DataError
+
+GREY = np.random.default_rng(0).integers(0, 256, (30, 50), dtype=np.uint8)
+
+
+@pytest.fixture
+def picture(tmp_path):
+    Picture.fromarray(GREY).save(tmp_path / "a.png")
+    decoder.end_decoder()
+    yield tmp_path / "a.png"
+    decoder.end_decoder()
+
+
+def test_one_process_decodes_file_after_file(picture):
+    read_image(picture)
+    first = decoder._process.pid
+    np.testing.assert_array_equal(read_image(picture).array, GREY[None])
+    assert decoder._process.pid == first
+
+
+def test_a_refused_file_does_not_end_the_process(picture, tmp_path):
+    read_image(picture)
+    first = decoder._process.pid
+    (tmp_path / "b.png").write_bytes(picture.read_bytes()[:100])
+    with pytest.raises(DataError, match="b.png must be a whole file"):
+        read_image(tmp_path / "b.png")
+    assert decoder._process.pid == first
+
+
+def test_after_a_crash_another_process_is_started(picture):
+    read_image(picture)
+    os.kill(decoder._process.pid, signal.SIGSEGV)
+    decoder._process.wait()
+    np.testing.assert_array_equal(read_image(picture).array, GREY[None])
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"), [(signal.SIGSEGV, "ended with SIGSEGV"), (signal.SIGXCPU, "busy for longer")]
+)
+def test_a_crash_while_decoding_is_the_files_fault(picture, monkeypatch, number, reason):
+    code = f"import os, sys; sys.stdin.readline(); os.kill(os.getpid(), {int(number)})"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    monkeypatch.setattr(decoder, "_process", process)
+    with process, pytest.raises(DataError, match=f"a.png must be a whole file.*{reason}.*; copy it again"):
+        read_image(picture)
+
+
+def test_a_decoder_that_computes_for_good_is_ended(picture, monkeypatch):
+    code = (
+        "import sys; from pathlib import Path; from silofl.data import decoder\n"
+        "decoder.CPU_SECONDS = 1; sys.stdin.readline(); decoder._limit(Path(sys.argv[1]))\n"
+        "while True: pass"
+    )
+    command = [sys.executable, "-c", code, str(picture)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    monkeypatch.setattr(decoder, "_process", process)
+    with process, pytest.raises(DataError, match="a.png must be a whole file.*keeps its decoder busy"):
+        read_image(picture)
+
+
+def test_a_fork_leaves_the_process_alone(picture):
+    read_image(picture)
+    if (child := os.fork()) == 0:
+        os._exit(decoder._process is not None)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    np.testing.assert_array_equal(read_image(picture).array, GREY[None])
+
+
+def test_the_order_in_memory_is_kept(tmp_path):
+    # (rows, columns, colours) in memory: means of other orders differ in the last bit.
+    Picture.fromarray(np.stack([GREY, GREY + 1, GREY + 2], axis=-1)).save(tmp_path / "a.png")
+    assert np.moveaxis(read_image(tmp_path / "a.png").array, 0, -1).flags.c_contiguous
+
+
+def test_the_process_ends_with_the_one_that_started_it(picture):
+    code = (
+        "import os, sys; from pathlib import Path; from silofl.data import decoder, images\n"
+        "images.read_image(Path(sys.argv[1])); print(decoder._process.pid, flush=True); os._exit(0)"
+    )
+    output = subprocess.run([sys.executable, "-c", code, str(picture)], capture_output=True, text=True, check=True)
+    psutil.wait_procs(_running(int(output.stdout)), timeout=20)
+    assert not _running(int(output.stdout))
+
+
+def _running(pid):
+    try:
+        process = psutil.Process(pid)
+        return [process] * (process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return []

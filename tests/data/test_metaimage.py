@@ -1,0 +1,127 @@
+import numpy as np
+import pytest
+import SimpleITK
+
+from silofl.data.images import read_image
+from silofl.errors import DataError
+
+VOXELS = np.arange(24, dtype="<i2").tobytes()
+HEADER = {
+    "ObjectType": "Image",
+    "NDims": "3",
+    "BinaryData": "True",
+    "TransformMatrix": "0 1 0 1 0 0 0 0 -1",
+    "Offset": "1 2 3",
+    "ElementSpacing": "0.5 2 3",
+    "DimSize": "2 3 4",
+    "ElementType": "MET_SHORT",
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_volume(content=VOXELS, last="LOCAL", **changes):
+        header = {key: value for key, value in (HEADER | changes).items() if value is not None}
+        lines = [f"{key} = {value}\n" for key, value in (header | {"ElementDataFile": last}).items()]
+        (tmp_path / "v.mha").write_bytes("".join(lines).encode() + content)
+        return tmp_path / "v.mha"
+
+    return write_volume
+
+
+def affine_of(image):
+    """Return SimpleITK's affine in NIfTI's world."""
+    matrix = np.eye(4)
+    matrix[:3, :3], matrix[:3, 3] = np.reshape(image.GetDirection(), (3, 3)) * image.GetSpacing(), image.GetOrigin()
+    return np.diag([-1, -1, 1, 1]) @ matrix
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"TransformMatrix": None, "Rotation": "0 0 1 1 0 0 0 1 0"},
+        {"TransformMatrix": None, "Offset": None},
+        {"Offset": None, "Position": "7 8 9"},
+        {"ElementSpacing": None, "ElementSize": "4 5 6"},
+        {"ElementSpacing": "-1 2 3"},
+        {"ElementSpacing": None},
+        {"BinaryDataByteOrderMSB": "True"},
+        {"ElementByteOrderMSB": "True"},
+        {"BinaryData": None, "ObjectType": None, "HeaderSize": "-1"},
+        {"ElementType": "MET_USHORT", "AnatomicalOrientation": "RAI", "0010|0020": "a = b"},
+        {"ElementType": "MET_LONG", "DimSize": "2 3 2"},
+        {"ElementType": "MET_DOUBLE", "DimSize": "1 3 2"},
+        {"ElementType": "MET_CHAR", "ElementNumberOfChannels": "2"},
+        {"ElementType": "MET_UCHAR_ARRAY", "ElementNumberOfChannels": "2"},
+    ],
+)
+def test_a_volume_is_what_itk_reads(write, changes):
+    path = write(**changes)
+    image, oracle = read_image(path), SimpleITK.ReadImage(str(path))
+    array = SimpleITK.GetArrayFromImage(oracle)
+    np.testing.assert_array_equal(image.array, array.reshape(*array.shape[:3], -1).transpose(3, 2, 1, 0))
+    np.testing.assert_allclose(image.affine, affine_of(oracle), rtol=1e-12)
+    assert image.array.dtype == array.dtype
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"NDims": "1"},
+        {"NDims": "5"},
+        {"NDims": "three"},
+        {"DimSize": "2 3"},
+        {"DimSize": "2 3 -4"},
+        {"DimSize": "2 3 5"},
+        {"DimSize": "2 3 3"},
+        {"DimSize": "0 3 4"},
+        {"DimSize": None},
+        {"ElementType": "MET_OTHER"},
+        {"ElementType": None},
+        {"ElementNumberOfChannels": "0"},
+        {"ElementSpacing": "0 1 1"},
+        {"ElementSpacing": "nan 1 1"},
+        {"ElementSpacinf": "1 1 1"},
+        {"TransformMatrix": "1 0 0 0 1 0 0 0 0"},
+        {"TransformMatrix": "1 0 0"},
+        {"CompressedData": "yes"},
+        {"Position": "1 2 3"},
+        {"Comment": "\n"},
+    ],
+)
+def test_a_header_that_is_not_whole_is_refused(write, changes):
+    with pytest.raises(DataError, match="v.mha must be a whole file, not a truncated or corrupt one"):
+        read_image(write(**changes))
+
+
+def test_a_misspelt_key_is_answered_with_the_right_one(write):
+    with pytest.raises(DataError, match="with a known key as ElementSpacing"):
+        read_image(write(ElementSpacinf="1 1 1"))
+
+
+OTHER_KEYS = (
+    "Comment ObjectSubType TransformType Name ID ParentID CompressionLevel Color CenterOfRotation DistanceUnits "
+)
+OTHER_KEYS += "AnatomicalOrientation AcquisitionDate Modality SequenceID ElementMin ElementMax ElementNBits "
+OTHER_KEYS += "ElementToIntensityFunctionSlope ElementToIntensityFunctionOffset ITK_InputFilterName 0028|0030"
+
+
+def test_the_other_keys_of_the_format_may_be_there(write):
+    plain = read_image(write())
+    full = read_image(write(**dict.fromkeys(OTHER_KEYS.split(), "1")))
+    np.testing.assert_array_equal(full.array, plain.array)
+    np.testing.assert_array_equal(full.affine, plain.affine)
+
+
+@pytest.mark.parametrize("changes", [{"BinaryData": "False"}, {"ObjectType": "Tube"}])
+def test_voxels_as_text_and_other_objects_are_refused(write, changes):
+    with pytest.raises(DataError, match="v.mha must be an Image of BinaryData"):
+        read_image(write(**changes))
+
+
+def test_four_axes_are_refused(write):
+    spacing, matrix = "1 1 1 1", "1 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1"
+    changes = {"NDims": "4", "DimSize": "2 3 2 2", "Offset": None, "ElementSpacing": spacing, "TransformMatrix": matrix}
+    with pytest.raises(DataError, match="v.mha must hold 2 or 3 axes, not 4; save one time point a file"):
+        read_image(write(**changes))

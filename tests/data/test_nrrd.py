@@ -1,0 +1,122 @@
+import gzip
+
+import numpy as np
+import pytest
+import SimpleITK
+
+from silofl.data.images import read_image
+from silofl.errors import DataError
+
+VOXELS = np.arange(24, dtype="<i2").tobytes()
+HEADER = {
+    "type": "short",
+    "dimension": "3",
+    "space": "left-posterior-superior",
+    "sizes": "2 3 4",
+    "space directions": "(0,2,0) (-1,0,0.5) (0,0,3)",
+    "kinds": "domain domain domain",
+    "endian": "little",
+    "encoding": "raw",
+    "space origin": "(1,2,3)",
+}
+PLANE = {"space": "", "space dimension": "2", "space origin": "(4,5)"}
+NO_SPACE = {"space": None, "space directions": None, "space origin": None}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_volume(voxels=VOXELS, magic="NRRD0005", **changes):
+        header = HEADER | {key.replace("_", " "): value for key, value in changes.items()}
+        lines = [f"{key}: {value}\n" for key, value in header.items() if value is not None]
+        (tmp_path / "v.nrrd").write_bytes(
+            "".join([f"{magic}\n# by hand\n", *lines, "a writer's key:=its value\n\n"]).encode() + voxels
+        )
+        return tmp_path / "v.nrrd"
+
+    return write_volume
+
+
+def affine_of(image):
+    """Return SimpleITK's affine in NIfTI's world."""
+    num_axes, matrix = image.GetDimension(), np.eye(4)
+    directions = np.reshape(image.GetDirection(), (num_axes, num_axes))
+    matrix[:num_axes, :num_axes], matrix[:num_axes, 3] = directions * image.GetSpacing(), image.GetOrigin()
+    return np.diag([-1, -1, 1, 1]) @ matrix
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"space": "RAS"},
+        {"space": "left-anterior-superior"},
+        {"space": "scanner-xyz", "kinds": None},
+        {"space_origin": None, "kinds": "space space space"},
+        NO_SPACE,
+        {**NO_SPACE, "spacings": "1 2 -3"},
+        {**NO_SPACE, "kinds": "RGB-color domain domain", "sizes": "3 2 4", "spacings": "nan 2 3"},
+        {**NO_SPACE, "kinds": "domain domain list"},
+        {**NO_SPACE, "kinds": "domain vector domain"},
+        {"type": "uint16_t", "endian": "big"},
+        {"type": "unsigned char", "endian": None, "sizes": "4 3 4"},
+        {"type": "float", "sizes": "1 3 4", "content": "a phantom", "thicknesses": "1 1 1"},
+        {"encoding": "gzip", "voxels": gzip.compress(VOXELS)},
+    ],
+)
+def test_a_volume_is_what_itk_reads(write, changes):
+    path = write(**changes)
+    image, oracle = read_image(path), SimpleITK.ReadImage(str(path))
+    array = SimpleITK.GetArrayFromImage(oracle)
+    array = array.reshape(*[1] * (3 - oracle.GetDimension()), *array.shape[: oracle.GetDimension()], -1)
+    np.testing.assert_array_equal(image.array, array.transpose(3, 2, 1, 0))
+    np.testing.assert_allclose(image.affine, affine_of(oracle), rtol=1e-12, atol=1e-12)
+    assert image.array.dtype == array.dtype
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"magic": "NRRD0009"},
+        {"dimension": "-1"},
+        {"dimension": "16"},
+        {"sizes": "2 3"},
+        {"sizes": "2 3 5"},
+        {"sizes": "2 3 %n%n%n"},
+        {"type": "block"},
+        {"type": None},
+        {"endian": None},
+        {"kinds": "vector domain vector"},
+        {"kinds": "domain domain 3D-matrix"},
+        {"space": "elsewhere"},
+        {"space": None},
+        {"space_directions": None},
+        {"space_directions": "(1,0,0) (1,0,0) (0,0,1)"},
+        {"space_directions": "(1,0,0) (0,nan,0) (0,0,1)"},
+        {"spacings": "1 1 1"},
+        {"encodinf": "raw"},
+        {"voxels": VOXELS[:-1]},
+        {"voxels": VOXELS + b"\0"},
+        {"encoding": "gzip", "voxels": gzip.compress(VOXELS)[:-5]},
+        {"encoding": "gzip", "voxels": gzip.compress(VOXELS) + b"\0"},
+        {"encoding": "gzip", "voxels": gzip.compress(VOXELS + b"\0")},
+    ],
+)
+def test_a_file_that_is_not_whole_is_refused(write, changes):
+    with pytest.raises(DataError, match="v.nrrd must be a whole file, not a truncated or corrupt one"):
+        read_image(write(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"data_file": "other.raw"}, "v.nrrd must hold its voxels itself"),
+        ({"datafile": "LIST"}, "v.nrrd must hold its voxels itself"),
+        ({"byte_skip": "-1"}, "v.nrrd must hold its voxels itself"),
+        ({"encoding": "ascii"}, "v.nrrd must have the encoding raw or gzip"),
+        ({"encoding": "bzip2"}, "v.nrrd must have the encoding raw or gzip"),
+        ({"axis_mins": "0 0 0"}, "v.nrrd must give its place by 'space directions'"),
+    ],
+)
+def test_another_form_is_refused(write, changes, sentence):
+    with pytest.raises(DataError, match=sentence):
+        read_image(write(**changes))

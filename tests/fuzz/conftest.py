@@ -1,0 +1,79 @@
+"""Fuzzers: whatever is given, the answer is a value or one sentence, in bounded time and memory.
+
+``make test-fuzz`` runs them; the same examples every time. ``--hypothesis-profile=long`` tries 5,000 of each.
+"""
+
+import os
+import resource
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from silofl.data.decoder import end_decoder
+from silofl.errors import SiloFLError
+
+# Of each fuzzer; all fuzzers together stay below 2,000.
+EXAMPLES = 50
+SECONDS = 5
+MEMORY = 2 << 30
+
+_QUIET = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
+settings.register_profile("fuzz", max_examples=EXAMPLES, derandomize=True, **_QUIET)
+settings.register_profile("long", max_examples=100 * EXAMPLES, **_QUIET)
+settings.load_profile("fuzz")
+
+_opened: list[str] | None = None
+
+
+def _remember(event, arguments):
+    if event == "open" and _opened is not None:
+        _opened.append(str(arguments[0]))
+
+
+# It cannot be taken away again, and so is added once, and remembers only what it is asked to.
+sys.addaudithook(_remember)
+
+
+@contextmanager
+def files_opened():
+    """Collect the names of the files that this process opens meanwhile."""
+    global _opened
+    _opened = found = []
+    try:
+        yield found
+    finally:
+        _opened = None
+
+
+@contextmanager
+def one_sentence(*private):
+    """Let a refusal pass, and check it: one sentence, in time, without what must not leave a site.
+
+    Yields:
+        A list that holds the refusal afterwards, if there was one. Any other exception fails the test.
+    """
+    refusals, start = [], time.monotonic()
+    try:
+        yield refusals
+    except SiloFLError as error:
+        refusals.append(error)
+        sentence = str(error)
+        assert sentence.strip() and "\n" not in sentence and "Traceback" not in sentence
+        assert not any(text in sentence for text in private)
+    # On a machine that others use too, all takes longer.
+    assert time.monotonic() - start < SECONDS * max(1, os.getloadavg()[0] / os.cpu_count())
+
+
+@pytest.fixture(autouse=True)
+def bounded_memory():
+    """Check that neither this process nor a decoder's took more than `MEMORY` during the test."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    end_decoder()
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # In KiB on Linux; the largest of all children that have ended.
+    assert (after - before) << 10 < MEMORY
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10 < MEMORY
