@@ -202,6 +202,20 @@ def test_an_answer_holds_the_round_the_counts_and_the_size_of_the_images(make_st
     assert later.meta["metrics"].keys() == {"validation", "loss"}
 
 
+def test_an_answer_says_what_the_training_images_are_like_but_not_of_few_of_them(make_study, blobs):
+    sent = begin(make_study(), blobs).answer("train").meta["domain"]
+    assert [one["measure"] for one in sent["intensities"]] == ["mean", "contrast", "roughness"]
+    few = begin(make_study(), blobs, min_examples=len(blobs) + 1).answer("train").meta["domain"]
+    assert "intensities" not in few
+
+
+def test_the_modality_is_the_studys_where_it_names_one(make_study, blobs):
+    study = make_study()
+    named = study.model_copy(update={"data": study.data.model_copy(update={"modality": "MR"})})
+    assert begin(named, blobs).domain.modalities == ("MR",)
+    assert begin(study, blobs).domain.modalities == ()
+
+
 def test_the_losses_of_all_that_learns_leave_with_their_names(make_study, blobs, with_selector):
     study = make_study(name="fedsm", step="harmofl", model={"normalization": "instance"})
     server_half = selector.start(study, SITES, None)[0]

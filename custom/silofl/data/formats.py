@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.access import files_of
+from silofl.data.header import check_frames
 from silofl.errors import DataError
 
 DICOM_POSITION = "0020|0032"
@@ -128,13 +129,21 @@ def _dicom_series(path: Path, name: str, index: int | None, is_label: bool) -> D
     if len(series) != 1:
         held = f"{len(series)} series in {len(list(files_of(path)))} files"
         raise DataError(f"{name} must be a folder with one DICOM series, not {held}; give each series a folder")
+    names = SimpleITK.ImageSeriesReader.GetGDCMSeriesFileNames(str(path), series[0])
+    if len(names) == 1:
+        return _dicom_file(Path(names[0]), name, index, is_label)
     reader = SimpleITK.ImageSeriesReader()
-    reader.SetFileNames(SimpleITK.ImageSeriesReader.GetGDCMSeriesFileNames(str(path), series[0]))
+    reader.SetFileNames(names)
     reader.MetaDataDictionaryArrayUpdateOn()
     reader.SetGlobalWarningDisplay(False)
     image = reader.Execute()
     _check_even_slices(reader, image.GetSize()[2], name)
     return _from_itk(image, name)
+
+
+def _dicom_file(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
+    check_frames(path, name)
+    return _itk_file(path, name, index, is_label)
 
 
 def _quiet_itk() -> Any:  # noqa: ANN401 (SimpleITK has no types)
@@ -211,6 +220,6 @@ READERS: dict[str, Callable[..., Decoded]] = {
     ".nii.gz": _nifti,
     ".mha": _itk_file,
     ".nrrd": _itk_file,
-    ".dcm": _itk_file,
+    ".dcm": _dicom_file,
     ".npz": _npz,
 }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from silofl.data.domain import Domain
 from silofl.study import Study
 
 
-def super_model_readme(study: Study, sites: Sequence[str], image_shape: Sequence[int]) -> str:
-    """Return the text, with this super model's sites, labels and image size filled in."""
+def super_model_readme(study: Study, sites: Sequence[str], image_shape: Sequence[int], domain: Domain) -> str:
+    """Return the text, with this super model's sites, labels, image size and training images filled in."""
     labels = ", ".join(f"{number} = {name}" for number, name in sorted(study.labels.items()))
     return README.format(
         name=study.name,
@@ -17,11 +18,13 @@ def super_model_readme(study: Study, sites: Sequence[str], image_shape: Sequence
         sites=", ".join(sites) or "none of their own",
         algorithm=f"{study.algorithm.name}, preset {study.algorithm.preset}",
         shape=" x ".join(map(str, image_shape)),
-        inputs="scan.nii.gz dicom_folder" if study.data.volume_transforms else "scan.nii.gz picture.png dicom_folder",
+        domain=domain.sentence,
+        inputs=" ".join(file for kind, file in INPUTS.items() if kind in (domain.kinds or INPUTS)),
         batch_note=STATELESS if study.model.normalization == "batch_stateless" else "",
     )
 
 
+INPUTS = {"volumes": "scan.nii.gz dicom_folder", "pictures": "picture.png"}
 STATELESS = """
 The network's BatchNorm keeps no statistics, so that a prediction depends on the images that stand beside it: all
 slices of a case are always predicted together, whatever the batch size.
@@ -30,6 +33,7 @@ README = """# Super model of {name}
 
 - task: {task}; labels: {labels}
 - trained with {algorithm}; models of sites: {sites}
+- learnt from {domain}; images of another kind are refused, unusual ones are answered with a warning
 - images are prepared as in training, to channels x rows x columns = {shape}
 {batch_note}
 `model.json` says what this is and how it decides, with the SHA-256 of every file in `weights/` and one fingerprint of
