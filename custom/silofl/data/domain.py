@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -27,6 +27,8 @@ Colour = Literal["grey", "colour"]
 Measure = Literal["mean", "contrast", "roughness"]
 # Deviations on either side of the training images' mean: of a bell curve, all but one in ten thousand.
 DEVIATIONS = 4
+# Of the images' contrast.
+LEAST_MARGIN = 0.01
 DIGITS = 3
 
 
@@ -134,29 +136,24 @@ class Domain:
                 )
 
     def doubts(self, images: NDArray[np.float32], form: Form | None, is_turned: bool) -> list[str]:
-        """Return why an answer on an image may mean nothing, as sentences for people.
+        """Return how an image differs from the training images, as sentences for people.
 
         Args:
             images: The case, (n, C, H, W), prepared.
             form: Its form in the file; None of an array.
             is_turned: Whether the preparation turns all volumes the same way.
         """
-        is_volume = form is not None and form.kind == "volumes"
-        doubts = []
-        if is_volume and not form.header.has_spacing:
-            doubts.append("the file does not state the size of its voxels in mm; no millilitres are given")
-        if is_volume and not form.header.has_orientation:
-            doubts.append("the file does not state how its axes lie in the body; left and right may be exchanged")
         if self == Domain():
-            return [*doubts, "the super model does not say what images it learnt from; this one was compared with none"]
-        if is_volume and form.axes and self.axes and form.axes not in self.axes and not is_turned:
+            return ["the super model does not say what images it learnt from; this one was compared with none"]
+        doubts = []
+        if form is not None and form.axes and self.axes and form.axes not in self.axes and not is_turned:
             doubts.append(f"its axes run {form.axes}, those of the training images {' or '.join(self.axes)}")
         values = measures(images)
         for known in self.intensities:
             value = float(values[known.measure].mean())
             if not known.low <= value <= known.high:
-                found = f"its {known.measure} is {value:.{DIGITS}g} after the preparation"
-                doubts.append(f"{found}, that of the training images {known.low:g} to {known.high:g}")
+                found = f"its intensities have {known.measure} {value:.{DIGITS}g} after the preparation"
+                doubts.append(f"{found}, those of the training images {known.low:g} to {known.high:g}")
         return doubts
 
 
@@ -189,22 +186,22 @@ def kind_of(image: Image) -> Kind:
 def domain_of(forms: Iterable[Form], images: Iterable[NDArray[np.float32]]) -> Domain:
     """Return the domain of training images.
 
-    A range is the mean of a measure over the images, four deviations to either side, with three digits: no image's own
-    value is in it.
+    A range is the mean of a measure over the images, four deviations to either side and a little more, with three
+    digits: no image's own value is in it.
 
     Args:
         forms: Of some of the images.
         images: Some of the images, each (C, H, W), prepared.
     """
     found = list(forms)
-    values = [measures(image[None]) for image in images]
-    names = values[0] if values else ()
+    measured = [measures(image[None]) for image in images]
+    values = {name: np.concatenate([one[name] for one in measured]) for name in (measured[0] if measured else ())}
     return Domain(
         kinds=_sorted(form.kind for form in found),
         colours=_sorted(form.colour for form in found),
         modalities=_sorted(form.header.modality for form in found),
         axes=_sorted(form.axes for form in found),
-        intensities=tuple(_range(name, np.concatenate([one[name] for one in values])) for name in names),
+        intensities=tuple(_range(name, values) for name in values),
     )
 
 
@@ -224,8 +221,10 @@ def measures(images: NDArray[np.float32]) -> dict[Measure, NDArray[np.float64]]:
     return {"mean": pixels.mean(axis=(1, 2, 3)), "contrast": np.sqrt(variance), "roughness": roughness}
 
 
-def _range(name: Measure, values: NDArray[np.float64]) -> Range:
-    mean, margin = values.mean(), DEVIATIONS * values.std()
+def _range(name: Measure, values: Mapping[Measure, NDArray[np.float64]]) -> Range:
+    # More than rounding, where a preparation brings all images to one mean and one deviation.
+    least = LEAST_MARGIN * (1 if name == "roughness" else values["contrast"].mean())
+    mean, margin = values[name].mean(), DEVIATIONS * values[name].std() + least
     return Range(name, *(float(f"{bound:.{DIGITS}g}") for bound in (mean - margin, mean + margin)))
 
 

@@ -76,8 +76,13 @@ class PreparedImage:
     form: Form
 
     def doubts(self, domain: Domain, steps: Preparation) -> list[str]:
-        """Return why an answer may mean nothing, as `Domain.doubts` does."""
-        return domain.doubts(self.images, self.form, steps.is_turning)
+        """Return why an answer may mean nothing: what the file does not state, and `Domain.doubts`."""
+        header, doubts = self.form.header, []
+        if self.form.kind == "volumes" and steps.study.task == "segmentation" and not header.has_spacing:
+            doubts.append("the file does not state the size of its voxels in mm; no millilitres are given")
+        if self.form.kind == "volumes" and not header.has_orientation:
+            doubts.append("the file does not state how its axes lie in the body; left and right may be exchanged")
+        return doubts + domain.doubts(self.images, self.form, steps.is_turning)
 
 
 def preparation(study: Study, has_label_map: bool | None = None) -> Preparation:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from silofl.data.domain import Kind, kind_of
+from silofl.data.header import read_header
 from silofl.data.images import Image, read_image
 from silofl.data.manifest import FILE_NAME, read_content
 from silofl.data.records import Record, locate, parse_record
@@ -74,6 +75,12 @@ class Survey:
                 f"case {one!r} must have the channels of case {other!r}, {second}, not {first}; bring them to one form"
             )
         return next(iter(stored))
+
+    @property
+    def modality(self) -> str | None:
+        """DICOM's code of all images; None where they differ or one states none."""
+        codes = {read_header(sample.path).modality for sample in self.samples}
+        return codes.pop() if len(codes) == 1 else None
 
     @property
     def is_integer(self) -> bool:

@@ -211,8 +211,8 @@ class SuperModel:
         images = case if prepared is None else prepared.images
         answer = self.answer(images, batch_size, threshold, site)
         find = self._class_of if self.contents.study.task == "classification" else self._map_of
-        form = None if prepared is None else prepared.form
-        doubts = self.contents.domain.doubts(images, form, self._steps.is_turning)
+        domain = self.contents.domain
+        doubts = domain.doubts(images, None, False) if prepared is None else prepared.doubts(domain, self._steps)
         return replace(find(answer, prepared), warnings=(*([FALLBACK] if answer.is_fallback else []), *doubts))
 
     def check_options(self, batch_size: int, threshold: float | None = None, site: str | None = None) -> None:
