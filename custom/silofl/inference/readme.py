@@ -52,7 +52,7 @@ In Python:
 from silofl.inference import SuperModel
 
 prediction = SuperModel.load("THIS_FOLDER").predict("scan.nii.gz")
-print(prediction.model, prediction.scores, prediction.is_fallback, prediction.volumes_ml)
+print(prediction.model, prediction.scores, prediction.is_fallback, prediction.volumes_ml, prediction.warnings)
 ```
 
 One model answers for a whole case. This is a research tool and no medical device.

@@ -290,7 +290,7 @@ def _contents(
 
 
 def _domain(facts: Mapping[str, Any]) -> Domain:
-    return schema.read(Domain, facts["domain"], "the domain of the super model")
+    return schema.read(Domain, facts.get("domain", {}), "the domain of the super model")
 
 
 def _losses(work: Work, network: nn.Module, part: Examples) -> NDArray:
