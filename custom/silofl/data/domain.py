@@ -169,11 +169,8 @@ def form_of(path: Path, image: Image, name: str) -> Form:
     """
     if image.affine is not None:
         check_affine(image.affine, name)
-    from nibabel.orientations import aff2axcodes
-
     header = read_header(path)
-    axes = "".join(aff2axcodes(image.affine)) if header.has_orientation else None
-    return Form(kind_of(image), _colour(image), axes, header)
+    return Form(kind_of(image), _colour(image), _axes(image.affine) if header.has_orientation else None, header)
 
 
 def kind_of(image: Image) -> Kind:
@@ -219,6 +216,13 @@ def measures(images: NDArray[np.float32]) -> dict[Measure, NDArray[np.float64]]:
     steps = np.square(np.diff(pixels, axis=-1)).mean(axis=(1, 2, 3)) if pixels.shape[-1] > 1 else np.zeros(len(pixels))
     roughness = np.divide(steps, 2 * variance, out=np.zeros(len(pixels)), where=variance > 0)
     return {"mean": pixels.mean(axis=(1, 2, 3)), "contrast": np.sqrt(variance), "roughness": roughness}
+
+
+def _axes(affine: NDArray[np.float64]) -> str:
+    # Imported here: pictures and windows need no nibabel.
+    from nibabel.orientations import aff2axcodes
+
+    return "".join(aff2axcodes(affine))
 
 
 def _range(name: Measure, values: Mapping[Measure, NDArray[np.float64]]) -> Range:
