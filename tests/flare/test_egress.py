@@ -44,7 +44,7 @@ class FilteredSite:
 
     def __init__(self, folder, before=()):
         self.folder, self.chain = folder, [*before, Egress()]
-        self.chain[-1].log_error = lambda fl_ctx, text: None
+        self.chain[-1].log_error = lambda fl_ctx, text, fire_event: None
         self.context = FLContext()
         self.context.get_job_id, self.context.get_identity_name = lambda: "job", lambda default="": "north"
 

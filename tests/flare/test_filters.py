@@ -36,7 +36,7 @@ def passed(study, monkeypatch):
     """Send a message through the filter of a site that takes part in the study; returns what leaves."""
     monkeypatch.setattr(filters, "job_study", lambda fl_ctx: study)
     context, guard = SimpleNamespace(get_job_id=lambda: "job"), BatchNormStaysHome()
-    guard.log_error = lambda fl_ctx, text: None
+    guard.log_error = lambda fl_ctx, text, fire_event: None
 
     def send(message):
         shareable = FLModelUtils.to_shareable(to_model(message, is_difference=True))

@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 from nvflare.apis.fl_exception import UnsafeComponentError
-from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 
 from silofl.flare.workspace import prepare_workspace
@@ -49,9 +48,10 @@ def class_paths(config):
     return [path for value in config for path in class_paths(value)] if isinstance(config, list) else []
 
 
-def test_sites_may_build_what_nvflare_allows_by_itself_and_silofls_classes(workspace):
-    resources = json.loads((workspace / "local" / "resources.json").read_text())
-    assert resources["class_allow_list"] == [*DEFAULT_CLASS_ALLOW_LIST, "silofl."]
+def test_simulated_sites_may_build_only_what_jobs_name_and_the_egress_filters(workspace):
+    allowed = json.loads((workspace / "local" / "resources.json").read_text())["class_allow_list"]
+    named = {path for job in JOBS for path in class_paths(json.loads(job.read_text()))}
+    assert {*allowed} - named == {"silofl.flare.egress.RunNote", "silofl.flare.egress.Egress"}
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda path: f"{path.parents[2].name}-{path.stem}")
@@ -63,7 +63,8 @@ def test_nvflare_lets_every_jobs_classes_be_built(authorize, job):
 
 
 @pytest.mark.parametrize(
-    "path", ["subprocess.Popen", "siloflx.Executor", "nvflare.app_opt.pt.decomposers.TensorDecomposer"]
+    "path",
+    ["subprocess.Popen", "silofl.studies.processes.ProcessTree", "nvflare.app_opt.pt.decomposers.TensorDecomposer"],
 )
 def test_nvflare_refuses_all_other_classes(authorize, path):
     with pytest.raises(UnsafeComponentError, match="not in allow_list"):

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from silofl.flare.policy import SITE_CLASSES
 from silofl.hospital.candidate import read_candidate
 
 BUILDERS = ("workspace.WorkspaceBuilder", "static_file.StaticFileBuilder", "cert.CertBuilder")
@@ -106,7 +107,7 @@ def kit(federation, tmp_path):
     folder = tmp_path / "kit"
     shutil.copytree(federation / "north", folder)
     resources = json.loads((folder / "local" / "resources.json.default").read_text())
-    resources["class_allow_list"].append("silofl.")
+    resources["class_allow_list"] = list(SITE_CLASSES)
     (folder / "local" / "resources.json").write_text(json.dumps(resources))
     policy = {"format_version": "1.0", "permissions": {"lead": {"byoc": "none"}}}
     (folder / "local" / "authorization.json").write_text(json.dumps(policy))

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from silofl.errors import ConfigError
+from silofl.flare.policy import SITE_CLASSES
 from silofl.hospital.policy import allowed_classes, brought_code
 
 
@@ -10,26 +11,39 @@ def write(kit, name, content):
     (kit / "local" / name).write_text(json.dumps(content))
 
 
-def test_a_list_that_holds_the_package_lets_it_in(candidate):
+def allow(kit, *entries, **others):
+    write(kit, "resources.json", {"class_allow_list": list(entries), **others})
+
+
+def test_a_list_of_the_very_classes_is_right(candidate, kit):
+    assert allowed_classes(candidate()).status == "ok"
+    allow(kit, *SITE_CLASSES)
     assert allowed_classes(candidate()).status == "ok"
 
 
 def test_nvflares_own_list_does_not_let_the_package_in(candidate, kit):
     (kit / "local" / "resources.json").unlink()
     answer = allowed_classes(candidate())
-    assert answer.status == "failed" and "must hold 'silofl.'" in answer.sentence
+    assert answer.status == "failed" and "must name 'silofl.flare.executor.SiteExecutor'" in answer.sentence
 
 
-def test_the_name_without_its_dot_is_not_the_package(candidate, kit):
-    write(kit, "resources.json", {"class_allow_list": ["silofl"]})
-    assert allowed_classes(candidate()).status == "failed"
+@pytest.mark.parametrize("entry", ["silofl.", "silofl.flare", "silofl.studies.processes", "nvflare.app_common.", "*"])
+def test_an_entry_that_opens_more_than_one_class_keeps_a_site_from_joining(candidate, kit, entry):
+    allow(kit, *SITE_CLASSES, entry)
+    answer = allowed_classes(candidate())
+    assert answer.status == "failed" and f"not {entry!r}, which lets" in answer.sentence
 
 
-def test_a_list_that_lets_everything_in_is_worth_a_look(candidate, kit):
-    write(kit, "resources.json", {"class_allow_list": ["*"]})
-    assert allowed_classes(candidate()).status == "warning"
-    write(kit, "resources.json", {"class_allow_list": ["silofl."], "class_list_enforcement_mode": "warn"})
-    assert "must be 'enforce', not 'warn'" in allowed_classes(candidate()).sentence
+def test_a_class_that_no_job_needs_is_worth_a_look(candidate, kit):
+    allow(kit, *SITE_CLASSES, "subprocess.Popen")
+    answer = allowed_classes(candidate())
+    assert (answer.status, answer.facts["others"]) == ("warning", ["subprocess.Popen"])
+
+
+def test_a_list_that_is_not_enforced_keeps_a_site_from_joining(candidate, kit):
+    allow(kit, *SITE_CLASSES, class_list_enforcement_mode="warn")
+    answer = allowed_classes(candidate())
+    assert answer.status == "failed" and "must be 'enforce', not 'warn'" in answer.sentence
 
 
 def test_roles_that_may_bring_code_are_named(candidate, kit):
@@ -41,10 +55,10 @@ def test_roles_that_may_bring_code_are_named(candidate, kit):
 
 
 def test_a_list_that_nvflare_cannot_enforce_lets_nothing_in(candidate, kit):
-    write(kit, "resources.json", {"class_allow_list": ["silofl."], "class_list_enforcement_mode": "sometimes"})
+    allow(kit, *SITE_CLASSES, class_list_enforcement_mode="sometimes")
     answer = allowed_classes(candidate())
     assert answer.status == "failed" and "must be 'enforce', not 'sometimes'" in answer.sentence
-    write(kit, "resources.json", {"class_allow_list": "silofl."})
+    write(kit, "resources.json", {"class_allow_list": SITE_CLASSES[0]})
     assert allowed_classes(candidate()).status == "failed"
 
 

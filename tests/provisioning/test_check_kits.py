@@ -122,7 +122,9 @@ def test_a_kit_must_hold_its_own_key_for_its_owner(kits, change, sentence):
 def test_a_class_that_a_job_names_must_be_allowed(kits, tmp_path):
     config = tmp_path / "jobs" / "new" / "app" / "config"
     config.mkdir(parents=True)
-    (config / "config_fed_server.json").write_text('{"workflows": [{"path": "silofl.flare.controller.Controller"}]}')
+    (config / "config_fed_server.json").write_text(
+        '{"workflows": [{"path": "silofl.flare.controller.RoundsController"}]}'
+    )
     client = {"executors": [{"executor": {"path": "elsewhere.Executor", "args": {"part": {"class_path": "a.B"}}}}]}
     (config / "config_fed_client.json").write_text(json.dumps(client))
     assert failures(kits / "server", jobs=tmp_path / "jobs") == []
@@ -135,6 +137,7 @@ def test_a_class_that_a_job_names_must_be_allowed(kits, tmp_path):
     [
         ({"class_list_enforcement_mode": "warn"}, "must be 'enforce', not 'warn'"),
         ({"class_allow_list": ["*"]}, "must name the classes that may run, not '*'"),
+        ({"class_allow_list": ["silofl."]}, "must name exact classes, not 'silofl.'"),
     ],
 )
 def test_an_allow_list_must_be_enforced(kits, change, sentence):

@@ -197,6 +197,24 @@ def test_a_job_that_names_a_class_outside_the_allow_list_is_refused_by_the_hospi
     assert f"Component '{name}' at config path 'components.#1' is not in allow_list" in said
 
 
+def test_a_job_cannot_have_anybody_run_a_shell(network, tmp_path):
+    """NVFlare calls any attribute of any module below an entry of the list that is no class, with a job's args."""
+    name, marks = "silofl.studies.processes.ProcessTree", tmp_path / "marks"
+    marks.mkdir()
+    for side in ("server", "client"):
+        job = small_job(tmp_path / side, "fedavg_phantoms")
+        path = job / "app" / "config" / f"config_fed_{side}.json"
+        config, mark = json.loads(path.read_text()), f"{marks}/{side}-$$"
+        log = {"template": str(tmp_path / "log.txt"), "study": "", "site": ""}
+        shell = {"command": ["/bin/sh", "-c", f"touch {mark}"], "log": {"path": "silofl.site._filled", "args": log}}
+        config.setdefault("components", []).append({"id": "x", "path": name, "args": shell})
+        path.write_text(json.dumps(config))
+        network.run_job(job, LIMIT_S)
+    assert list(marks.iterdir()) == []
+    said = "".join(log_of(network, site) for site in ("server", *SITES))
+    assert said.count(f"Component '{name}' at config path 'components.#") >= 1 + len(SITES)
+
+
 def change(path):
     path.write_text(path.read_text() + "\n")
 

@@ -10,7 +10,6 @@ import yaml
 from nvflare.apis.fl_constant import FilterKey
 from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.apis.workspace import Workspace
-from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 from nvflare.fuel.sec.authz import AuthzContext, Person
 from nvflare.lighter import templates
@@ -19,6 +18,7 @@ from nvflare.security.security import FLAuthorizer
 
 from silofl.algorithms.recipe import algorithm_names
 from silofl.flare.egress import Egress, RunNote
+from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
 from silofl.methods.parts import kinds
 from silofl.settings import load
 from silofl.site import Server, Site
@@ -102,22 +102,30 @@ def test_only_the_hospital_with_a_gpu_insists_on_one():
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_SITE)
-def test_a_sites_allow_list_is_nvflares_and_silofl(kind):
-    resources = read(kind, "resources.json")
+def test_a_sites_allow_list_is_what_jobs_have_it_build_and_nothing_else(kind):
+    resources, side = read(kind, "resources.json"), "server" if kind == "server" else "client"
     assert resources["class_list_enforcement_mode"] == "enforce"
-    assert resources["class_allow_list"] == [*DEFAULT_CLASS_ALLOW_LIST, "silofl."]
+    wanted = SERVER_CLASSES if kind == "server" else SITE_CLASSES
+    assert resources["class_allow_list"] == list(wanted)
+    jobs = [json.loads(path.read_text()) for path in JOBS if path.stem.endswith(side)]
+    assert set(class_paths(jobs)) == set(wanted)
+    for path in wanted:
+        module, _, name = path.rpartition(".")
+        assert isinstance(getattr(importlib.import_module(module), name), type), path
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_SITE)
-def test_every_class_that_a_job_or_a_privacy_policy_names_is_on_the_allow_list(workspace, kind):
-    place, configs = workspace(kind), [json.loads(path.read_text()) for path in JOBS]
-    policies = [read(other, "privacy.json") for other in KINDS_OF_SITE]
-    paths = sorted(set(class_paths([configs, policies])))
-    assert {"silofl.flare.executor.SiteExecutor", "silofl.flare.egress.Egress"} <= set(paths)
-    for path in paths:
-        ComponentPathAuthorizer().authorize_component_config({"path": path}, workspace=place)
-    with pytest.raises(UnsafeComponentError, match="not in allow_list"):
-        ComponentPathAuthorizer().authorize_component_config({"path": "subprocess.Popen"}, workspace=place)
+def test_a_job_can_have_nothing_else_built(workspace, kind):
+    place = workspace(kind)
+    for path in (
+        "subprocess.Popen",
+        "silofl.studies.processes.ProcessTree",
+        "silofl.site._filled",
+        "silofl.flare.executor.job_study",
+        "nvflare.app_common.widgets.convert_to_fed_event.ConvertToFedEvent",
+    ):
+        with pytest.raises(UnsafeComponentError, match="not in allow_list"):
+            ComponentPathAuthorizer().authorize_component_config({"path": path}, workspace=place)
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_SITE)

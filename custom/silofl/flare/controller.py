@@ -20,6 +20,7 @@ from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import download_folder, job_pretrained, job_study, server_settings
+from silofl.flare.tracking import Tracking
 from silofl.methods.part import Message
 from silofl.study import Study
 
@@ -38,6 +39,7 @@ class RoundsController(ModelController):
         super().__init__(persistor_id="", ignore_result_error=True)
         self._late: set[str] = set()
         self._timeout_s = 0.0
+        self._tracking = Tracking(self)
 
     def run(self) -> None:
         """Carry out all rounds, choose the best one and test it; the results go to the run's folder."""
@@ -73,10 +75,14 @@ class RoundsController(ModelController):
         return server
 
     def _course(self, server: ServerRounds, folder: RunFolder) -> Course:
+        def save() -> None:
+            folder.save(server)
+            self._tracking.send(server.ledger, self.fl_ctx)
+
         return Course(
             server,
             self._ask,
-            save=lambda: folder.save(server),
+            save=save,
             warn=self.warning,
             is_aborted=lambda: self.abort_signal.triggered,
         )

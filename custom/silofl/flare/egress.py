@@ -60,7 +60,7 @@ class Egress(Filter):
         log, task = self._log(fl_ctx, study, site), str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
         reason = gate.refusal(message)
         if reason is not None:
-            self.log_error(fl_ctx, reason)
+            self.log_error(fl_ctx, reason, fire_event=False)
             # Both are recorded: what was refused here, and below the refusal, which leaves instead.
             log.write(gate.records(task, message, reason))
             message = message.failed(reason)

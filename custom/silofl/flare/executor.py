@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from nvflare.apis.analytix import AnalyticsDataType, LogWriterName
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
-from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic_dxo
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from silofl.errors import SiloFLError
 from silofl.federation.site import SiteRounds, public_reason
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import job_study, site_settings
-from silofl.methods.part import TRAIN, Message
 
 
 class SiteExecutor(Executor):
@@ -34,7 +31,7 @@ class SiteExecutor(Executor):
                 self._rounds = SiteRounds(fl_ctx.get_identity_name(), job_study(fl_ctx), site_settings(fl_ctx))
             except SiloFLError as fault:
                 # Kept instead of raised: as an answer to each task its reason reaches the server's ledger.
-                self.log_error(fl_ctx, str(fault))
+                self.log_error(fl_ctx, str(fault), fire_event=False)
                 self._fault = fault
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
@@ -44,19 +41,6 @@ class SiteExecutor(Executor):
             answer = message.failed(public_reason(self._fault))
         else:
             answer = self._rounds.answer(task_name, message)
-        self._track(task_name, answer, fl_ctx)
         if abort_signal.triggered:
             return make_reply(ReturnCode.TASK_ABORTED)
         return FLModelUtils.to_shareable(to_model(answer, is_difference=True))
-
-    def _track(self, task_name: str, answer: Message, fl_ctx: FLContext) -> None:
-        """Send the round's numbers to the experiment tracking that the job names."""
-        for name, value in answer.meta.get("metrics", {}).items():
-            number = value.get("value") if isinstance(value, dict) else value
-            # A training task validates the model of the round before.
-            is_of_round_before = task_name == TRAIN and name == "validation"
-            step = answer.meta["round"] - 1 if is_of_round_before else answer.meta["round"]
-            if number is not None:
-                kind = AnalyticsDataType.SCALAR
-                dxo = create_analytic_dxo(name, number, kind, LogWriterName.TORCH_TB, global_step=step)
-                send_analytic_dxo(self, dxo, fl_ctx)

@@ -34,7 +34,7 @@ class BatchNormStaysHome(Filter):
         refusal = refused(message, self._batchnorm_names(fl_ctx))
         if refusal is None:
             return shareable
-        self.log_error(fl_ctx, str(refusal.meta["error"]))
+        self.log_error(fl_ctx, str(refusal.meta["error"]), fire_event=False)
         return FLModelUtils.to_shareable(to_model(refusal, is_difference=True))
 
     def _batchnorm_names(self, fl_ctx: FLContext) -> set[str]:

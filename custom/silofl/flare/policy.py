@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from nvflare.apis.fl_exception import UnsafeComponentError
@@ -15,9 +16,13 @@ from nvflare.security.security import FLAuthorizer
 from silofl.errors import ConfigError
 from silofl.flare.kit import Kit
 
-# NVFlare's entry for all classes of a package ends with a dot.
-PACKAGE = "silofl."
-ALLOW_LIST = (*DEFAULT_CLASS_ALLOW_LIST, PACKAGE)
+# All that SiloFL's jobs have NVFlare build. Exact classes: an entry is a prefix, and NVFlare calls whatever a job names
+# below it (functions and imported names too) with the job's own arguments.
+SERVER_CLASSES = (
+    "silofl.flare.controller.RoundsController",
+    "nvflare.app_opt.tracking.tb.tb_receiver.TBAnalyticsReceiver",
+)
+SITE_CLASSES = ("silofl.flare.executor.SiteExecutor", "silofl.flare.filters.BatchNormStaysHome")
 
 
 @dataclass(frozen=True)
@@ -38,15 +43,26 @@ class ClassPolicy:
 
     @property
     def gap(self) -> str | None:
-        """Why classes outside the list can still get in, with the remedy; None where they cannot."""
+        """Why unreviewed code can still get in, with the remedy; None where it cannot."""
         if ALLOW_ALL in self.allowed:
             return (
                 f"class_allow_list in local/{self.file} must name the classes that may run, not {ALLOW_ALL!r}, which "
-                f"lets every class in; write {PACKAGE!r} in its place"
+                "lets every class in; take the list of site_configs/"
             )
+        for entry in self.allowed:
+            if str(entry).endswith(".") or _is_module(str(entry)):
+                return (
+                    f"class_allow_list in local/{self.file} must name exact classes, not {entry!r}, which lets a job "
+                    "call everything below it, a shell too; take the list of site_configs/"
+                )
         if self.mode != "enforce":
             return f"class_list_enforcement_mode in local/{self.file} must be 'enforce', not {self.mode!r}; change it"
         return None
+
+    @property
+    def others(self) -> list[str]:
+        """The entries that no job of SiloFL needs."""
+        return sorted(str(entry) for entry in {*self.allowed} - {*SERVER_CLASSES, *SITE_CLASSES})
 
     def allows(self, name: str) -> bool:
         """Ask NVFlare whether the site builds a class."""
@@ -106,3 +122,11 @@ def site_rights(kit: Kit) -> Rights:
         return Rights(file, FLAuthorizer(kit.org, policy))
     except SyntaxError as error:
         raise ConfigError(f"local/{file} of {kit.name!r} must be a policy; {error}: correct it") from None
+
+
+def _is_module(name: str) -> bool:
+    """Return whether a dotted name is a module here, so that NVFlare reads it as a prefix of all that is in it."""
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False

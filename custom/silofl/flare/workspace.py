@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from silofl.files import write_json, write_text
-from silofl.flare.policy import ALLOW_LIST
+from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
 from silofl.site import Server, Site
 
 
@@ -20,7 +20,10 @@ def prepare_workspace(workspace: Path, site: Site, server: Server) -> None:
         server: Settings of the simulated server.
     """
     local = workspace / "local"
-    resources = {"format_version": 2, "class_allow_list": list(ALLOW_LIST)}
+    # One list: in the simulator the server and all sites share a workspace. A job may name the filters there, to see
+    # what they record.
+    filters = ("silofl.flare.egress.RunNote", "silofl.flare.egress.Egress")
+    resources = {"format_version": 2, "class_allow_list": [*SERVER_CLASSES, *SITE_CLASSES, *filters]}
     write_json(local / "resources.json", resources)
     write_text(local / "site.yaml", yaml.safe_dump(site.model_dump(exclude_none=True)))
     write_text(local / "server.yaml", yaml.safe_dump(server.model_dump()))

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from silofl.flare.policy import PACKAGE, class_policy, site_rights
+from silofl.flare.policy import SITE_CLASSES, class_policy, site_rights
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
 
-# A name that no class has: allowed exactly where every class of the package is, those of later releases too.
-ANY_CLASS = f"{PACKAGE}any.Class"
-
 
 def allowed_classes(candidate: Candidate) -> Finding:
-    """Check that ``class_allow_list`` of local/resources.json lets NVFlare build SiloFL's components."""
+    """Check that ``class_allow_list`` of local/resources.json names SiloFL's components, and exact classes only."""
     policy = class_policy(candidate.kit)
-    is_allowed = policy.allows(ANY_CLASS)
     if policy.gap:
-        return (warning if is_allowed else failed)(policy.gap)
-    if not is_allowed:
+        return failed(policy.gap)
+    missing = [name for name in SITE_CLASSES if not policy.allows(name)]
+    if missing:
         return failed(
-            f"class_allow_list in local/{policy.file} must hold {PACKAGE!r}, not only {len(policy.allowed)} other "
-            "entries; copy resources.json.default to resources.json and add it there"
+            f"class_allow_list in local/{policy.file} must name {missing[0]!r}, which jobs need; add it, or take the "
+            "list of site_configs/"
         )
-    return ok(f"class_allow_list in local/{policy.file} holds {PACKAGE!r}", entries=len(policy.allowed))
+    if policy.others:
+        return warning(
+            f"class_allow_list in local/{policy.file} must name only what SiloFL's jobs need, not also "
+            f"{policy.others[0]!r} ({len(policy.others)} such entries): any job may have it built with its own "
+            "arguments; delete what no other study here needs",
+            others=policy.others,
+        )
+    return ok(f"class_allow_list in local/{policy.file} names {len(policy.allowed)} exact classes and nothing else")
 
 
 def brought_code(candidate: Candidate) -> Finding:

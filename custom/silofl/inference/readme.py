@@ -77,8 +77,8 @@ float32 (n, {shape}), picks the model that fits the case, and returns probabilit
 
 `configs/inference.json` reads a NIfTI, MHA, NRRD, PNG, JPEG or TIFF file or a DICOM series folder, prepares it as the
 study did, and writes the answer on the file's own grid; a file of another kind than the `domain` there, the images that
-the models learnt from, is refused, and an unusual one is warned of in the log. Reading and preparing are SiloFL's, which must be installed;
-`python -m monai.bundle` needs `fire`, and `jsonschema` to verify. From this folder:
+the models learnt from, is refused, and an unusual one is warned of in the log. Reading and preparing are SiloFL's,
+which must be installed; `python -m monai.bundle` needs `fire`, and `jsonschema` to verify. From this folder:
 
 ```
 python -m monai.bundle run --config_file configs/inference.json --bundle_root . --image scan.nii.gz --output OUT

@@ -1,0 +1,64 @@
+"""Experiment tracking: the ledger's numbers as the events that NVFlare's receivers (TensorBoard, MLflow) listen to.
+
+The server fires them itself. As events of the sites they would leave a hospital past its filters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from nvflare.apis.analytix import AnalyticsDataType, LogWriterName
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import EventScope, FLContextKey, ReservedKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.utils.analytix_utils import create_analytic_dxo
+from nvflare.widgets.fed_event import FedEventHeader
+
+from silofl.federation.ledger import Round
+
+EVENT = "fed.analytix_log_stats"
+
+
+class Tracking:
+    """What of a ledger has been sent to the receivers that a job names.
+
+    Args:
+        component: Fires the events.
+    """
+
+    def __init__(self, component: FLComponent) -> None:
+        self._component = component
+        self._sent: set[tuple[int, str, str]] = set()
+
+    def send(self, ledger: Sequence[Round], fl_ctx: FLContext) -> None:
+        """Send the numbers of the last two rounds that are new; a round's validation comes with the next one."""
+        for record in ledger[-2:]:
+            for site, name, value in _numbers(record):
+                if (record.round, site, name) not in self._sent:
+                    self._sent.add((record.round, site, name))
+                    self._fire(_event(site, name, value, record.round), fl_ctx)
+
+    def _fire(self, event: Shareable, fl_ctx: FLContext) -> None:
+        fl_ctx.set_prop(FLContextKey.EVENT_DATA, event, private=True, sticky=False)
+        fl_ctx.set_prop(FLContextKey.EVENT_SCOPE, EventScope.FEDERATION, private=True, sticky=False)
+        self._component.fire_event(EVENT, fl_ctx)
+        fl_ctx.set_prop(FLContextKey.EVENT_SCOPE, EventScope.LOCAL, private=True, sticky=False)
+
+
+def _numbers(record: Round) -> Iterator[tuple[str, str, float]]:
+    for site, metrics in record.metrics.items():
+        yield from ((site, name, value) for name, value in metrics.items())
+    for site, score in record.validation.items():
+        if score.value is not None:
+            yield site, "validation", score.value
+
+
+def _event(site: str, name: str, value: float, number: int) -> Shareable:
+    scalar = create_analytic_dxo(
+        name, value, AnalyticsDataType.SCALAR, LogWriterName.TORCH_TB, global_step=number
+    ).to_shareable()
+    # As if it had come in from the site: receivers file it under its name, and nothing sends it on to the sites.
+    scalar.set_peer_props({ReservedKey.IDENTITY_NAME: site})
+    scalar.set_header(FedEventHeader.DIRECTION, "in")
+    return scalar
