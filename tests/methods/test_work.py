@@ -1,6 +1,7 @@
 """One task at a site; what the site's own models, and the models of a selector, come to on its data."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -203,10 +204,13 @@ def test_an_answer_holds_the_round_the_counts_and_the_size_of_the_images(make_st
 
 
 def test_an_answer_says_what_the_training_images_are_like_but_not_of_few_of_them(make_study, blobs):
-    sent = begin(make_study(), blobs).answer("train").meta["domain"]
+    many = blobs.taken([0, 1, 2, 3, 0])
+    many = replace(many, patients=tuple("vwxyz"))
+    sent = begin(make_study(), many).answer("train").meta["domain"]
     assert [one["measure"] for one in sent["intensities"]] == ["mean", "contrast", "roughness"]
-    few = begin(make_study(), blobs, min_examples=len(blobs) + 1).answer("train").meta["domain"]
-    assert "intensities" not in few
+    few_images = begin(make_study(), many, min_examples=6).answer("train").meta["domain"]
+    few_patients = begin(make_study(), replace(many, patients=tuple("vwxyy"))).answer("train").meta["domain"]
+    assert "intensities" not in few_images and "intensities" not in few_patients
 
 
 def test_the_modality_is_the_studys_where_it_names_one(make_study, blobs):

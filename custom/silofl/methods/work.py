@@ -26,6 +26,9 @@ from silofl.study import Study
 from silofl.training.device import seed_of
 from silofl.training.loop import Learner, TrainingResult, train
 
+# Of fewer a range of intensities would be about them.
+MIN_PATIENTS = 5
+
 
 @dataclass
 class Work:
@@ -136,8 +139,9 @@ class Work:
         return self.parts[0].validation(examples) if len(examples) else None
 
     def _public_domain(self) -> Domain:
-        """Return the domain without what comes from few images."""
-        is_few = len(self.data.training) < self.min_examples
+        """Return the domain without the ranges where they come from few images or patients."""
+        training = self.data.training
+        is_few = len(training) < self.min_examples or len(set(training.patients)) < MIN_PATIENTS
         return replace(self.domain, intensities=()) if is_few else self.domain
 
     def _train(self) -> Message:
