@@ -15,6 +15,8 @@ from silofl.settings import BelowOne, Count, Fraction, Name, Natural, NotNegativ
 SplitUnit = Literal["patient", "recordings", "slices", "examples"]
 # More would fill the memory before anything could be said about it.
 Channels = Annotated[Count, Field(le=4096)]
+# DICOM's codes for the images of the studies that hospitals ask for; DX stands for CR too.
+Modality = Literal["CT", "MR", "PT", "NM", "US", "DX", "MG", "XA", "RF", "OP", "OPT", "SM", "GM", "ES", "XC"]
 
 
 # What each task allows; a key that is in neither table fits both tasks.
@@ -54,6 +56,8 @@ class DataSettings(Section):
     Attributes:
         channels: Channels of an image. A picture has 1 or 3: grey is repeated, colour becomes luminance, an alpha
             channel is dropped. A window of a time series has as many as are stored.
+        modality: DICOM's code of what made the images, as ``MR``, ``CT``, ``DX`` (radiography) or ``XC`` (a camera);
+            the super model then refuses DICOM images of another one. By default the code in the sites' DICOM images.
         intensity: ``dtype`` maps the file's integer range to [0, 1]; ``percentiles`` the case's 0.5 to 99.5
             percentile; ``zscore`` gives each case mean 0 and deviation 1; ``raw`` keeps the stored values.
         volume_transforms: MONAI transforms of a whole volume before it is cut into slices, as
@@ -67,6 +71,7 @@ class DataSettings(Section):
     """
 
     channels: Channels = 1
+    modality: Modality | None = None
     intensity: Literal["dtype", "percentiles", "zscore", "raw"] = "dtype"
     volume_transforms: tuple[Transform, ...] = ()
     transforms: tuple[Transform, ...] = ()

@@ -379,3 +379,10 @@ def test_the_volumes_of_a_hospital_show_what_its_pictures_show(real_data, study,
     targets = np.concatenate([part.targets for part in parts])[order]
     assert [np.bincount(t.ravel()).tolist() for t in targets] == [np.bincount(t.ravel()).tolist() for t in labels]
     np.testing.assert_allclose(images.mean(axis=(1, 2)), pictures.mean(axis=(1, 2)) / 255, atol=0.01)
+
+
+def test_the_domain_is_that_of_the_training_images(site, load):
+    site.write()
+    domain = load().domain
+    assert (domain.kinds, domain.colours, domain.modalities, domain.axes) == (("pictures",), ("grey",), (), ())
+    assert [one.measure for one in domain.intensities] == ["mean", "contrast", "roughness"]

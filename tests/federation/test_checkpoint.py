@@ -23,12 +23,14 @@ def test_a_checkpoint_brings_back_the_whole_run(play, tmp_path):
     game = play(name="harmofl")
     game.rounds(2)
     before = game.server
+    assert before.domain.intensities
     taken_up(game, tmp_path / "checkpoint.pt")
     back = game.server
     assert_alike(back.parts["model"].common, before.parts["model"].common)
     assert_alike(back.best_parts["model"].common, before.best_parts["model"].common)
     np.testing.assert_array_equal(back.parts["amplitude"].amplitude, before.parts["amplitude"].amplitude)
     assert back.parts["amplitude"].informed == {"east": 2, "north": 2, "west": 2}
+    assert back.domain == before.domain
     assert (back.best_round, back.id, back.sites, back.image_shape) == (1, "run", before.sites, (1, 32, 32))
     assert [record.as_dict() for record in back.ledger] == [record.as_dict() for record in before.ledger]
 

@@ -1,7 +1,8 @@
 import pytest
 
+from silofl.data.domain import Domain, Range
 from silofl.errors import AggregationError
-from silofl.federation.numbers import check_score
+from silofl.federation.numbers import check_domain, check_score
 
 SCORE = {
     "value": 0.75,
@@ -45,3 +46,27 @@ def test_a_score_of_a_segmentation_needs_no_numbers_of_classes():
 def test_a_malformed_score_is_refused_with_site_and_key(changes, message):
     with pytest.raises(AggregationError, match=message):
         checked(**changes)
+
+
+def test_a_domain_is_read_and_an_answer_without_one_says_nothing():
+    sent = {"kinds": ["volumes"], "intensities": [{"measure": "mean", "low": 0, "high": 0.5}]}
+    assert check_domain("east", {"domain": sent}) == Domain(("volumes",), intensities=(Range("mean", 0, 0.5),))
+    assert check_domain("east", {}) == Domain()
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        ("volumes", "the domain of site 'east': the content must be keys and values"),
+        ({"kinds": ["holograms"]}, "the domain of site 'east': kinds.0 must be pictures, volumes, windows"),
+        ({"modalities": ["Doe^Jane"]}, "the domain of site 'east': modalities.0 must be"),
+        ({"axes": ["/home/jane"]}, "the domain of site 'east': axes must be three letters as 'LPS', not '/home/jane'"),
+        ({"path": "/home/jane"}, "the domain of site 'east': path must be a known key"),
+        ({"intensities": [{"measure": "mean", "low": 0, "high": float("nan")}]}, "mean must have a finite range"),
+        ({"intensities": [{"measure": "mean", "low": 1, "high": 0}]}, "mean must have a finite range, not 1 to 0"),
+        ({"intensities": [{"measure": "mean", "low": float("-inf"), "high": 0}]}, "mean must have a finite range"),
+    ],
+)
+def test_a_domain_that_is_none_is_refused_with_the_site(sent, message):
+    with pytest.raises(AggregationError, match=message):
+        check_domain("east", {"domain": sent})

@@ -36,11 +36,11 @@ def picture(tmp_path):
 
 @pytest.fixture
 def make_predictor(tmp_path, make_study):
-    def make(task, shape=(1, 8, 12)):
+    def make(task, shape=(1, 8, 12), network=None, domain=None):
         study = make_study(task, data={"intensity": "dtype"})
         (tmp_path / "study.yaml").write_text(yaml.safe_dump(plain_study(study)))
-        network = Bright(task == "segmentation")
-        return FilePredictor(network, str(tmp_path / "study.yaml"), shape, torch.device("cpu"))
+        network = network or Bright(task == "segmentation")
+        return FilePredictor(network, str(tmp_path / "study.yaml"), shape, torch.device("cpu"), domain)
 
     return make
 
@@ -61,3 +61,25 @@ def test_a_file_becomes_its_class(tmp_path, make_predictor, picture):
 def test_a_file_of_another_size_is_refused(tmp_path, make_predictor, picture):
     with pytest.raises(DataError, match="as in training"):
         make_predictor("segmentation", (1, 8, 8))(str(tmp_path / "a.png"), str(tmp_path / "out"))
+
+
+def test_a_file_of_another_kind_is_refused_and_an_unusual_one_is_answered_with_a_warning(
+    tmp_path, make_predictor, picture, caplog
+):
+    arguments = str(tmp_path / "a.png"), str(tmp_path / "out")
+    with pytest.raises(DataError, match="a.png must be like the training images, which are volumes, not pictures"):
+        make_predictor("segmentation", domain={"kinds": ["volumes"]})(*arguments)
+    domain = {"kinds": ["pictures"], "intensities": [{"measure": "mean", "low": 0.9, "high": 1}]}
+    assert make_predictor("segmentation", domain=domain)(*arguments).is_file()
+    # 18 of 96 pixels are white.
+    assert "a.png: its intensities have mean 0.188 after the preparation" in caplog.text
+
+
+def test_an_answer_that_is_not_finite_is_refused(tmp_path, make_predictor, picture):
+    class Broken(nn.Module):
+        def forward(self, images):
+            return torch.full((len(images), 3, *images.shape[2:]), torch.nan)
+
+    with pytest.raises(DataError, match="the model 'small' must answer with finite probabilities"):
+        make_predictor("segmentation", network=Broken())(str(tmp_path / "a.png"), str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()

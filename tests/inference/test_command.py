@@ -1,9 +1,12 @@
 import io
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import nibabel
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from rich.console import Console
 
@@ -11,7 +14,7 @@ from silofl.cli import main
 from silofl.errors import ConfigError, ExitCode
 from silofl.inference import command
 from silofl.inference.command import Options, predict_inputs
-from silofl.inference.directory import fingerprint_of, write
+from silofl.inference.directory import fingerprint_of, read, write
 
 
 @pytest.fixture
@@ -69,7 +72,8 @@ def test_a_bad_input_does_not_stop_the_rest(predict, bad, picture, tmp_path):
     assert code == ExitCode.INCOMPLETE
     assert first["error"].startswith("bad.nii.gz must be a whole file") and "label_map" not in first
     assert "missing.png" in second["error"] and third["label_map"] == "pic_labels.png"
-    assert text.count("\n") == 3 and str(tmp_path) not in text + json.dumps([first, second])
+    # Two reasons, an answer and its warning: this super model does not say what it learnt from.
+    assert text.count("\n") == 4 and str(tmp_path) not in text + json.dumps([first, second])
 
 
 def test_nothing_but_bad_inputs_is_a_failure(predict, bad):
@@ -132,6 +136,27 @@ def test_options_are_handed_on(predict, picture):
 def test_a_picture_is_drawn_when_asked_for(predict, picture, write_volume, tmp_path):
     for record in predict(write_volume(), picture, has_picture=True)[1]:
         assert Image.open(tmp_path / "out" / record["picture"]).width > 100
+
+
+def test_warnings_stand_in_the_record_on_the_screen_and_over_the_picture(predict, picture, monkeypatch):
+    titles = []
+    monkeypatch.setattr("silofl.inference.picture.overlay", lambda *arguments: titles.append(arguments[-1]) or b"")
+    _, (record,), text = predict(picture, threshold=0.9, has_picture=True)
+    fallback, unknown = record["warnings"]
+    assert fallback.startswith("the selector fell back") and unknown.startswith("the super model does not say")
+    assert text.splitlines()[1:] == [f"  warning: {fallback}", f"  warning: {unknown}"]
+    assert titles[0].splitlines()[1:] == [f"warning: {fallback}", f"warning: {unknown}"]
+
+
+def test_a_super_model_of_weights_that_are_not_finite_is_a_bad_command(super_model, picture, tmp_path, capsys):
+    contents = read(super_model)
+    state = contents.models["south"]
+    state = {name: value * torch.nan if value.is_floating_point() else value for name, value in state.items()}
+    write(super_model, replace(contents, models=contents.models | {"south": state}))
+    out = str(tmp_path / "out")
+    assert main(["predict", str(super_model), str(picture), "--device", "cpu", "-o", out]) == ExitCode.BAD_INPUT
+    assert "the weights of 'south' must be finite numbers" in capsys.readouterr().err and not Path(out).exists()
+    assert main(["export", str(super_model), "-o", out]) == ExitCode.BAD_INPUT
 
 
 def test_a_class_is_recorded_without_a_label_map(tmp_path, make_contents, make_study, picture):

@@ -5,17 +5,29 @@ from dataclasses import replace
 import pytest
 import torch
 
+from silofl.data.domain import Domain, Range
 from silofl.errors import ConfigError
 from silofl.inference import directory
 from silofl.inference.directory import fingerprint_of, plain_study, read, write
 from silofl.settings import parse
 from silofl.study import Study
 
+DOMAIN = Domain(("volumes",), ("grey",), ("MR",), ("LPS", "RAS"), (Range("mean", 0.1, 0.4), Range("roughness", 0, 0.2)))
+
 
 @pytest.fixture
 def folder(tmp_path, make_contents):
     write(tmp_path / "supermodel", make_contents())
     return tmp_path / "supermodel"
+
+
+def as_before(folder):
+    """Write model.json as format 2 had it: without the domain, which the fingerprint then did not hold."""
+    facts = json.loads((folder / "model.json").read_text())
+    study = parse(Study, facts["study"], "study")
+    facts = {key: value for key, value in facts.items() if key != "domain"} | {"format": 2}
+    facts["fingerprint"] = directory._fingerprint(facts, study)
+    (folder / "model.json").write_text(json.dumps(facts))
 
 
 def edit(folder, **changes):
@@ -25,10 +37,10 @@ def edit(folder, **changes):
 
 @pytest.mark.parametrize("rule", ["only", "mean", "selector"])
 def test_what_was_written_is_read_back(tmp_path, make_contents, rule):
-    contents = make_contents(rule)
+    contents = replace(make_contents(rule), domain=DOMAIN)
     write(tmp_path / "supermodel", contents)
     found = read(tmp_path / "supermodel")
-    for name in ("study", "image_shape", "rule", "outputs", "threshold", "facts"):
+    for name in ("study", "image_shape", "rule", "outputs", "threshold", "facts", "domain"):
         assert getattr(found, name) == getattr(contents, name)
     for ours, theirs in zip(
         [*found.models.values(), found.selector or {}],
@@ -41,7 +53,7 @@ def test_what_was_written_is_read_back(tmp_path, make_contents, rule):
 
 def test_model_json_says_what_the_super_model_is(folder):
     facts = json.loads((folder / "model.json").read_text())
-    assert facts["format"] == 2 and facts["sites"] == ["north", "south"] and facts["algorithm"] == "fedsm"
+    assert facts["format"] == 3 and facts["sites"] == ["north", "south"] and facts["algorithm"] == "fedsm"
     assert facts["recipe"]["constants"]["softpull"] == {"self_weight": 0.7}
     assert facts["threshold"] == 0.6 and facts["outputs"] == ["north", "south"]
     assert set(facts["versions"]) == {"silofl", "torch", "monai", "numpy"}
@@ -90,6 +102,19 @@ def test_facts_that_are_no_plain_values_are_refused(tmp_path, make_contents):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_super_model_of_the_format_before_is_read_and_its_domain_is_not_known(tmp_path, make_contents):
+    write(tmp_path / "supermodel", replace(make_contents(), domain=DOMAIN))
+    as_before(tmp_path / "supermodel")
+    assert read(tmp_path / "supermodel").domain == Domain()
+
+
+def test_a_domain_that_was_taken_out_is_refused(tmp_path, make_contents):
+    write(tmp_path / "supermodel", replace(make_contents(), domain=DOMAIN))
+    edit(tmp_path / "supermodel", format=2)
+    with pytest.raises(ConfigError, match="must have the fingerprint of what it says"):
+        read(tmp_path / "supermodel")
+
+
 @pytest.mark.parametrize("name", ["weights/north.pt", "weights/selector.pt"])
 def test_a_missing_file_is_refused(folder, name):
     (folder / name).unlink()
@@ -112,7 +137,14 @@ def test_models_that_changed_places_are_refused(folder):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"threshold": 0.1}, {"rule": "mean"}, {"outputs": ["south", "north"]}, {"image_shape": [1, 48, 48]}]
+    "changes",
+    [
+        {"threshold": 0.1},
+        {"rule": "mean"},
+        {"outputs": ["south", "north"]},
+        {"image_shape": [1, 48, 48]},
+        {"domain": {"kinds": ["pictures"]}},
+    ],
 )
 def test_a_changed_decision_is_refused(folder, changes):
     edit(folder, **changes)
@@ -131,7 +163,7 @@ def test_a_change_of_how_images_are_prepared_is_refused(folder):
 @pytest.mark.parametrize("number", [0, 1, "2", None])
 def test_an_unknown_format_is_refused(folder, number):
     edit(folder, format=number)
-    with pytest.raises(ConfigError, match="model.json must have format 2"):
+    with pytest.raises(ConfigError, match="model.json must have format 3 or 2"):
         read(folder)
 
 

@@ -55,6 +55,10 @@ def test_a_record_and_a_sentence_say_what_was_found(make_study):
     volumes = Prediction("global", {}, False, np.ones((2, 2, 1)), volumes_ml={"organ": 0.5, "lesion": 0.0})
     assert record_of(volumes, make_study(), None)["volumes_ml"] == {"organ": 0.5, "lesion": 0.0}
     assert sentence_of(volumes, make_study(), None) == "global model; organ 0.50 ml, lesion 0.00 ml"
+    unmeasured = Prediction("global", {}, False, np.ones((2, 2, 1)), warnings=("no grid",))
+    assert sentence_of(unmeasured, make_study(), None) == "global model; organ 4 voxels, lesion 0 voxels"
+    record = record_of(unmeasured, make_study(), None)
+    assert record["volumes_ml"] is None and record["warnings"] == ["no grid"]
     picture = Prediction("global", {}, False, np.uint8([[1, 1], [0, 2]]))
     assert sentence_of(picture, make_study(), None) == "global model; organ 2 pixels, lesion 1 pixels"
     found = Prediction("global", {}, False, label=1, class_scores={"normal": 0.1, "tumour": 0.9})

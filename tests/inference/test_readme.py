@@ -1,16 +1,26 @@
+from silofl.data.domain import Domain
 from silofl.inference.readme import bundle_readme, super_model_readme
 
 
 def test_a_readme_names_labels_sites_and_size(make_study):
-    text = super_model_readme(make_study(), ("north", "south"), (1, 32, 32))
-    for part in ("1 = organ, 2 = lesion", "north, south", "1 x 32 x 32", "silofl predict", "SuperModel.load"):
+    text = super_model_readme(
+        make_study(), ("north", "south"), (1, 32, 32), Domain(("volumes",), modalities=("MR", "CT"))
+    )
+    for part in (
+        "1 = organ, 2 = lesion",
+        "north, south",
+        "1 x 32 x 32",
+        "learnt from volumes, MR or CT",
+        "predict THIS_FOLDER scan.nii.gz dicom_folder -o",
+        "SuperModel.load",
+    ):
         assert part in text
     assert "no statistics" not in text
 
 
 def test_a_network_without_statistics_is_said(make_study):
     study = make_study(model={"normalization": "batch_stateless"})
-    assert "keeps no statistics" in super_model_readme(study, (), (1, 32, 32))
+    assert "keeps no statistics" in super_model_readme(study, (), (1, 32, 32), Domain())
 
 
 def test_a_bundles_readme_names_its_members_and_commands(make_study):

@@ -1,6 +1,7 @@
 """One task at a site; what the site's own models, and the models of a selector, come to on its data."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -200,6 +201,22 @@ def test_an_answer_holds_the_round_the_counts_and_the_size_of_the_images(make_st
     # The first round's model has no validation: nothing has been trained.
     later = begin(make_study(), blobs, {"round": 2}).answer("train")
     assert later.meta["metrics"].keys() == {"validation", "loss"}
+
+
+def test_an_answer_says_what_the_training_images_are_like_but_not_of_few_patients(make_study, blobs):
+    many = blobs.taken([0, 1, 2, 3, 0])
+    many = replace(many, patients=tuple("vwxyz"))
+    sent = begin(make_study(), many).answer("train").meta["domain"]
+    assert [one["measure"] for one in sent["intensities"]] == ["mean", "contrast", "roughness"]
+    few_patients = replace(many, patients=tuple("vwxyy"))
+    assert "intensities" not in begin(make_study(), few_patients, min_patients=5).answer("train").meta["domain"]
+
+
+def test_the_modality_is_the_studys_where_it_names_one(make_study, blobs):
+    study = make_study()
+    named = study.model_copy(update={"data": study.data.model_copy(update={"modality": "MR"})})
+    assert begin(named, blobs).domain.modalities == ("MR",)
+    assert begin(study, blobs).domain.modalities == ()
 
 
 def test_the_losses_of_all_that_learns_leave_with_their_names(make_study, blobs, with_selector):

@@ -42,9 +42,12 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
     if len(series) != 1:
         held = f"{len(series)} series in {len(list(files_of(path)))} files"
         raise DataError(f"{name} must be a folder with one DICOM series, not {held}; give each series a folder")
+    files = SimpleITK.ImageSeriesReader.GetGDCMSeriesFileNames(str(path), series[0])
+    if len(files) == 1:
+        # Many frames in one file, whose third axis the reader of series would lose.
+        return read_dicom_file(Path(files[0]), name)
     reader = SimpleITK.ImageSeriesReader()
     reader.SetImageIO(IMAGE_IO)
-    files = SimpleITK.ImageSeriesReader.GetGDCMSeriesFileNames(str(path), series[0])
     _check_size(files[0], len(files), name)
     reader.SetFileNames(files)
     reader.MetaDataDictionaryArrayUpdateOn()

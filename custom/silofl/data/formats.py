@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.access import is_of_system, open_error
+from silofl.data.access import files_of, is_of_system, open_error
 from silofl.data.decoded import Decoded, check_bytes
 from silofl.data.decoder import decode_apart, end_decoder
+from silofl.data.header import check_frames
 from silofl.data.metaimage import read_metaimage
 from silofl.data.nrrd import read_nrrd
 from silofl.errors import DataError
@@ -63,7 +64,7 @@ def forget() -> None:
 
 def _reader(path: Path, name: str) -> Reader:
     if path.is_dir():
-        return _apart("dicom_series")
+        return _dicom
     for ending, reader in READERS.items():
         if path.name.lower().endswith(ending):
             return reader
@@ -108,6 +109,14 @@ def _one_channel(array: NDArray, name: str) -> NDArray:
 def _volume_with_header(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     read = read_metaimage if path.name.lower().endswith(".mha") else read_nrrd
     return Decoded(*read(path, name))
+
+
+def _dicom(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
+    files = list(files_of(path))
+    # A volume in one file, perhaps beside a DICOMDIR; a series has a file for each slice.
+    for file in files if len(files) <= 2 else ():
+        check_frames(file, name)
+    return decode_apart("dicom_series" if path.is_dir() else "dicom_file", path, name, is_label)
 
 
 def _apart(kind: str) -> Reader:
@@ -158,6 +167,6 @@ READERS: dict[str, Reader] = {
     ".nii.gz": _nifti,
     ".mha": _volume_with_header,
     ".nrrd": _volume_with_header,
-    ".dcm": _apart("dicom_file"),
+    ".dcm": _dicom,
     ".npz": _npz,
 }

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.data.domain import Domain, Form, form_of
+from silofl.data.header import check_affine
 from silofl.data.images import Image, check_label, read_image, read_label
 from silofl.data.intensity import scale_intensity, to_channels
 from silofl.data.manifest import Manifest
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from monai.data import MetaTensor
     from monai.transforms import Compose
 
+ANY = Domain()
+
 
 @dataclass(frozen=True)
 class Preparation:
@@ -31,6 +35,11 @@ class Preparation:
     study: Study
     volume_steps: Compose | None
     image_steps: Compose | None
+
+    @property
+    def is_turning(self) -> bool:
+        """Whether all volumes are turned the same way."""
+        return any(step.name == "Orientation" for step in self.study.data.volume_transforms)
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,7 @@ class PreparedImage:
         affine: The input's voxel indices to millimetres, (4, 4); None for a picture.
         volume_passage: Of the volume; None for a picture and without such transforms.
         plane_passage: Of each 2D image, the same for all; None without such transforms.
+        form: Of the input in its file.
     """
 
     images: NDArray[np.float32]
@@ -63,6 +73,16 @@ class PreparedImage:
     affine: NDArray[np.float64] | None
     volume_passage: Passage | None
     plane_passage: Passage | None
+    form: Form
+
+    def doubts(self, domain: Domain, steps: Preparation) -> list[str]:
+        """Return why an answer may mean nothing: what the file does not state, and `Domain.doubts`."""
+        header, doubts = self.form.header, []
+        if self.form.kind == "volumes" and steps.study.task == "segmentation" and not header.has_spacing:
+            doubts.append("the file does not state the size of its voxels in mm; no millilitres are given")
+        if self.form.kind == "volumes" and not header.has_orientation:
+            doubts.append("the file does not state how its axes lie in the body; left and right may be exchanged")
+        return doubts + domain.doubts(self.images, self.form, steps.is_turning)
 
 
 def preparation(study: Study, has_label_map: bool | None = None) -> Preparation:
@@ -99,7 +119,7 @@ def prepare_image(path: Path, study: Study, name: str | None = None, index: int 
 
 
 def prepare_with_way_back(
-    path: Path, steps: Preparation, name: str | None = None, index: int | None = None
+    path: Path, steps: Preparation, name: str | None = None, index: int | None = None, domain: Domain = ANY
 ) -> PreparedImage:
     """Prepare an image as `prepare_image` does, and record how to bring a prediction back to the input's grid.
 
@@ -108,10 +128,12 @@ def prepare_with_way_back(
         steps: The study's preparation without label maps; the way back needs the very same one.
         name: What messages call it.
         index: Which image of an npz file.
+        domain: The images that the models learnt from.
 
     Raises:
-        DataError: The image cannot be read, scaled or transformed, or is a picture where the study trained
-            on volumes: a picture does not say how its axes lie in the body.
+        DataError: The image cannot be read, scaled or transformed, has no possible grid, is of another kind than the
+            training images, or is a picture where the study trained on volumes: a picture does not say how its axes lie
+            in the body.
     """
     called = name or path.resolve().name
     if not path.exists():
@@ -119,6 +141,8 @@ def prepare_with_way_back(
             f"{called} must be an image file or the folder of a DICOM series; it is not there: check its path"
         )
     image = read_image(path, name, index)
+    form = form_of(path, image, called)
+    domain.check(form, called)
     if image.array.ndim != 4 and steps.volume_steps is not None:
         raise DataError(
             f"{called} must be a volume, as in the training of {steps.study.name}, not a picture, whose axes are not "
@@ -131,7 +155,7 @@ def prepare_with_way_back(
     planes = [pixels[..., z] for z in range(pixels.shape[3])] if pixels.ndim == 4 else [pixels]
     prepared = [_moved(steps.image_steps, {"image": plane}, None)["image"] for plane in planes]
     images = np.stack([_array(plane) for plane in prepared])
-    return PreparedImage(images, image.spatial_shape, image.affine, volume_passage, _passage(prepared[0]))
+    return PreparedImage(images, image.spatial_shape, image.affine, volume_passage, _passage(prepared[0]), form)
 
 
 def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:
@@ -156,6 +180,8 @@ def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> Prep
 
 def _prepared(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:
     image = read_image(manifest.places[record.image], record.image, record.index)
+    if image.affine is not None:
+        check_affine(image.affine, record.image)
     label = _label_of(record, manifest, image, steps.study)
     pixels, affine, numbers = _scaled(image, steps.study), image.affine, record.numbers
     if numbers is not None:

@@ -2,20 +2,27 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
+import numpy as np
+
 from silofl.data.cache import fingerprint, load_or_prepare
+from silofl.data.domain import Domain, Form, domain_of, form_of
 from silofl.data.formats import forget
+from silofl.data.images import read_image
 from silofl.data.leakage import check_contents
 from silofl.data.manifest import Manifest, read_manifest
 from silofl.data.parts import Examples, PreparedCase
 from silofl.data.preparation import preparation, prepare_case
 from silofl.data.progress import follow
+from silofl.data.records import Record
 from silofl.errors import DataError
 from silofl.study import Study
 
 __all__ = ["Examples", "SiteData", "load_site_data"]
+# Of the training images, spread evenly: files whose form is looked at, and examples that are measured.
+FILES, MEASURED = 8, 256
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,22 @@ class SiteData:
     validation: Examples
     test: Examples
     manifest: Manifest | None = None
+
+    @cached_property
+    def domain(self) -> Domain:
+        """The form and the intensities of the training images, by a sample of them.
+
+        Raises:
+            DataError: An image cannot be read any more.
+        """
+        records = () if self.manifest is None else self.manifest.training
+        forms = [self._form(records[i]) for i in _spread(len(records), FILES)]
+        forget()
+        return domain_of(forms, (self.training.images[i] for i in _spread(len(self.training), MEASURED)))
+
+    def _form(self, record: Record) -> Form:
+        path = self.manifest.places[record.image]
+        return form_of(path, read_image(path, record.image, record.index), record.image)
 
 
 def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bool = True) -> SiteData:
@@ -44,6 +67,11 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
     manifest = read_manifest(folder, study)
     prepare = partial(_prepared_cases, manifest, study, has_progress)
     return SiteData(**load_or_prepare(cache_dir, fingerprint(manifest, study), prepare), manifest=manifest)
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """Return at most so many numbers below a count, evenly spread."""
+    return np.linspace(0, count - 1, min(count, most)).astype(int).tolist()
 
 
 def _prepared_cases(manifest: Manifest, study: Study, has_progress: bool) -> Iterator[tuple[str, PreparedCase]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from silofl.data.domain import Kind, kind_of
+from silofl.data.header import read_header
 from silofl.data.images import Image, read_image
 from silofl.data.manifest import FILE_NAME, read_content
 from silofl.data.records import Record, locate, parse_record
@@ -14,7 +15,6 @@ from silofl.errors import ConfigError, DataError
 
 # Training images of each site that are read: enough to know kind, channels and size without reading all.
 SAMPLES = 3
-Kind = Literal["pictures", "volumes", "windows"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Survey:
         Raises:
             DataError: The images are of several kinds.
         """
-        kinds: dict[Kind, str] = {_kind(sample.image): sample.record.case for sample in self.samples}
+        kinds: dict[Kind, str] = {kind_of(sample.image): sample.record.case for sample in self.samples}
         if len(kinds) > 1:
             (first, one), (second, other), *_ = kinds.items()
             raise DataError(
@@ -75,6 +75,12 @@ class Survey:
                 f"case {one!r} must have the channels of case {other!r}, {second}, not {first}; bring them to one form"
             )
         return next(iter(stored))
+
+    @property
+    def modality(self) -> str | None:
+        """DICOM's code of all images; None where they differ or one states none."""
+        codes = {read_header(sample.path).modality for sample in self.samples}
+        return codes.pop() if len(codes) == 1 else None
 
     @property
     def is_integer(self) -> bool:
@@ -137,9 +143,3 @@ def _check_agrees(other: Survey, first: Survey) -> None:
                 f"site {other.sites[0]!r} must have the {name} of site {first.sites[0]!r}, {wanted}, not {found}; "
                 "bring the sites' dataset.json to one form"
             )
-
-
-def _kind(image: Image) -> Kind:
-    if image.is_window:
-        return "windows"
-    return "volumes" if image.array.ndim == 4 else "pictures"

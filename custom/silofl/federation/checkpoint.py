@@ -6,7 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from silofl import schema
 from silofl.algorithms.mixing import Arrays
+from silofl.data.domain import Domain
 from silofl.errors import ConfigError
 from silofl.federation.ledger import Round
 from silofl.federation.server import ServerRounds
@@ -20,6 +22,7 @@ FORMAT = 2
 def checkpoint(server: ServerRounds) -> dict[str, Any]:
     """Return a run as plain values and tensors."""
     plain = {"run": server.id, "sites": server.sites, "best_round": server.best_round, "shape": server.image_shape}
+    plain["domain"] = schema.plain(server.domain)
     return {
         "format": FORMAT,
         "json": json.dumps(plain | {"ledger": [record.as_dict() for record in server.ledger]}),
@@ -50,4 +53,5 @@ def restored(study: Study, state: Mapping[str, Any], pretrained: Arrays | None =
         plain["best_round"],
         {role: parts[role].restored(one) for role, one in state["best_parts"].items()},
         plain["shape"] and tuple(plain["shape"]),
+        schema.read(Domain, plain.get("domain", {}), "the checkpoint's domain"),
     )

@@ -26,7 +26,10 @@ from silofl.study import Study
 
 NUMBERS, UNKNOWN = "numbers", "unknown"
 # Kinds of no part: the counts and scores of every answer, and arrays that no part of the study knows.
-OTHERS = {NUMBERS: "counts, losses and scores; no case is named", UNKNOWN: "not a part of the study's model"}
+OTHERS = {
+    NUMBERS: "counts, losses, scores, and what the images are like; no case is named",
+    UNKNOWN: "not a part of the study's model",
+}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ import json
 import math
 from typing import Any
 
+from silofl.data.domain import Domain
 from silofl.errors import AggregationError, ConfigError
+from silofl.schema import read
 from silofl.training.site_score import SiteScore
 
 
@@ -52,6 +54,18 @@ def check_score(site: str, part: str, meta: dict[str, Any], kind: type[SiteScore
     _check_tables(site, part, score)
     try:
         return kind.from_dict(score, f"the {part} of site {site!r}")
+    except ConfigError as error:
+        raise AggregationError(str(error)) from None
+
+
+def check_domain(site: str, meta: dict[str, Any]) -> Domain:
+    """Return what a site says of its training images; nothing where it says nothing.
+
+    Raises:
+        AggregationError: A key or a value is none that a domain has.
+    """
+    try:
+        return read(Domain, meta.get("domain", {}), f"the domain of site {site!r}")
     except ConfigError as error:
         raise AggregationError(str(error)) from None
 

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from silofl.algorithms.fedavg import example_weights, uniform_weights
 from silofl.algorithms.mixing import Arrays
+from silofl.data.domain import Domain
 from silofl.errors import ConfigError
 from silofl.federation.ledger import Round
-from silofl.federation.numbers import check_numbers, check_score
+from silofl.federation.numbers import check_domain, check_numbers, check_score
 from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Part, Replies, check_arrays
 from silofl.methods.parts import start_parts
 from silofl.study import Study
@@ -37,6 +38,7 @@ class ServerRounds:
         best_round: The finished round with the best validation so far; None before any validation.
         best_parts: Those parts of which the best round's version is reported, as that round left them.
         image_shape: (C, H, W) of the images, from the first answer; the server sees no image.
+        domain: The training images of all sites that answered, by what they sent of them.
     """
 
     study: Study
@@ -47,6 +49,7 @@ class ServerRounds:
     best_round: int | None = None
     best_parts: dict[str, Part] = field(default_factory=dict)
     image_shape: tuple[int, ...] | None = None
+    domain: Domain = Domain()
 
     @classmethod
     def start(cls, study: Study, run: str, sites: Iterable[str], pretrained: Arrays | None = None) -> ServerRounds:
@@ -136,8 +139,10 @@ class ServerRounds:
         check_arrays(site, answer, expected)
         if exchange.is_needed:
             check_numbers(site, answer.meta, self.study.recipe.measures_drift and exchange.task == TRAIN)
+        domain = check_domain(site, answer.meta)
         # After each answer: the first accepted one may decide a shape for the others.
         self.parts = {role: part.checked(site, exchange, answer, self) for role, part in self.parts.items()}
+        self.domain |= domain
         self.image_shape = self.image_shape or tuple(answer.meta.get("image_shape") or ()) or None
         return sorted(expected.keys() - answer.arrays.keys())
 

@@ -11,6 +11,7 @@ from silofl.data.manifest import Manifest
 from silofl.data.parts import Examples
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, ok, warning
+from silofl.schema import plain
 from silofl.study import Study
 
 # Volumes whose headers are looked at; all of them have been decoded before.
@@ -37,6 +38,7 @@ def data(candidate: Candidate) -> Finding:
         "labels": counts,
         "image_shape": list(found.training.images.shape[1:]),
         "spacing_mm": _spacing(found.manifest),
+        "domain": plain(found.domain),
     }
     absent = [name for name, count in counts["training"].items() if count == 0]
     if absent:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from silofl.data.domain import Domain
 from silofl.data.preparation import preparation, prepare_with_way_back
 from silofl.files import write_json
-from silofl.inference.geometry import check_images, decide_on_input
+from silofl.inference.geometry import check_images, check_probabilities, decide_on_input
 from silofl.inference.output import stem_of, write_label_map
+from silofl.schema import read
 from silofl.study import load_study
+
+logger = logging.getLogger(__name__)
 
 
 class FilePredictor:
@@ -24,11 +30,19 @@ class FilePredictor:
         study_file: The bundle's ``configs/study.yaml``.
         image_shape: (C, H, W) of the training images.
         device: Where the network computes.
+        domain: The images that the models learnt from, as plain values.
     """
 
-    def __init__(self, network: nn.Module, study_file: str, image_shape: Sequence[int], device: torch.device) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        study_file: str,
+        image_shape: Sequence[int],
+        device: torch.device,
+        domain: Mapping[str, Any] | None = None,
+    ) -> None:
         self.network, self.device, self.image_shape = network, device, tuple(image_shape)
-        self.study = load_study(Path(study_file))
+        self.study, self.domain = load_study(Path(study_file)), read(Domain, domain or {}, "domain")
 
     def __call__(self, image: str, out: str) -> Path:
         """Predict an image file or the folder of a DICOM series and return the file that was written.
@@ -38,13 +52,17 @@ class FilePredictor:
             out: Folder of the answer: ``<name>_labels.nii.gz`` or ``.png``, or ``<name>_class.json``.
 
         Raises:
-            DataError: The image cannot be read or prepared.
+            DataError: The image cannot be read or prepared, is of another kind than the training images, or its answer
+                is not finite.
         """
         steps = preparation(self.study, has_label_map=False)
-        prepared = prepare_with_way_back(Path(image), steps)
+        prepared = prepare_with_way_back(Path(image), steps, domain=self.domain)
         check_images(prepared.images, self.image_shape)
         with torch.inference_mode():
             probabilities = self.network(torch.from_numpy(prepared.images).to(self.device)).cpu().numpy()
+        check_probabilities(probabilities, self.study.name)
+        for doubt in prepared.doubts(self.domain, steps):
+            logger.warning("%s: %s", Path(image).resolve().name, doubt)
         folder, stem = Path(out), stem_of(Path(image))
         if self.study.task == "classification":
             return self._write_class(folder / f"{stem}_class.json", probabilities.mean(axis=0))

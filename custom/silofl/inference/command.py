@@ -94,6 +94,8 @@ def predict_inputs(
             # After every input, so that a stop loses none that were predicted.
             write_json(out / RECORD, records)
             console.print(line, markup=False)
+            for warning in record.get("warnings", ()):
+                console.print(f"  warning: {warning}", style="yellow", markup=False)
     failed = sum("error" in record for record in records)
     if failed:
         return (ExitCode.FAILED if failed == len(records) else ExitCode.INCOMPLETE), records
@@ -147,6 +149,7 @@ class _Runner:
         title = f"{path.resolve().name}: {model_sentence(prediction, self.threshold)}"
         if prediction.label is not None:
             title = f"{path.resolve().name}: {sentence_of(prediction, study, self.threshold)}"
+        title = "\n".join([title, *(f"warning: {warning}" for warning in prediction.warnings)])
         return overlay(read_image(path).array, prediction.label_map, prediction.affine, study.labels, title)
 
 

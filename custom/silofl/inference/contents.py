@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from silofl.data.domain import Domain
 from silofl.errors import ConfigError, nearest
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.study import Study
@@ -34,6 +35,7 @@ class Contents:
         outputs: The models that the selector's outputs choose, in order.
         threshold: The paper's gamma, in [0, 1]; None where the most probable output always answers.
         facts: Plain values that are kept with the model: rounds, metrics.
+        domain: The images that the models learnt from.
 
     Raises:
         ConfigError: The parts do not fit together.
@@ -47,6 +49,7 @@ class Contents:
     outputs: tuple[str, ...] = ()
     threshold: float | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    domain: Domain = Domain()
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from silofl import __version__
+from silofl import __version__, schema
+from silofl.data.domain import Domain
 from silofl.errors import ConfigError
 from silofl.files import save_tensors, write_json, write_text
 from silofl.inference.contents import PLAIN_NAME, Contents
@@ -26,7 +27,8 @@ __all__ = ["FOLDER", "Contents", "fingerprint_of", "plain_study", "read", "write
 
 # The name of the folder in a run's folder, at the server and at each site.
 FOLDER = "supermodel"
-FORMAT = 2
+# 3: with the domain. A super model of format 2 says nothing of the images that it learnt from.
+FORMAT, WITHOUT_DOMAIN = 3, 2
 
 
 def write(folder: Path, contents: Contents) -> None:
@@ -72,6 +74,7 @@ def read(folder: Path) -> Contents:
             outputs=tuple(facts["outputs"]),
             threshold=facts["threshold"],
             facts=facts["facts"],
+            domain=schema.read(Domain, facts["domain"], "domain") if facts["format"] == FORMAT else Domain(),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
@@ -103,11 +106,15 @@ def _write_files(folder: Path, contents: Contents) -> None:
         path = folder / "weights" / f"{name}.pt"
         save_tensors(path, {key: value.detach().cpu().clone() for key, value in state.items()})
         weights[name] = {"file": f"weights/{name}.pt", "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    write_text(folder / "README.md", super_model_readme(contents.study, contents.sites, contents.image_shape))
+    write_text(folder / "README.md", _readme(contents))
     try:
         write_json(folder / "model.json", _facts(contents, weights))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the facts of a super model must be plain finite values; {error}: convert them") from None
+
+
+def _readme(contents: Contents) -> str:
+    return super_model_readme(contents.study, contents.sites, contents.image_shape, contents.domain)
 
 
 def _facts(contents: Contents, weights: dict[str, dict[str, str]]) -> dict[str, Any]:
@@ -123,6 +130,7 @@ def _facts(contents: Contents, weights: dict[str, dict[str, str]]) -> dict[str, 
         "threshold": contents.threshold,
         "outputs": list(contents.outputs),
         "image_shape": list(contents.image_shape),
+        "domain": schema.plain(contents.domain),
         "facts": contents.facts,
         "versions": _versions(),
         "weights": weights,
@@ -133,6 +141,7 @@ def _facts(contents: Contents, weights: dict[str, dict[str, str]]) -> dict[str, 
 def _fingerprint(facts: dict[str, Any], study: Study) -> str:
     """Return the SHA-256 of everything that decides predictions, the weights by their checksums."""
     deciding = {key: facts[key] for key in ("format", "rule", "threshold", "outputs", "image_shape")}
+    deciding |= {"domain": facts["domain"]} if facts["format"] == FORMAT else {}
     deciding["study"] = {key: facts["study"][key] for key in ("task", "labels", "data", "model")}
     deciding["recipe"] = {
         f"{answer.section}.{name}": getattr(answer, name) for answer in study.recipe.answers for name in answer.deciding
@@ -157,11 +166,11 @@ def _read_facts(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{folder} must be a super model with a model.json; there is none: {remedy}") from None
     except (OSError, ValueError):
         raise ConfigError(f"{folder.name}/model.json must be readable JSON; it is not: copy the folder again") from None
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+    if not isinstance(facts, dict) or facts.get("format") not in (FORMAT, WITHOUT_DOMAIN):
         found = facts.get("format") if isinstance(facts, dict) else None
         raise ConfigError(
-            f"{folder.name}/model.json must have format {FORMAT}, not {found!r}; read it with the version of SiloFL "
-            "that wrote it"
+            f"{folder.name}/model.json must have format {FORMAT} or {WITHOUT_DOMAIN}, not {found!r}; read it with the "
+            "version of SiloFL that wrote it"
         )
     return facts
 

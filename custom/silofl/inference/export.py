@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import yaml
 
-from silofl import __version__
+from silofl import __version__, schema
 from silofl.errors import ConfigError, ExitCode
 from silofl.files import write_json, write_text
 from silofl.inference.contents import Contents
@@ -42,6 +42,7 @@ INFERENCE = {
         "network": "@network_def",
         "study_file": "$@bundle_root + '/configs/study.yaml'",
         "image_shape": "@image_shape",
+        "domain": "@domain",
         "device": "@device",
     },
     "run": ["$print(@predictor(@image, @output))"],
@@ -94,7 +95,8 @@ def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> No
     to_torchscript(super_model).save(str(folder / "models" / "model.ts"))
     write_json(folder / "configs" / "metadata.json", _metadata(contents, fingerprint))
     write_json(folder / "configs" / "metadata_schema.json", _schema())
-    write_json(folder / "configs" / "inference.json", INFERENCE | {"image_shape": list(contents.image_shape)})
+    inputs = {"image_shape": list(contents.image_shape), "domain": schema.plain(contents.domain)}
+    write_json(folder / "configs" / "inference.json", INFERENCE | inputs)
     study = yaml.safe_dump(plain_study(contents.study), sort_keys=False)
     write_text(folder / "configs" / "study.yaml", study)
     write_text(folder / "docs" / "README.md", bundle_readme(contents.study, names(contents), contents.image_shape))
@@ -131,7 +133,7 @@ def _input_format(contents: Contents) -> dict[str, Any]:
     return {
         "type": "image",
         "format": "prepared",
-        "modality": "as trained",
+        "modality": ", ".join(contents.domain.modalities) or "as trained",
         "num_channels": channels,
         "spatial_shape": [height, width],
         "dtype": "float32",

@@ -40,6 +40,19 @@ def check_images(images: NDArray, image_shape: Sequence[int]) -> None:
         raise DataError("the prepared images must be finite, not NaN or infinite; repair the image")
 
 
+def check_probabilities(probabilities: NDArray[np.float32], name: str) -> None:
+    """Refuse an answer that is not finite, which would be read as background.
+
+    Raises:
+        DataError: It is not.
+    """
+    if not np.isfinite(probabilities).all():
+        raise DataError(
+            f"the model {name!r} must answer with finite probabilities, not NaN; its numbers overflow on this image: "
+            "look at the image, or train the model anew"
+        )
+
+
 def decide(probabilities: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Return the label of each pixel, (n, H, W), as training decides: the largest, or one above one half.
 

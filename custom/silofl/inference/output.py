@@ -43,6 +43,7 @@ def record_of(prediction: Prediction, study: Study, threshold: float | None) -> 
         "scores": prediction.scores,
         "is_fallback": prediction.is_fallback,
         "threshold": threshold,
+        "warnings": list(prediction.warnings),
     }
     if prediction.label is None:
         return record | {"volumes_ml": prediction.volumes_ml}
@@ -75,7 +76,8 @@ def _finding(prediction: Prediction, study: Study) -> str:
     if prediction.volumes_ml is not None:
         return ", ".join(f"{name} {volume:.2f} ml" for name, volume in prediction.volumes_ml.items())
     counts = {name: int((prediction.label_map == number).sum()) for number, name in sorted(study.labels.items())}
-    return ", ".join(f"{name} {count} pixels" for name, count in counts.items())
+    unit = "pixels" if prediction.label_map.ndim == 2 else "voxels"
+    return ", ".join(f"{name} {count} {unit}" for name, count in counts.items())
 
 
 def _png(label_map: NDArray[np.uint8]) -> bytes:

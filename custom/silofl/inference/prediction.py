@@ -42,8 +42,9 @@ class Prediction:
             prepared images; None for classification.
         label: The class of the case; None for segmentation.
         class_scores: Each class's name -> its probability, mean over the case's slices; empty for segmentation.
-        volumes_ml: Each label's name -> its volume in millilitres; None where the input has no size in millimetres.
+        volumes_ml: Each label's name -> its volume in millilitres; None where its voxels' size is not known.
         affine: (4, 4), voxel indices to millimetres right, front and head; None where the input has none.
+        warnings: Why the answer may mean nothing, as sentences.
     """
 
     model: str
@@ -54,6 +55,7 @@ class Prediction:
     class_scores: dict[str, float] | None = None
     volumes_ml: dict[str, float] | None = None
     affine: NDArray[np.float64] | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def volumes_ml(label_map: NDArray, affine: NDArray[np.float64] | None, labels: Mapping[int, str]) -> dict | None:

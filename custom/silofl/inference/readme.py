@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from silofl.data.domain import Domain
 from silofl.study import Study
 
 
-def super_model_readme(study: Study, sites: Sequence[str], image_shape: Sequence[int]) -> str:
-    """Return the text, with this super model's sites, labels and image size filled in."""
+def super_model_readme(study: Study, sites: Sequence[str], image_shape: Sequence[int], domain: Domain) -> str:
+    """Return the text, with this super model's sites, labels, image size and training images filled in."""
     labels = ", ".join(f"{number} = {name}" for number, name in sorted(study.labels.items()))
     return README.format(
         name=study.name,
@@ -17,11 +18,13 @@ def super_model_readme(study: Study, sites: Sequence[str], image_shape: Sequence
         sites=", ".join(sites) or "none of their own",
         algorithm=f"{study.algorithm.name}, preset {study.algorithm.preset}",
         shape=" x ".join(map(str, image_shape)),
-        inputs="scan.nii.gz dicom_folder" if study.data.volume_transforms else "scan.nii.gz picture.png dicom_folder",
+        domain=domain.sentence,
+        inputs=" ".join(file for kind, file in INPUTS.items() if kind in (domain.kinds or INPUTS)),
         batch_note=STATELESS if study.model.normalization == "batch_stateless" else "",
     )
 
 
+INPUTS = {"volumes": "scan.nii.gz dicom_folder", "pictures": "picture.png"}
 STATELESS = """
 The network's BatchNorm keeps no statistics, so that a prediction depends on the images that stand beside it: all
 slices of a case are always predicted together, whatever the batch size.
@@ -30,6 +33,7 @@ README = """# Super model of {name}
 
 - task: {task}; labels: {labels}
 - trained with {algorithm}; models of sites: {sites}
+- learnt from {domain}; images of another kind are refused, unusual ones are answered with a warning
 - images are prepared as in training, to channels x rows x columns = {shape}
 {batch_note}
 `model.json` says what this is and how it decides, with the SHA-256 of every file in `weights/` and one fingerprint of
@@ -48,7 +52,7 @@ In Python:
 from silofl.inference import SuperModel
 
 prediction = SuperModel.load("THIS_FOLDER").predict("scan.nii.gz")
-print(prediction.model, prediction.scores, prediction.is_fallback, prediction.volumes_ml)
+print(prediction.model, prediction.scores, prediction.is_fallback, prediction.volumes_ml, prediction.warnings)
 ```
 
 One model answers for a whole case. This is a research tool and no medical device.
@@ -72,8 +76,9 @@ float32 (n, {shape}), picks the model that fits the case, and returns probabilit
 `member_weights` returns the weight of each of {members}. On a GPU it computes in float32.
 
 `configs/inference.json` reads a NIfTI, MHA, NRRD, PNG, JPEG or TIFF file or a DICOM series folder, prepares it as the
-study did, and writes the answer on the file's own grid. Reading and preparing are SiloFL's, which must be installed;
-`python -m monai.bundle` needs `fire`, and `jsonschema` to verify. From this folder:
+study did, and writes the answer on the file's own grid; a file of another kind than the `domain` there, the images that
+the models learnt from, is refused, and an unusual one is warned of in the log. Reading and preparing are SiloFL's,
+which must be installed; `python -m monai.bundle` needs `fire`, and `jsonschema` to verify. From this folder:
 
 ```
 python -m monai.bundle run --config_file configs/inference.json --bundle_root . --image scan.nii.gz --output OUT

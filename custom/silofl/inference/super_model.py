@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from silofl.data.preparation import Preparation, PreparedImage, preparation, pre
 from silofl.errors import ConfigError, DataError, nearest
 from silofl.inference.contents import Contents, check_threshold
 from silofl.inference.directory import read
-from silofl.inference.geometry import check_images, decide, decide_on_input
+from silofl.inference.geometry import check_images, check_probabilities, decide, decide_on_input
 from silofl.inference.prediction import Answer, Prediction, volumes_ml
 from silofl.models import build_model
 from silofl.models.roles import GLOBAL, SELECTOR
@@ -26,6 +27,9 @@ from silofl.training.evaluation import outputs_of, softmax_of
 BATCH_SIZE = 8
 MEAN = "mean of all sites"
 ENSEMBLE = "ensemble"
+FALLBACK = "the selector fell back to the global model: the case is like the training images of no single hospital"
+# Far above what training ends with. Statistics are larger: an amplitude adds up all pixels of an image.
+MAX_PARAMETER, MAX_STATISTIC = 1e6, 1e15
 
 
 class SuperModel:
@@ -92,7 +96,9 @@ class SuperModel:
         """
         if self.selector is None:
             return np.zeros((len(images), 0))
-        return softmax_of(self.selector, images, batch_size, self.device)
+        scores = softmax_of(self.selector, images, batch_size, self.device)
+        check_probabilities(scores, SELECTOR)
+        return scores
 
     def scores(self, images: NDArray, batch_size: int = BATCH_SIZE) -> NDArray[np.float64]:
         """Return the selector's scores of a case: `case_scores` of its slices.
@@ -120,10 +126,13 @@ class SuperModel:
 
         Raises:
             ConfigError: There is no model of this name.
+            DataError: A probability is not finite.
         """
         is_stateless = self.contents.study.model.normalization == "batch_stateless"
         network, size = self.network(name), len(images) if is_stateless else batch_size
-        return outputs_of(lambda batch: to_probabilities(network(batch)), images, size, self.device)
+        found = outputs_of(lambda batch: to_probabilities(network(batch)), images, size, self.device)
+        check_probabilities(found, name)
+        return found
 
     def choose(self, scores: NDArray, threshold: float | None = None) -> str:
         """Return whose model answers: the highest score's if it is above the threshold, else the global one.
@@ -194,19 +203,17 @@ class SuperModel:
 
         Raises:
             ConfigError: An option is out of range, or names no model.
-            DataError: The image cannot be read, is blank, or not prepared to the form of the training images.
+            DataError: The image cannot be read, is blank, is of another kind than the training images, or not prepared
+                to their form; or the answer is not finite.
         """
         self.check_options(batch_size, threshold, site)
-        prepared = None if isinstance(case, np.ndarray) else prepare_with_way_back(Path(case), self._steps)
+        prepared = None if isinstance(case, np.ndarray) else self._prepared(Path(case))
         images = case if prepared is None else prepared.images
-        if prepared is not None and images.min() == images.max():
-            raise DataError(
-                f"{Path(case).resolve().name} must show something, not one intensity alone; export it again"
-            )
         answer = self.answer(images, batch_size, threshold, site)
-        if self.contents.study.task == "classification":
-            return self._class_of(answer, prepared)
-        return self._map_of(answer, prepared)
+        find = self._class_of if self.contents.study.task == "classification" else self._map_of
+        domain = self.contents.domain
+        doubts = domain.doubts(images, None, False) if prepared is None else prepared.doubts(domain, self._steps)
+        return replace(find(answer, prepared), warnings=(*([FALLBACK] if answer.is_fallback else []), *doubts))
 
     def check_options(self, batch_size: int, threshold: float | None = None, site: str | None = None) -> None:
         """Refuse options before any work.
@@ -225,6 +232,12 @@ class SuperModel:
     @cached_property
     def _steps(self) -> Preparation:
         return preparation(self.contents.study, has_label_map=False)
+
+    def _prepared(self, path: Path) -> PreparedImage:
+        prepared = prepare_with_way_back(path, self._steps, domain=self.contents.domain)
+        if prepared.images.min() == prepared.images.max():
+            raise DataError(f"{path.resolve().name} must show something, not one intensity alone; export it again")
+        return prepared
 
     def _weights(
         self, scores: NDArray[np.float64], threshold: float | None, site: str | None
@@ -253,7 +266,8 @@ class SuperModel:
             label_map, affine = decide(answer.probabilities), None
         else:
             label_map, affine = decide_on_input(answer.probabilities, prepared, self._steps), prepared.affine
-        volumes = volumes_ml(label_map, affine, self.contents.study.labels)
+        is_measured = prepared is not None and prepared.form.header.has_spacing
+        volumes = volumes_ml(label_map, affine if is_measured else None, self.contents.study.labels)
         return Prediction(
             answer.model, answer.scores, answer.is_fallback, label_map=label_map, volumes_ml=volumes, affine=affine
         )
@@ -285,4 +299,18 @@ def _filled(network: nn.Module, state: Mapping[str, Tensor], name: str) -> nn.Mo
             f"the weights of {name!r} must be those of the study's network; they differ in {odd[:3]}: take the super "
             "model as it was written"
         )
+    _check_size(network, name)
     return network.requires_grad_(False)
+
+
+def _check_size(network: nn.Module, name: str) -> None:
+    """Refuse numbers that no training ends with: the network would answer every image alike."""
+    parameters = dict(network.named_parameters())
+    for key, value in network.state_dict().items():
+        most = MAX_PARAMETER if key in parameters else MAX_STATISTIC
+        # Of NaN every comparison is false.
+        if value.is_floating_point() and not bool((value.abs() <= most).all()):
+            raise ConfigError(
+                f"the weights of {name!r} must be finite numbers of at most {most:g} in size; {key} has others: train "
+                "the model anew"
+            )

@@ -140,7 +140,9 @@ class ModelPart(Part):
             name: complete_state(self.study, run.image_shape, arrays | arrays_of_parts(run))
             for name, arrays in named.items()
         }
-        return Contents(self.study, run.image_shape, states, "mean" if self.own else "only", facts=run.facts())
+        return Contents(
+            self.study, run.image_shape, states, "mean" if self.own else "only", facts=run.facts(), domain=run.domain
+        )
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
@@ -285,7 +287,8 @@ class SiteModels(SitePart):
         predictions, result = evaluate(model, part, work.study, work.device)
         numbers, state = result.numbers(), {name: value.cpu() for name, value in model.state_dict().items()}
         shape = tuple(part.images.shape[1:])
-        write(work.folder / FOLDER, Contents(work.study, shape, {work.site: state}, "only", facts=numbers))
+        contents = Contents(work.study, shape, {work.site: state}, "only", facts=numbers, domain=work.domain)
+        write(work.folder / FOLDER, contents)
         keep_test(work.folder, result, predictions, model, part, work.device)
         return numbers
 

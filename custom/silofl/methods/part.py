@@ -22,6 +22,7 @@ from silofl.training.loop import Learner, TrainingResult
 from silofl.training.site_score import SiteScore
 
 if TYPE_CHECKING:
+    from silofl.data.domain import Domain
     from silofl.data.parts import Examples
     from silofl.inference.contents import Contents
     from silofl.methods.work import Work
@@ -170,6 +171,7 @@ class Run(Protocol):
     sites: list[str]
     best_round: int | None
     image_shape: tuple[int, ...] | None
+    domain: Domain
     parts: dict[str, Part]
 
     @property

@@ -12,9 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from silofl import schema
 from silofl.algorithms.fedsm import THRESHOLDS, SuperModel, tune_threshold
 from silofl.algorithms.mixing import Arrays
 from silofl.data.batches import evaluation_batches
+from silofl.data.domain import Domain
 from silofl.data.parts import Examples
 from silofl.errors import AggregationError
 from silofl.files import write_atomically
@@ -144,7 +146,7 @@ class SuperModelPart(Part):
     def _facts(self, run: Run) -> dict[str, Any]:
         outputs = list(run.reported_parts()[SELECTOR].outputs)
         settings = {"thresholds": list(self.thresholds), "threshold": self.threshold}
-        return {"outputs": outputs, "facts": run.facts()} | settings
+        return {"outputs": outputs, "facts": run.facts(), "domain": schema.plain(run.domain)} | settings
 
     def _counts(self, answer: Message) -> list[list[list[float]]]:
         """Return a site's sums by threshold, as a list of one; empty where it has no validation data."""
@@ -207,7 +209,8 @@ class SiteSuperModel(SitePart):
         work, facts = self.work, self.work.message.about(ROLE)
         if work.message.arrays:
             return self._receive()
-        contents = replace(read(work.folder / FOLDER), threshold=facts["threshold"], facts=facts["facts"])
+        known = {"threshold": facts["threshold"], "facts": facts["facts"], "domain": _domain(facts)}
+        contents = replace(read(work.folder / FOLDER), **known)
         write(work.folder / FOLDER, contents)
         return contents
 
@@ -279,11 +282,15 @@ def _contents(
     models = dict(known) | {
         name: complete_state(study, image_shape, of_role(name, arrays) | beside) for name in names if name != SELECTOR
     }
-    outputs = tuple(facts["outputs"])
+    outputs, further = tuple(facts["outputs"]), {"facts": dict(facts["facts"]), "domain": _domain(facts)}
     if SELECTOR not in names:
-        return Contents(study, image_shape, models, "mean", facts=dict(facts["facts"]))
+        return Contents(study, image_shape, models, "mean", **further)
     selector = filled(build_selector(study, len(outputs), study.seed), of_role(SELECTOR, arrays))
-    return Contents(study, image_shape, models, "selector", selector, outputs, facts["threshold"], dict(facts["facts"]))
+    return Contents(study, image_shape, models, "selector", selector, outputs, facts["threshold"], **further)
+
+
+def _domain(facts: Mapping[str, Any]) -> Domain:
+    return schema.read(Domain, facts.get("domain", {}), "the domain of the super model")
 
 
 def _losses(work: Work, network: nn.Module, part: Examples) -> NDArray:

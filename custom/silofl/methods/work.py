@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 
 from silofl.algorithms.steps import Batch
 from silofl.data.batches import training_batches
+from silofl.data.domain import Domain
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.data.transforms import augmentation
@@ -20,6 +21,7 @@ from silofl.methods.part import TRAIN, Message, SitePart
 from silofl.methods.parts import site_parts
 from silofl.models import HarmonizedModel
 from silofl.models.networks import build_models
+from silofl.schema import plain
 from silofl.study import Study
 from silofl.training.device import seed_of
 from silofl.training.loop import Learner, TrainingResult, train
@@ -81,6 +83,12 @@ class Work:
         return self.data.training.num_patients >= self.min_patients
 
     @property
+    def domain(self) -> Domain:
+        """The site's training images, with the modality that the study names."""
+        stated = self.study.data.modality
+        return replace(self.data.domain, modalities=(stated,)) if stated else self.data.domain
+
+    @property
     def number(self) -> int:
         """The round that the task belongs to."""
         return self.message.meta["round"]
@@ -123,6 +131,7 @@ class Work:
             "num_examples": len(self.data.training),
             "num_patients": self.data.training.num_patients,
             "image_shape": list(self.data.training.images.shape[1:]),
+            "domain": plain(self._public_domain()),
             "metrics": metrics,
             "steps": results[own].steps,
         }
@@ -131,6 +140,10 @@ class Work:
         """Return the score of the site's models on its validation data; None where there is none."""
         examples = self.data.validation
         return self.parts[0].validation(examples) if len(examples) else None
+
+    def _public_domain(self) -> Domain:
+        """Return the domain without the ranges where they come from few images or patients."""
+        return self.domain if self.has_enough_patients else replace(self.domain, intensities=())
 
     def _train(self) -> Message:
         """Validate the received models of the round before, then train one round from them."""

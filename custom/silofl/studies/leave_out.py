@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +87,8 @@ def assembled(run: Path) -> Contents:
     first = next(iter(own.values()))
     states = {site: contents.models[site] for site, contents in own.items()}
     facts = {"run": tested, "reported_round": results.best_round, "assembled_from": "the sites' own models"}
-    return Contents(first.study, first.image_shape, states, "mean", facts=facts)
+    domain = reduce(or_, (contents.domain for contents in own.values()))
+    return Contents(first.study, first.image_shape, states, "mean", facts=facts, domain=domain)
 
 
 def evaluate(model: SuperModel, parts: Sequence[Examples]) -> dict[str, Any]:

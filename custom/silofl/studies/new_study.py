@@ -113,6 +113,7 @@ def _fit(values: dict[str, Any], template: Study, found: Survey, name: str) -> d
     settings |= {"channels": found.channels, "split_unit": found.split_unit, "transforms": []}
     comments = dict.fromkeys(("task", "labels", "data.split_unit"), f"as in {where}")
     comments["data.channels"] = "of the first images"
+    settings["modality"] = found.modality
     if settings.get("intensity", "dtype") == "dtype" and not (found.is_integer and found.kind == "pictures"):
         settings["intensity"] = "raw" if found.kind == "windows" else "percentiles"
     if found.kind == "volumes":

@@ -1,0 +1,243 @@
+"""The images that models learn from: their form in the files, and their intensities as the network sees them.
+
+A model answers any image; whether its answer means something depends on whether it has learnt from such images. The
+measures are few and coarse: an image within all of them may still show something that no site has.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.data.header import Header, check_affine, read_header
+from silofl.data.images import Image
+from silofl.errors import ConfigError, DataError
+from silofl.schema import optional
+from silofl.study import Modality
+
+Kind = Literal["pictures", "volumes", "windows"]
+Colour = Literal["grey", "colour"]
+Measure = Literal["mean", "contrast", "roughness"]
+# Deviations on either side of the training images' mean: of a bell curve, all but one in ten thousand.
+DEVIATIONS = 4
+# Of the images' contrast.
+LEAST_MARGIN = 0.01
+DIGITS = 3
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of one image in its file.
+
+    Attributes:
+        kind: What it is.
+        colour: Whether its channels differ; None where they are no colours.
+        axes: The directions that a volume's voxel axes run to, as ``LPS`` (left, back, head); None where unknown.
+        header: What its file states.
+    """
+
+    kind: Kind
+    colour: Colour | None = None
+    axes: str | None = None
+    header: Header = Header()
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values that a measure has in training images.
+
+    Attributes:
+        measure: Which of `measures`.
+        low: The least.
+        high: The largest.
+
+    Raises:
+        ConfigError: They are no finite range.
+    """
+
+    measure: Measure
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        """Refuse what is no range."""
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
+            raise ConfigError(f"{self.measure} must have a finite range, not {self.low} to {self.high}")
+
+    def __or__(self, other: Range) -> Range:
+        """Return the range of both."""
+        return Range(self.measure, min(self.low, other.low), max(self.high, other.high))
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The images that models learn from; what is empty is not known.
+
+    Attributes:
+        kinds: Kinds of the images.
+        colours: Whether they are grey or in colour.
+        modalities: DICOM's codes.
+        axes: The directions that the volumes' voxel axes run to, as they are stored.
+        intensities: The values of their measures, after their preparation.
+
+    Raises:
+        ConfigError: Axes are no directions.
+    """
+
+    kinds: tuple[Kind, ...] = optional(())
+    colours: tuple[Colour, ...] = optional(())
+    modalities: tuple[Modality, ...] = optional(())
+    axes: tuple[str, ...] = optional(())
+    intensities: tuple[Range, ...] = optional(())
+
+    def __post_init__(self) -> None:
+        """Refuse axes that are no directions."""
+        for name in self.axes:
+            if not re.fullmatch("[LRAPSI]{3}", name):
+                raise ConfigError(f"axes must be three letters as 'LPS', not {name!r}")
+
+    def __or__(self, other: Domain) -> Domain:
+        """Return the images of both."""
+        forms = {name: _sorted([*getattr(self, name), *getattr(other, name)]) for name in FORMS}
+        ranges: dict[str, Range] = {}
+        for found in (*self.intensities, *other.intensities):
+            ranges[found.measure] = ranges.get(found.measure, found) | found
+        return Domain(**forms, intensities=tuple(ranges.values()))
+
+    @property
+    def sentence(self) -> str:
+        """The form of the images, for people."""
+        return ", ".join(" or ".join(getattr(self, name)) for name in FORMS if getattr(self, name)) or UNKNOWN
+
+    def check(self, form: Form, name: str) -> None:
+        """Refuse an image of another kind than the training images.
+
+        Args:
+            form: The image's.
+            name: What messages call it.
+
+        Raises:
+            DataError: Kind, colour or modality is none of theirs.
+        """
+        found = {"kinds": form.kind, "colours": form.colour, "modalities": form.header.modality}
+        for key, value in found.items():
+            known = getattr(self, key)
+            if known and value is not None and value not in known:
+                raise DataError(
+                    f"{name} must be like the training images, which are {' or '.join(known)}, not {value}; take a "
+                    "super model that learnt from such images"
+                )
+
+    def doubts(self, images: NDArray[np.float32], form: Form | None, is_turned: bool) -> list[str]:
+        """Return how an image differs from the training images, as sentences for people.
+
+        Args:
+            images: The case, (n, C, H, W), prepared.
+            form: Its form in the file; None of an array.
+            is_turned: Whether the preparation turns all volumes the same way.
+        """
+        if self == Domain():
+            return ["the super model does not say what images it learnt from; this one was compared with none"]
+        doubts = []
+        if form is not None and form.axes and self.axes and form.axes not in self.axes and not is_turned:
+            doubts.append(f"its axes run {form.axes}, those of the training images {' or '.join(self.axes)}")
+        values = measures(images)
+        for known in self.intensities:
+            value = float(values[known.measure].mean())
+            if not known.low <= value <= known.high:
+                found = f"its intensities have {known.measure} {value:.{DIGITS}g} after the preparation"
+                doubts.append(f"{found}, those of the training images {known.low:g} to {known.high:g}")
+        return doubts
+
+
+UNKNOWN = "images that nothing is known of"
+FORMS = ("kinds", "colours", "modalities", "axes")
+
+
+def form_of(path: Path, image: Image, name: str) -> Form:
+    """Return the form of an image that was read from a file.
+
+    Raises:
+        DataError: Its grid is none.
+    """
+    if image.affine is not None:
+        check_affine(image.affine, name)
+    header = read_header(path)
+    return Form(kind_of(image), _colour(image), _axes(image.affine) if header.has_orientation else None, header)
+
+
+def kind_of(image: Image) -> Kind:
+    """Return what an image is."""
+    if image.is_window:
+        return "windows"
+    return "volumes" if image.array.ndim == 4 else "pictures"
+
+
+def domain_of(forms: Iterable[Form], images: Iterable[NDArray[np.float32]]) -> Domain:
+    """Return the domain of training images.
+
+    A range is the mean of a measure over the images, four deviations to either side and a little more, with three
+    digits: no image's own value is in it.
+
+    Args:
+        forms: Of some of the images.
+        images: Some of the images, each (C, H, W), prepared.
+    """
+    found = list(forms)
+    measured = [measures(image[None]) for image in images]
+    values = {name: np.concatenate([one[name] for one in measured]) for name in (measured[0] if measured else ())}
+    return Domain(
+        kinds=_sorted(form.kind for form in found),
+        colours=_sorted(form.colour for form in found),
+        modalities=_sorted(form.header.modality for form in found),
+        axes=_sorted(form.axes for form in found),
+        intensities=tuple(_range(name, values) for name in values),
+    )
+
+
+def measures(images: NDArray[np.float32]) -> dict[Measure, NDArray[np.float64]]:
+    """Return the measures of each image (n,): the mean, the deviation, and how much neighbours differ.
+
+    Roughness is the mean squared difference of neighbours along a row by twice the variance (von Neumann's ratio): near
+    0 in smooth images, 1 in noise, 0 where all is one value.
+
+    Args:
+        images: (n, C, H, W), prepared.
+    """
+    pixels = np.asarray(images, dtype=np.float64)
+    variance = pixels.var(axis=(1, 2, 3))
+    steps = np.square(np.diff(pixels, axis=-1)).mean(axis=(1, 2, 3)) if pixels.shape[-1] > 1 else np.zeros(len(pixels))
+    roughness = np.divide(steps, 2 * variance, out=np.zeros(len(pixels)), where=variance > 0)
+    return {"mean": pixels.mean(axis=(1, 2, 3)), "contrast": np.sqrt(variance), "roughness": roughness}
+
+
+def _axes(affine: NDArray[np.float64]) -> str:
+    # Imported here: pictures and windows need no nibabel.
+    from nibabel.orientations import aff2axcodes
+
+    return "".join(aff2axcodes(affine))
+
+
+def _range(name: Measure, values: Mapping[Measure, NDArray[np.float64]]) -> Range:
+    # More than rounding, where a preparation brings all images to one mean and one deviation.
+    least = LEAST_MARGIN * (1 if name == "roughness" else values["contrast"].mean())
+    mean, margin = values[name].mean(), DEVIATIONS * values[name].std() + least
+    return Range(name, *(float(f"{bound:.{DIGITS}g}") for bound in (mean - margin, mean + margin)))
+
+
+def _sorted(values: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(sorted({value for value in values if value is not None}))
+
+
+def _colour(image: Image) -> Colour | None:
+    channels: Sequence[NDArray] = image.array[:3]
+    if image.is_window or len(image.array) not in (1, 3, 4):
+        return None
+    return "grey" if all(np.array_equal(channels[0], other) for other in channels[1:]) else "colour"

@@ -1,0 +1,158 @@
+"""The facts that an image file states beside its pixels: its modality, the size of its voxels, how its axes lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.data.access import files_of
+from silofl.errors import DataError
+from silofl.study import Modality
+
+if TYPE_CHECKING:
+    from pydicom import Dataset
+
+SPACING_MM = (0.001, 1000.0)
+# Of three axes of length 1; a box has 1, a scan that was sheared by its gantry's tilt more than 0.5.
+LEAST_VOLUME = 0.001
+# Computed radiography differs from digital radiography in the detector alone.
+SAME_MODALITY = {"CR": "DX"}
+# Of the distance of two slices.
+UNEVEN = 0.1
+HEADER_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Header:
+    """The facts that an image file states; nothing of a picture.
+
+    Attributes:
+        modality: DICOM's code; None where the file states none, or one that no study names.
+        has_spacing: Whether it states the size of its voxels along all axes; readers fill in 1 mm where it does not.
+        has_orientation: Whether it states how its axes lie in the body.
+    """
+
+    modality: str | None = None
+    has_spacing: bool = False
+    has_orientation: bool = False
+
+
+def read_header(path: Path) -> Header:
+    """Read the header of a file or DICOM folder that `silofl.data.images.read_image` can read."""
+    name = path.name.lower()
+    if path.is_dir() or name.endswith(".dcm"):
+        return _dicom(path)
+    if name.endswith((".nii", ".nii.gz")):
+        return _nifti(path)
+    if name.endswith(".mha"):
+        fields = _fields(path, b"ElementDataFile", "=")
+        return Header(None, "ElementSpacing" in fields, "TransformMatrix" in fields)
+    if name.endswith(".nrrd"):
+        fields = _fields(path, b"\n\n", ":")
+        return Header(None, bool({"spacings", "space directions"} & fields), {"space", "space directions"} <= fields)
+    return Header()
+
+
+def check_affine(affine: NDArray[np.float64], name: str) -> None:
+    """Refuse a grid of voxels that no scanner has.
+
+    Args:
+        affine: Voxel indices to millimetres, (4, 4).
+        name: What messages call the image.
+
+    Raises:
+        DataError: A number is not finite, a voxel is not of 0.001 to 1000 mm, or axes are parallel.
+    """
+    low, high = SPACING_MM
+    remedy = "correct its header, or export it again"
+    if not np.isfinite(affine).all():
+        raise DataError(
+            f"{name} must have a finite position, spacing and direction, not NaN or infinite ones; {remedy}"
+        )
+    spacing = np.linalg.norm(affine[:3, :3], axis=0)
+    if spacing.min() < low or spacing.max() > high:
+        shown = " x ".join(f"{size:g}" for size in spacing)
+        raise DataError(f"{name} must have voxels of {low:g} to {high:g} mm, not {shown} mm; {remedy}")
+    if abs(np.linalg.det(affine[:3, :3] / spacing)) < LEAST_VOLUME:
+        raise DataError(f"{name} must have axes in three directions, not in fewer; {remedy}")
+
+
+def check_frames(path: Path, name: str) -> None:
+    """Refuse a DICOM file with many frames that are not the slices of one volume in their order.
+
+    SimpleITK stacks the frames as they come: several time points or echoes would become one taller volume.
+
+    Args:
+        path: The file.
+        name: What messages call it.
+
+    Raises:
+        DataError: Two frames lie in one place, or the distances differ.
+    """
+    import pydicom
+
+    frames = pydicom.dcmread(path, stop_before_pixels=True, force=True).get("PerFrameFunctionalGroupsSequence", [])
+    places = [part.ImagePositionPatient for frame in frames for part in frame.get("PlanePositionSequence", [])]
+    if len(places) < 2:
+        return
+    steps = np.diff(np.array(places, dtype=np.float64), axis=0)
+    size = np.linalg.norm(steps, axis=1)
+    if np.linalg.norm(steps - steps.mean(axis=0), axis=1).max() > UNEVEN * np.median(size) or size.min() == 0:
+        raise DataError(
+            f"{name} must hold frames at even distances in their order, not {size.min():.2f} to {size.max():.2f} mm "
+            "apart; save each time point, echo or direction as a series of its own"
+        )
+
+
+def _dicom(path: Path) -> Header:
+    import pydicom
+    from pydicom.misc import is_dicom
+
+    headers = (pydicom.dcmread(file, stop_before_pixels=True) for file in files_of(path) if is_dicom(file))
+    # A folder may hold a DICOMDIR, which has no rows of pixels. Two tell whether there are slices to be apart.
+    images = list(islice((header for header in headers if "Rows" in header), 2))
+    if not images:
+        return Header()
+    first = images[0]
+    spacing = _stated(first, "PixelMeasuresSequence", "PixelSpacing")
+    has_positions = _stated(first, "PlanePositionSequence", "ImagePositionPatient") is not None
+    has_slices = len(images) > 1 or int(first.get("NumberOfFrames") or 1) > 1
+    modality = SAME_MODALITY.get(first.get("Modality"), first.get("Modality"))
+    return Header(
+        modality if modality in get_args(Modality) else None,
+        bool(spacing) and min(spacing) > 0 and has_positions and has_slices,
+        _stated(first, "PlaneOrientationSequence", "ImageOrientationPatient") is not None,
+    )
+
+
+def _stated(header: Dataset, group: str, name: str) -> Any:  # noqa: ANN401 (an element of any type)
+    """Return an element's value; of a file with many frames that of its first frame."""
+    for sequence in ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"):
+        for frame in header.get(sequence, [])[:1]:
+            for part in frame.get(group, []):
+                if name in part:
+                    return part[name].value
+    return header.get(name)
+
+
+def _nifti(path: Path) -> Header:
+    import nibabel
+
+    header = nibabel.load(path).header
+    has_grid = int(header["sform_code"]) > 0 or int(header["qform_code"]) > 0
+    # Without a grid the voxels' size may be given still; 1 mm is what writers put there who know none.
+    is_given = has_grid or any(size != 1 for size in header.get_zooms()[:3])
+    # nibabel reads the numbers as millimetres whatever the unit is; most writers leave the unit out.
+    return Header(None, is_given and header.get_xyzt_units()[0] in ("mm", "unknown"), has_grid)
+
+
+def _fields(path: Path, end: bytes, separator: str) -> set[str]:
+    """Return the names of the fields in the text that begins a file."""
+    with path.open("rb") as file:
+        text = file.read(HEADER_BYTES).replace(b"\r", b"").partition(end)[0].decode("latin-1")
+    return {line.partition(separator)[0].strip() for line in text.splitlines() if separator in line}

@@ -1,0 +1,139 @@
+import numpy as np
+import pytest
+
+from silofl.data.domain import Domain, Form, Range, domain_of, form_of, measures
+from silofl.data.header import Header
+from silofl.data.images import Image
+from silofl.errors import ConfigError, DataError
+from silofl.schema import plain, read
+
+VOLUME = Form("volumes", "grey", "LPS", Header("MR", True, True))
+MR = Domain(("volumes",), ("grey",), ("MR",), ("LPS",), (Range("mean", 0.2, 0.6), Range("roughness", 0.0, 0.3)))
+
+
+def ramp(low=0.0, high=1.0, size=16):
+    """Return one image (1, 1, H, W) whose rows rise evenly."""
+    return np.tile(np.linspace(low, high, size, dtype=np.float32), (1, 1, size, 1))
+
+
+def test_measures_are_mean_deviation_and_von_neumanns_ratio():
+    # Rows of 0, 1, 0, 1: mean 1/2, variance 1/4, every step 1: 1 / (2 / 4) = 2.
+    stripes = np.tile(np.float32([0, 1, 0, 1]), (1, 1, 4, 1))
+    found = measures(np.concatenate([stripes, np.full_like(stripes, 0.25)]))
+    np.testing.assert_allclose(found["mean"], [0.5, 0.25])
+    np.testing.assert_allclose(found["contrast"], [0.5, 0])
+    np.testing.assert_allclose(found["roughness"], [2, 0])
+
+
+def test_roughness_is_near_one_for_noise_and_near_zero_for_a_ramp():
+    noise = np.random.default_rng(0).random((1, 1, 64, 64), dtype=np.float32)
+    assert measures(noise)["roughness"][0] == pytest.approx(1, abs=0.05)
+    assert measures(ramp(size=64))["roughness"][0] < 0.01
+
+
+def test_a_range_is_four_deviations_around_the_mean_with_three_digits():
+    images = [np.full((1, 4, 4), value, np.float32) for value in (0.1, 0.2, 0.6)]
+    # Mean 0.3, deviation sqrt((0.04 + 0.01 + 0.09) / 3) = 0.21602: 0.3 -+ 0.86410. None has contrast.
+    (mean, contrast, roughness) = domain_of([], images).intensities
+    assert mean == Range("mean", -0.564, 1.16)
+    assert (contrast.low, contrast.high) == (pytest.approx(0, abs=1e-6), pytest.approx(0, abs=1e-6))
+    assert roughness == Range("roughness", -0.01, 0.01)
+
+
+def test_images_that_were_all_brought_to_one_mean_have_room_for_rounding():
+    rng = np.random.default_rng(0)
+    images = [(pixels - pixels.mean()) / pixels.std() for pixels in rng.random((20, 1, 16, 16), dtype=np.float32)]
+    domain = domain_of([], images)
+    assert domain.doubts(np.stack(images)[:1] + np.float32(1e-3), None, False) == []
+    assert len(domain.doubts(np.stack(images)[:1] + np.float32(0.1), None, False)) == 1
+
+
+def test_a_domain_lists_the_forms_that_occur_and_leaves_out_what_is_not_known():
+    picture = Form("pictures", "colour")
+    found = domain_of([VOLUME, picture, VOLUME], [])
+    assert found == Domain(("pictures", "volumes"), ("colour", "grey"), ("MR",), ("LPS",))
+
+
+def test_two_domains_together_hold_the_images_of_both():
+    other = Domain(("volumes",), (), ("CT",), ("RAS",), (Range("mean", 0.1, 0.5), Range("contrast", 0, 1)))
+    both = MR | other
+    assert (both.modalities, both.axes, both.colours) == (("CT", "MR"), ("LPS", "RAS"), ("grey",))
+    ranges = {"mean": (0.1, 0.6), "roughness": (0.0, 0.3), "contrast": (0, 1)}
+    assert {one.measure: (one.low, one.high) for one in both.intensities} == ranges
+    assert MR | Domain() == Domain() | MR == MR | MR == MR
+
+
+def test_a_domain_is_read_back_from_plain_values():
+    assert read(Domain, plain(MR), "model.json") == MR
+    assert plain(Domain()) == {} and read(Domain, {}, "model.json") == Domain()
+
+
+@pytest.mark.parametrize("bad", [{"axes": ("up",)}, {"axes": ("LPSRAS",)}])
+def test_axes_that_are_no_directions_are_refused(bad):
+    with pytest.raises(ConfigError, match="axes must be three letters"):
+        Domain(**bad)
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        (Form("pictures", "grey"), "scan must be like the training images, which are volumes, not pictures"),
+        (Form("volumes", "colour"), "which are grey, not colour"),
+        (
+            Form("volumes", "grey", header=Header("CT")),
+            "which are MR, not CT; take a super model that learnt from such",
+        ),
+    ],
+)
+def test_an_image_of_another_kind_is_refused(form, reason):
+    with pytest.raises(DataError, match=reason):
+        MR.check(form, "scan")
+
+
+def test_what_is_not_known_refuses_nothing():
+    MR.check(VOLUME, "scan")
+    MR.check(Form("volumes"), "scan")
+    Domain().check(Form("pictures", "colour"), "photo")
+
+
+def test_an_image_like_those_of_training_raises_no_doubt():
+    assert MR.doubts(ramp(), VOLUME, False) == []
+    assert MR.doubts(ramp(), None, False) == []
+
+
+def test_doubts_name_the_measure_and_the_axes():
+    assert MR.doubts(ramp(0, 0.1), VOLUME, False) == [
+        "its intensities have mean 0.05 after the preparation, those of the training images 0.2 to 0.6"
+    ]
+    turned = Form("volumes", "grey", "RAS", Header("MR", True, True))
+    assert MR.doubts(ramp(), turned, False) == ["its axes run RAS, those of the training images LPS"]
+    assert MR.doubts(ramp(), turned, True) == []
+
+
+def test_a_case_is_measured_by_the_mean_over_its_slices():
+    # Means of 0 and 0.8: outside each, 0.4 inside together.
+    case = np.concatenate([ramp(0, 0), ramp(0.6, 1.0)])
+    assert not any("mean" in doubt for doubt in MR.doubts(case, VOLUME, False))
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [((1, 4, 4), "grey"), ((3, 4, 4), "colour"), ((4, 4, 4), "colour"), ((2, 4, 4), None), ((7, 4, 4), None)],
+)
+def test_colour_is_three_channels_that_differ(tmp_path, shape, wanted):
+    array = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    assert form_of(tmp_path / "a.png", Image(array, None, 255), "a").colour == wanted
+    same = np.broadcast_to(array[:1], shape)
+    assert form_of(tmp_path / "a.png", Image(same, None, 255), "a").colour in ("grey", None)
+
+
+def test_windows_have_neither_colours_nor_axes(tmp_path):
+    window = Image(np.zeros((3, 1, 8), np.float32), None, None, is_window=True)
+    assert form_of(tmp_path / "a.npz", window, "a") == Form("windows")
+
+
+def test_axes_are_known_only_where_the_file_states_them(write_dicom, tmp_path):
+    volume = Image(np.zeros((1, 4, 4, 4)), np.diag([-1.0, -1, 2, 1]), None)
+    folder = write_dicom(tmp_path / "series", np.zeros((4, 4, 4), np.int16))
+    assert form_of(folder, volume, "series") == Form("volumes", "grey", "LPS", Header("CT", True, True))
+    assert form_of(tmp_path / "a.png", volume, "a").axes is None

@@ -1,0 +1,141 @@
+import nibabel
+import numpy as np
+import pydicom
+import pytest
+import SimpleITK
+from PIL import Image as Picture
+from pydicom.dataset import Dataset
+
+from silofl.data.header import Header, check_affine, read_header
+from silofl.data.images import read_image
+from silofl.errors import DataError
+
+VOLUME = np.arange(60 * 5, dtype=np.int16).reshape(10, 6, 5)
+
+
+@pytest.fixture
+def write_frames(write_dicom, tmp_path):
+    """Write one file with a frame for each of some slices, in their order, in a folder."""
+
+    def write(slices=range(5), has_spacing=True):
+        one = write_dicom(tmp_path / "slices", VOLUME[..., :1])
+        data = pydicom.dcmread(one / "99.dcm")
+        data.SOPClassUID = data.file_meta.MediaStorageSOPClassUID = pydicom.uid.EnhancedMRImageStorage
+        data.Modality, data.NumberOfFrames = "MR", len(slices)
+        for name in ("PixelSpacing", "ImagePositionPatient", "ImageOrientationPatient", "SliceThickness"):
+            delattr(data, name)
+        shared = group("PlaneOrientationSequence", ImageOrientationPatient=[1, 0, 0, 0, 1, 0])
+        if has_spacing:
+            size = {"PixelSpacing": [0.75, 0.5], "SliceThickness": 2, "SpacingBetweenSlices": 2}
+            shared.update(group("PixelMeasuresSequence", **size))
+        data.SharedFunctionalGroupsSequence = [shared]
+        data.PerFrameFunctionalGroupsSequence = [
+            group("PlanePositionSequence", ImagePositionPatient=[10, 20, 30 + 2 * z]) for z in slices
+        ]
+        data.PixelData = np.stack([VOLUME[..., z].T for z in slices]).tobytes()
+        (tmp_path / "series").mkdir()
+        data.save_as(tmp_path / "series" / "frames.dcm")
+        return tmp_path / "series"
+
+    return write
+
+
+def group(name, **elements):
+    """Return one functional group as DICOM nests it."""
+    inner, outer = Dataset(), Dataset()
+    for key, value in elements.items():
+        setattr(inner, key, value)
+    setattr(outer, name, [inner])
+    return outer
+
+
+def test_a_dicom_series_states_modality_spacing_and_axes(write_dicom, tmp_path):
+    assert read_header(write_dicom(tmp_path / "series", VOLUME)) == Header("CT", True, True)
+
+
+def test_computed_radiography_counts_as_radiography_and_an_unknown_code_as_none(write_dicom, tmp_path):
+    for code, wanted in (("CR", "DX"), ("OT", None)):
+        folder = write_dicom(tmp_path / code, VOLUME[..., :1])
+        data = pydicom.dcmread(folder / "99.dcm")
+        data.Modality = code
+        data.save_as(folder / "99.dcm")
+        assert read_header(folder).modality == read_header(folder / "99.dcm").modality == wanted
+
+
+def test_other_files_beside_a_series_are_passed_over(write_dicom, tmp_path):
+    folder = write_dicom(tmp_path / "series", VOLUME[..., :1])
+    (folder / "0_readme.txt").write_text("one slice")
+    assert read_header(folder) == Header("CT", False, True)
+
+
+def test_a_file_with_many_frames_is_the_volume_that_its_slices_are(write_dicom, write_frames, tmp_path):
+    wanted, folder = read_image(write_dicom(tmp_path / "wanted", VOLUME)), write_frames()
+    for path in (folder, folder / "frames.dcm"):
+        found = read_image(path)
+        np.testing.assert_array_equal(found.array, wanted.array)
+        np.testing.assert_allclose(found.affine, wanted.affine)
+        assert read_header(path) == Header("MR", True, True)
+
+
+def test_frames_without_the_size_of_their_voxels_state_none(write_frames):
+    assert not read_header(write_frames(has_spacing=False)).has_spacing
+
+
+@pytest.mark.parametrize("slices", [[0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2], [0, 2, 4, 1, 3], [0, 1, 3, 4]])
+def test_frames_that_are_no_one_volume_are_refused(write_frames, slices):
+    folder = write_frames(slices)
+    for path in (folder, folder / "frames.dcm"):
+        with pytest.raises(DataError, match="must hold frames at even distances in their order, not"):
+            read_image(path)
+
+
+def test_frames_from_head_to_foot_are_taken(write_frames):
+    assert read_image(write_frames([4, 3, 2, 1, 0])).array.shape == (1, 10, 6, 5)
+
+
+@pytest.mark.parametrize(
+    ("affine", "unit", "wanted"),
+    [
+        (np.diag([2, 2, 3, 1]), "mm", Header(None, True, True)),
+        (np.diag([2, 2, 3, 1]), "unknown", Header(None, True, True)),
+        (np.diag([2, 2, 3, 1]), "micron", Header(None, False, True)),
+        (None, "mm", Header(None, False, False)),
+    ],
+)
+def test_nifti_states_what_its_codes_and_its_unit_say(tmp_path, affine, unit, wanted):
+    image = nibabel.Nifti1Image(VOLUME, affine)
+    image.header.set_xyzt_units(unit)
+    nibabel.save(image, tmp_path / "scan.nii.gz")
+    assert read_header(tmp_path / "scan.nii.gz") == wanted
+
+
+def test_nifti_without_a_grid_may_give_the_size_of_its_voxels(tmp_path):
+    image = nibabel.Nifti1Image(VOLUME, None)
+    image.header.set_zooms((2, 2, 3))
+    nibabel.save(image, tmp_path / "scan.nii")
+    assert read_header(tmp_path / "scan.nii") == Header(None, True, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [("a.mha", (b"ElementSpacing", b"TransformMatrix")), ("a.nrrd", (b"space directions", b"space"))],
+)
+def test_mha_and_nrrd_state_what_stands_in_their_text(tmp_path, name, fields):
+    path = tmp_path / name
+    SimpleITK.WriteImage(SimpleITK.GetImageFromArray(VOLUME.transpose(2, 1, 0)), path)
+    assert read_header(path) == Header(None, True, True)
+    for field in fields:
+        lines = [line for line in path.read_bytes().split(b"\n") if not line.startswith(field)]
+        path.write_bytes(b"\n".join(lines))
+    assert read_header(path) == Header()
+
+
+def test_a_picture_states_nothing(tmp_path):
+    Picture.new("L", (4, 4)).save(tmp_path / "a.png")
+    assert read_header(tmp_path / "a.png") == Header()
+
+
+def test_a_sheared_grid_is_one_and_parallel_axes_are_none():
+    check_affine(np.array([[1, 0, 0, 0], [0, 1, 0.5, 0], [0, 0, 3, 0], [0, 0, 0, 1.0]]), "scan")
+    with pytest.raises(DataError, match="scan must have axes in three directions"):
+        check_affine(np.array([[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 1e-6, 0], [0, 0, 0, 1.0]]), "scan")

@@ -1,0 +1,224 @@
+"""Inputs and weights that must not be answered as if they were a patient of the study."""
+
+from dataclasses import replace
+
+import nibabel
+import numpy as np
+import pydicom
+import pytest
+import torch
+from PIL import Image
+
+from silofl.data.domain import Domain, Range
+from silofl.errors import ConfigError, DataError
+from silofl.inference import SuperModel
+from silofl.inference.directory import write
+from silofl.inference.export import export_bundle
+
+CPU = torch.device("cpu")
+RESIZE = {"transforms": [{"Resize": {"spatial_size": [32, 32]}}]}
+SCANS = Domain(kinds=("volumes",), colours=("grey",), modalities=("MR",), axes=("LPS",))
+
+
+@pytest.fixture
+def make(make_contents, make_study):
+    """Build a super model that learnt from images of a domain."""
+
+    def build(domain=SCANS, rule="only", task="segmentation", **options):
+        contents = make_contents(rule, study=make_study(task, data=RESIZE), **options)
+        return SuperModel(replace(contents, domain=domain), CPU)
+
+    return build
+
+
+@pytest.fixture
+def write_grid(tmp_path):
+    """Write a volume whose header has any affine, which nibabel refuses to derive a quaternion from."""
+
+    def write_it(affine):
+        header = nibabel.Nifti1Header()
+        header.set_sform(affine, code=1)
+        image = nibabel.Nifti1Image(smooth_volume(), None, header)
+        image.header["sform_code"] = 1
+        nibabel.save(image, tmp_path / "scan.nii.gz")
+        return tmp_path / "scan.nii.gz"
+
+    return write_it
+
+
+def spoilt(contents, value, key="weight"):
+    """Return contents with one number of one array replaced."""
+    state = {name: array.clone() for name, array in contents.models["global"].items()}
+    name = next(name for name in state if name.endswith(key))
+    state[name].view(-1)[0] = value
+    return replace(contents, models={"global": state})
+
+
+def edited(folder, **values):
+    """Change elements of all files of a DICOM folder; None removes one."""
+    for path in folder.iterdir():
+        data = pydicom.dcmread(path)
+        for name, value in values.items():
+            delattr(data, name) if value is None else setattr(data, name, value)
+        data.save_as(path)
+    return folder
+
+
+def smooth_volume(shape=(32, 32, 6)):
+    """Return a volume of broad bumps, brighter towards one side."""
+    x, y, z = np.meshgrid(*[np.linspace(0, 3, size) for size in shape], indexing="ij")
+    return ((np.sin(x) * np.cos(y) + 1 + 0.1 * z) * 300).astype(np.int16)
+
+
+# --- weights
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, -1e7])
+def test_weights_that_no_training_ends_with_are_refused_by_predict_and_by_export(tmp_path, make_contents, value):
+    write(tmp_path / "supermodel", spoilt(make_contents("only"), value))
+    with pytest.raises(ConfigError, match="the weights of 'global' must be finite numbers of at most 1e.06 in size"):
+        SuperModel.load(tmp_path / "supermodel", "cpu")
+    with pytest.raises(ConfigError, match="the weights of 'global' must be finite"):
+        export_bundle(tmp_path / "supermodel", tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e30])
+def test_statistics_that_no_images_have_are_refused(make_contents, value):
+    with pytest.raises(ConfigError, match="the weights of 'global' must be finite"):
+        SuperModel(spoilt(make_contents("only"), value, "running_var"), CPU)
+
+
+def test_a_selector_with_weights_that_are_not_finite_is_refused(make_contents):
+    contents = make_contents()
+    selector = {name: torch.full_like(value, torch.nan) for name, value in contents.selector.items()}
+    with pytest.raises(ConfigError, match="the weights of 'selector' must be finite"):
+        SuperModel(replace(contents, selector=selector), CPU)
+
+
+def test_weights_whose_answer_overflows_are_refused_with_the_image(make, write_volume):
+    model = make()
+    with torch.no_grad():
+        for value in model.network("global").parameters():
+            value.fill_(1e6)
+    with pytest.raises(DataError, match="the model 'global' must answer with finite probabilities"):
+        model.predict(write_volume())
+
+
+# --- the grid
+
+
+@pytest.mark.parametrize("spacing", [1e30, 2000, 1e-5, 0])
+def test_a_spacing_that_no_scanner_has_is_refused(make, write_grid, spacing):
+    with pytest.raises(DataError, match=r"scan.nii.gz must have voxels of 0.001 to 1000 mm, not "):
+        make().predict(write_grid(np.diag([-0.5, -0.75, spacing, 1])))
+
+
+def test_an_affine_that_is_not_finite_or_has_parallel_axes_is_refused(make, write_grid):
+    affine = np.diag([-0.5, -0.75, 2, 1.0])
+    affine[0, 3] = np.nan
+    with pytest.raises(DataError, match="scan.nii.gz must have a finite position"):
+        make().predict(write_grid(affine))
+    affine = np.diag([-0.5, -0.75, 2, 1.0])
+    affine[:3, 1] = affine[:3, 0]
+    with pytest.raises(DataError, match="scan.nii.gz must have axes in three directions"):
+        make().predict(write_grid(affine))
+
+
+def test_a_stated_spacing_is_measured(make, write_dicom, tmp_path):
+    prediction = make(replace(SCANS, modalities=("CT",))).predict(write_dicom(tmp_path / "series", smooth_volume()))
+    # Voxels of 0.5 x 0.75 x 2 mm.
+    wanted = {name: np.sum(prediction.label_map == n) * 0.75 / 1000 for n, name in ((1, "organ"), (2, "lesion"))}
+    assert prediction.volumes_ml == pytest.approx(wanted)
+    assert not any("millilitres" in one for one in prediction.warnings)
+
+
+@pytest.mark.parametrize("change", [{"PixelSpacing": None}, {"PixelSpacing": [0, 0]}, {"ImagePositionPatient": None}])
+def test_dicom_without_the_size_of_its_voxels_gets_no_millilitres(make, write_dicom, tmp_path, change):
+    folder = edited(write_dicom(tmp_path / "series", smooth_volume()), **change)
+    prediction = make(replace(SCANS, modalities=("CT",))).predict(folder)
+    assert prediction.volumes_ml is None and prediction.label_map.any()
+    assert any("no millilitres are given" in one for one in prediction.warnings)
+
+
+def test_a_single_dicom_slice_gets_no_millilitres(make, write_dicom, tmp_path):
+    # SimpleITK takes its slices to be 1 mm apart, whatever SliceThickness says.
+    folder = write_dicom(tmp_path / "series", smooth_volume((32, 32, 1)))
+    assert make(replace(SCANS, modalities=("CT",))).predict(folder).volumes_ml is None
+
+
+@pytest.mark.parametrize("unit", ["micron", "meter"])
+def test_nifti_in_another_unit_than_millimetres_gets_no_millilitres(make, tmp_path, unit):
+    image = nibabel.Nifti1Image(smooth_volume(), np.diag([-500, -500, 500, 1.0]))
+    image.header.set_xyzt_units(unit)
+    nibabel.save(image, tmp_path / "scan.nii.gz")
+    assert make().predict(tmp_path / "scan.nii.gz").volumes_ml is None
+
+
+def test_nifti_that_states_no_grid_gets_no_millilitres_and_a_warning_on_its_axes(make, tmp_path):
+    nibabel.save(nibabel.Nifti1Image(smooth_volume(), None), tmp_path / "scan.nii.gz")
+    prediction = make().predict(tmp_path / "scan.nii.gz")
+    assert prediction.volumes_ml is None
+    assert any("does not state how its axes lie" in one for one in prediction.warnings)
+
+
+# --- images of another kind
+
+
+def test_a_volume_is_refused_by_models_of_pictures_and_a_picture_by_models_of_volumes(make, write_volume, tmp_path):
+    Image.fromarray(np.uint8(smooth_volume()[..., 0] / 4)).save(tmp_path / "photo.png")
+    with pytest.raises(
+        DataError, match="scan.nii.gz must be like the training images, which are pictures, not volumes"
+    ):
+        make(Domain(kinds=("pictures",))).predict(write_volume())
+    with pytest.raises(DataError, match="photo.png must be like the training images, which are volumes, not pictures"):
+        make().predict(tmp_path / "photo.png")
+
+
+def test_a_photograph_in_colour_is_refused_by_models_of_grey_pictures(make, tmp_path):
+    colours = np.random.default_rng(0).integers(0, 255, (32, 32, 3), dtype=np.uint8)
+    Image.fromarray(colours).save(tmp_path / "photo.png")
+    with pytest.raises(DataError, match="photo.png must be like the training images, which are grey, not colour"):
+        make(Domain(kinds=("pictures",), colours=("grey",))).predict(tmp_path / "photo.png")
+    Image.fromarray(colours[..., :1].repeat(3, axis=2)).save(tmp_path / "grey.png")
+    assert make(Domain(kinds=("pictures",), colours=("grey",))).predict(tmp_path / "grey.png").label_map.any()
+
+
+def test_another_modality_is_refused_where_the_file_states_it(make, write_dicom, tmp_path):
+    folder = write_dicom(tmp_path / "series", smooth_volume())
+    with pytest.raises(DataError, match="series must be like the training images, which are MR, not CT"):
+        make().predict(folder)
+    edited(folder, Modality="MR")
+    assert make().predict(folder).label_map is not None
+
+
+def test_noise_is_answered_with_a_warning(make, write_volume):
+    # Neighbours of smooth images are alike; those of noise differ as much as any two pixels.
+    domain = replace(SCANS, intensities=(Range("roughness", 0.0, 0.3),))
+    calm = make(domain).predict(write_volume("calm.nii.gz", array=smooth_volume()))
+    assert not any("roughness" in one for one in calm.warnings)
+    (warning,) = [one for one in make(domain).predict(write_volume()).warnings if "roughness" in one]
+    assert warning.startswith(("its intensities have roughness 0.9", "its intensities have roughness 1"))
+    assert "those of the training images 0 to 0.3" in warning
+
+
+def test_axes_unlike_those_of_training_are_warned_of_unless_the_study_turns_them(
+    make, make_contents, make_study, write_volume
+):
+    scan = write_volume(affine=np.diag([0.5, 0.75, 2, 1.0]))
+    assert any("its axes run RAS, those of the training images LPS" in one for one in make().predict(scan).warnings)
+    data = RESIZE | {"volume_transforms": [{"Orientation": {"axcodes": "LPS"}}]}
+    turning = SuperModel(replace(make_contents("only", study=make_study(data=data)), domain=SCANS), CPU)
+    assert turning.predict(scan).warnings == ()
+
+
+def test_a_super_model_that_says_nothing_of_its_training_images_warns_of_it(make, write_volume):
+    (warning,) = make(Domain()).predict(write_volume()).warnings
+    assert warning.startswith("the super model does not say what images it learnt from")
+
+
+def test_a_fallback_is_a_warning(make, write_volume):
+    model = make(SCANS, "selector", scores=(0.45, 0.55))
+    scan = write_volume(affine=np.diag([-0.5, -0.75, 2, 1.0]))
+    assert [one for one in model.predict(scan).warnings if one.startswith("the selector fell back")]
+    assert model.predict(scan, site="north").warnings == ()
