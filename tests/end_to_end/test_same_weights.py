@@ -25,7 +25,16 @@ from silofl.studies import simulate
 from .conftest import JOBS, finished_rounds, silofl
 
 RECORD = Path(__file__).with_name("weights.json")
-KEY = f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def processor():
+    """Return what tells this processor's arithmetic from another's, by which libraries choose their kernels."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
+    facts = dict([part.strip() for part in line.split(":", 1)] for line in lines if ":" in line)
+    return " ".join(facts.get(name, "unknown") for name in ("vendor_id", "cpu family", "model"))
+
+
+KEY = f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {processor()}"
 IS_RECORDING = os.environ.get("RECORD_WEIGHTS") == "1"
 
 
