@@ -26,7 +26,7 @@ def test_the_ledger_is_read_as_it_was_written(tmp_path):
     record.validation = {"a": SiteScore(value=0.25, num_cases=2, num_excluded=0, labels={"1": 0.25})}
     (tmp_path / "ledger.json").write_text(json.dumps([record.as_dict()]))
     (found,) = read_ledger(tmp_path)
-    assert found == record and found.rank == (1, 0.25)
+    assert found == record and found.validation_mean == 0.25
 
 
 def test_a_misspelt_key_of_the_ledger_is_named_with_the_nearest_one(tmp_path):

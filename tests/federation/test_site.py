@@ -115,7 +115,7 @@ def test_a_site_whose_state_another_version_wrote_says_so_in_one_sentence(play):
     save_tensors(path, {"home": {}, "optimizer": {"": {}}})
     record = game.round()
     assert record.failed == {
-        "east": "the site's state after round 1 must have format 2, not 1; go on with the version of SiloFL that wrote "
-        "it, or start anew"
+        "east": "round_0001.pt must have format 3, not 2 or older; go on with the version of SiloFL that wrote it, or "
+        "start anew"
     }
     assert record.answered == ["north", "west"]

@@ -20,6 +20,7 @@ from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
+from silofl.federation.run_folder import RunFolder
 from silofl.files import held, write_json, write_text
 from silofl.flare.workspace import prepare_workspace
 from silofl.models.pretrained import read_pretrained
@@ -165,7 +166,8 @@ def resume(run: Path, console: Console) -> int:
     except (ValueError, KeyError, TypeError):
         raise ConfigError(f"{path} must be the run.json that silofl wrote; it is broken: start the run anew") from None
     study = load_study(study_file(run / "job"))
-    if is_finished(run):
+    RunFolder(run, study).mend()
+    if is_finished(run) and read_results(run).rounds >= study.rounds:
         return _outcome(run, simulation, study, console)
     read_data(study, simulation, run)
     return _run(run, simulation, study, console)
