@@ -46,7 +46,7 @@ def validated(number, **values):
         # b has gone: on a alone 0.6 > 0.5, although the mean of both was 0.7
         ({"a": 0.6}, {"a": 0.5, "b": 0.9}, True),
         ({"a": 0.4}, {"a": 0.5, "b": 0.0}, False),
-        # b comes back: it has no say yet, neither for nor against
+        # b comes back, or c leaves: they have no say, neither for nor against
         ({"a": 0.6, "b": 0.0}, {"a": 0.5}, True),
         ({"a": 0.4, "b": 1.0}, {"a": 0.5}, False),
         # no site validated both: more sites
@@ -55,17 +55,20 @@ def validated(number, **values):
         # a site whose cases are all excluded has no value
         ({"a": None, "b": 0.4}, {"a": 0.9, "b": 0.3}, True),
         ({"a": None}, {}, False),
-        ({"a": 0.0}, None, True),
         ({}, None, False),
+        # d was never there before: no earlier round is known to suit it
+        ({"a": 0.1, "d": 0.1}, {"a": 0.9}, True),
     ],
 )
 def test_rounds_are_compared_on_the_sites_that_validated_both(new, best, expected):
-    assert is_better(validated(2, **new), None if best is None else validated(1, **best)) is expected
+    best = None if best is None else validated(2, **best)
+    before = [validated(1, a=0.1, b=0.1, c=0.1), *([best] if best else [])]
+    assert is_better(validated(3, **new), best, before) is expected
 
 
 def test_a_round_is_no_better_than_itself():
     record = validated(1, a=0.3, b=0.4)
-    assert not is_better(record, record)
+    assert not is_better(record, record, [record])
 
 
 def test_the_loss_of_a_site_does_not_freeze_the_best_round_and_its_return_counts_again():
@@ -75,6 +78,7 @@ def test_the_loss_of_a_site_does_not_freeze_the_best_round_and_its_return_counts
     # on a, 4 is better than 3; on a and b, 5 is better than 4, and 6 is not
     assert [best_of(back[:number]).round for number in (4, 5, 6)] == [4, 5, 5]
     assert best_of([Round(1)]) is None
+    assert best_of([Round(1), validated(2, a=0.0)]).round == 2
 
 
 def test_the_choice_says_which_site_had_no_say():

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from silofl.errors import AggregationError
 from silofl.federation.ledger import Round
-from silofl.federation.lost import take_lost
+from silofl.federation.lost import lost_sentence, take_lost
 from silofl.federation.server import ServerRounds
 from silofl.methods.part import AFTER, BEFORE, END, INSTEAD, TRAIN, VALIDATE, Exchange, Message, Replies
 from silofl.training.site_score import SiteScore
@@ -157,17 +157,17 @@ class Course:
         sent = {site: server.task(site, exchange) for site in sites}
         answers = self.ask(exchange.task, sent)
         lost = take_lost(server, exchange, answers.held)
-        if not lost or self.is_aborted():
-            return sent, answers, []
-        again = {site: server.task(site, exchange) for site in lost}
-        if record:
-            record.add_traffic(again, {})
-        answers = answers.after(self.ask(exchange.task, again), lost)
-        notes = [sentence for site, sentence in lost.items() if sentence and site in answers.given]
+        if lost and not self.is_aborted():
+            again = {site: server.task(site, exchange) for site in lost}
+            if record:
+                record.add_traffic(again, {})
+            answers = answers.after(self.ask(exchange.task, again), lost)
+        notes = [note for site in sorted(answers.given) if (note := lost_sentence(server, site, exchange))]
         for note in notes:
             self.warn(note)
         # An evaluation is about a round that has ended.
-        (record or server.ledger[-1]).notes += notes
+        if notes:
+            (record or server.ledger[-1]).notes += notes
         return sent, answers, notes
 
     def _write_notes(self, exchange: Exchange, record: Round | None) -> None:

@@ -117,26 +117,33 @@ class Round:
         return read(cls, record, where)
 
 
-def is_better(record: Round, best: Round | None) -> bool:
+def is_better(record: Round, best: Round | None, before: Iterable[Round]) -> bool:
     """Return whether a round replaces the best one so far: on the sites that validated both, its mean is higher.
 
     A site that is absent in one of the two has no say, or a round would win or lose by an easy or difficult site's
-    absence, and a site that leaves for good would make the last round before it the best for ever. Of rounds with no
-    such site, the one that more sites validated is the better. A site that comes back counts again as soon as a round
-    that it validated is the best.
+    absence, and a site that leaves for good would make the last round before it the best for ever. A site that comes
+    back counts again as soon as a round that it validated is the best. At a site's very first validation the choice
+    begins anew, because no earlier round is known to suit it.
+
+    Args:
+        record: The round.
+        best: The best of the rounds before it; None where none was validated.
+        before: All rounds before it.
     """
     new, old = record.validated, best.validated if best else {}
+    if new.keys() - {site for earlier in before for site in earlier.validated}:
+        return True
     shared = sorted(new.keys() & old.keys())
     if not shared:
         return len(new) > len(old)
     return bool(np.mean([new[site] for site in shared]) > np.mean([old[site] for site in shared]))
 
 
-def best_of(ledger: Iterable[Round]) -> Round | None:
+def best_of(ledger: Sequence[Round]) -> Round | None:
     """Return the best round by `is_better`, one after the other; None where no round was validated."""
     best = None
-    for record in ledger:
-        best = record if is_better(record, best) else best
+    for number, record in enumerate(ledger):
+        best = record if is_better(record, best, ledger[:number]) else best
     return best
 
 

@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from silofl.federation.ledger import Round
 from silofl.methods.part import TRAIN, Exchange
-from silofl.study import Study
 
 if TYPE_CHECKING:
     from silofl.federation.server import ServerRounds
 
 
-def last_answered(ledger: Sequence[Round], site: str, number: int) -> int:
-    """Return the last round, up to one, whose model a site's update went into; 0 for none."""
-    return max((record.round for record in ledger[:number] if site in record.answered), default=0)
-
-
-def take_lost(server: ServerRounds, exchange: Exchange, held: Mapping[str, int]) -> dict[str, str | None]:
-    """Let the server know which sites have lost their state, and return what of it nobody can send them again.
+def take_lost(server: ServerRounds, exchange: Exchange, held: Mapping[str, int]) -> list[str]:
+    """Let the server know which sites have lost their state, and return those that may be asked again.
 
     Args:
         server: The run.
         exchange: What they were asked to do.
         held: Site -> the round of the state that it says it has.
     """
-    wanted = {site: server.held(site, exchange.models_round) for site in held}
-    older = {site: number for site, number in held.items() if number < wanted[site]}
+    older = {site: number for site, number in held.items() if number < server.held(site, exchange.models_round)}
     server.lost |= older
-    return {s: _lost_sentence(server.study, s, exchange, number, wanted[s]) for s, number in older.items()}
+    return list(older)
 
 
-def _lost_sentence(study: Study, site: str, exchange: Exchange, held: int, wanted: int) -> str | None:
+def lost_sentence(server: ServerRounds, site: str, exchange: Exchange) -> str | None:
+    """Return what a site lacked in an exchange because nobody could send it again; None where that is nothing."""
+    recipe, number = server.study.recipe, exchange.models_round
+    held, wanted = server.held(site, number), server.should_hold(site, number)
     lost = ["its optimisers"] if exchange.task == TRAIN else []
-    if study.recipe.stays_home != "nothing":
-        lost.append(f"what stays at home ({study.recipe.stays_home})")
-    if not lost:
+    if recipe.stays_home != "nothing":
+        lost.append(f"what stays at home ({recipe.stays_home})")
+    if held == wanted or not lost:
         return None
     older = f"from that of round {held}" if held else "from none"
     return (

@@ -17,7 +17,6 @@ from silofl.algorithms.fedavg import example_weights, uniform_weights
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import ConfigError
 from silofl.federation.ledger import Round, is_better
-from silofl.federation.lost import last_answered
 from silofl.federation.numbers import check_numbers, check_score
 from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Part, Replies, check_arrays
 from silofl.methods.parts import start_parts
@@ -100,8 +99,13 @@ class ServerRounds:
 
     def held(self, site: str, number: int) -> int:
         """Return the last round, up to one, whose state a site has, as far as is known; 0 for none."""
-        should = last_answered(self.ledger, site, min(number, self.study.training_rounds))
+        should = self.should_hold(site, number)
         return min(should, self.lost.get(site, should))
+
+    def should_hold(self, site: str, number: int) -> int:
+        """Return the last round of training, up to one, whose model a site's update went into; 0 for none."""
+        rounds = self.ledger[: min(number, self.study.training_rounds)]
+        return max((record.round for record in rounds if site in record.answered), default=0)
 
     def listens_to_itself(self, site: str, number: int) -> bool:
         """Return whether nobody else's model went into a site's own one in a round."""
@@ -192,7 +196,8 @@ class ServerRounds:
             return
         record = self.ledger[-1]
         record.validation = {site: score for site, score in scores.items() if score}
-        if is_better(record, self.ledger[self.best_round - 1] if self.best_round else None):
+        best = self.ledger[self.best_round - 1] if self.best_round else None
+        if is_better(record, best, self.ledger[:-1]):
             self.best_round = record.round
             self.best_parts = {role: part for role, part in self.parts.items() if part.follows_best}
 
