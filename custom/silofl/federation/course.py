@@ -204,5 +204,5 @@ def settled_answers(given: Mapping[str, Message], late: list[str]) -> Answers:
     settled = dict(sorted(given.items()))
     failed = {site: str(answer.meta["error"]) for site, answer in settled.items() if "error" in answer.meta}
     held = {site: settled[site].meta.get("held") for site in failed}
-    held = {site: number for site, number in held.items() if isinstance(number, int) and number >= 0}
+    held = {site: number for site, number in held.items() if type(number) is int and number >= 0}
     return Answers({site: answer for site, answer in settled.items() if site not in failed}, failed, sorted(late), held)
