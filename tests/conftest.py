@@ -280,7 +280,7 @@ class Play:
 
     def kept(self, site, number):
         """Return what a site's parts kept at home after a round."""
-        return SiteState(self.folder(site) / "rounds").load(number)
+        return SiteState(self.folder(site) / "rounds").load(number)[1]
 
 
 @pytest.fixture

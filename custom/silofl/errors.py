@@ -35,6 +35,14 @@ class TrainingError(SiloFLError):
     """A site's training of one round cannot go on."""
 
 
+class StateError(SiloFLError):
+    """A run cannot go on from what it keeps on disk."""
+
+
+class DamagedError(StateError):
+    """A file that a run goes on from is missing, or is not as it was written."""
+
+
 def nearest(name: object, known: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the known name nearest to a mistyped one, or nothing."""
     matches = difflib.get_close_matches(str(name), [str(k) for k in known], n=1, cutoff=0.5)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import io
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -12,7 +14,11 @@ from typing import IO, Any
 
 import torch
 
-from silofl.errors import ConfigError
+from silofl.errors import ConfigError, DamagedError, StateError
+
+DIGEST = hashlib.sha256().digest_size
+# What torch.save writes is a zip archive.
+ZIP = b"PK\x03\x04"
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
@@ -97,3 +103,51 @@ def load_tensors(path: Path) -> dict[str, Any]:
     """Load what `save_tensors` saved, on the CPU."""
     # weights_only: an unrestricted pickle runs code.
     return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def save_state(path: Path, number: int, value: dict[str, Any]) -> None:
+    """Save what a run goes on from, tensors and plain values, after its SHA-256.
+
+    Args:
+        path: The file.
+        number: Its format, raised whenever an older file would be misread.
+        value: What `load_state` returns.
+    """
+    content = io.BytesIO()
+    torch.save({"format": number, "value": value}, content)
+    digest = hashlib.sha256(content.getbuffer()).digest()
+    # In the same file, so that no crash can part the two.
+    write_atomically(path, lambda stream: stream.writelines((digest, content.getbuffer())))
+
+
+def load_state(path: Path, number: int) -> dict[str, Any]:
+    """Load what `save_state` saved, on the CPU.
+
+    Raises:
+        DamagedError: The file is missing, cannot be read, or is not as it was written.
+        StateError: It has another format.
+    """
+    try:
+        content = memoryview(path.read_bytes())
+    except FileNotFoundError:
+        raise DamagedError(f"{path.name} must be there; it is missing") from None
+    except OSError as error:
+        raise DamagedError(f"{path.name} must be readable; the system said {error.strerror!r}") from None
+    digest, rest = content[:DIGEST], content[DIGEST:]
+    # Older formats have no checksum: one of them is told from a damaged file by its first bytes.
+    if content[: len(ZIP)] == ZIP:
+        raise _other_format(path, number, f"{number - 1} or older")
+    if hashlib.sha256(rest).digest() != digest:
+        raise DamagedError(f"{path.name} must be as it was written; its checksum does not fit")
+    # weights_only: an unrestricted pickle runs code.
+    state = torch.load(io.BytesIO(rest), map_location="cpu", weights_only=True)
+    if state["format"] != number:
+        raise _other_format(path, number, state["format"])
+    return state["value"]
+
+
+def _other_format(path: Path, number: int, found: object) -> StateError:
+    return StateError(
+        f"{path.name} must have format {number}, not {found}; go on with the version of SiloFL that wrote it, or start "
+        "anew"
+    )

@@ -89,7 +89,7 @@ def read_json(path: Path, kind: type[J]) -> J | None:
         return None
     except PermissionError:
         raise ConfigError(f"{path} must be readable by this account; permission was denied: grant it") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ConfigError(f"{path} must be JSON; it is broken: restore it, or delete it and resume the run") from None
     if not isinstance(value, kind):
         raise ConfigError(f"{path} must hold a JSON {kind.__name__}, not {type(value).__name__}; restore it")

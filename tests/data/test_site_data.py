@@ -12,6 +12,7 @@ from silofl.data import cache, formats, leakage, preparation
 from silofl.data.importers import import_layout
 from silofl.data.site_data import load_site_data
 from silofl.errors import ConfigError, DataError
+from silofl.study import ModelSettings
 
 
 @pytest.fixture
@@ -52,6 +53,22 @@ def test_the_parts_hold_what_the_files_hold(site, load):
     assert data.training.patients == ("a", "b", "c")
     assert data.training.slices == (None, None, None)
     assert data.manifest.folder == site.folder
+
+
+@pytest.mark.parametrize("normalization", ["batch", "batch_stateless", "instance", "group"])
+def test_one_training_image_is_refused_where_batchnorm_would_have_to_learn_from_it(
+    site, study, tmp_path, normalization
+):
+    site.write(training=site.content["training"][:1])
+    settings = study().model_copy(update={"model": ModelSettings(normalization=normalization)})
+    load = lambda: load_site_data(site.folder, settings, tmp_path / "cache")  # noqa: E731
+    if normalization.startswith("batch"):
+        with pytest.raises(
+            DataError, match="training must hold at least 2 images for BatchNorm, .*, not 1; add images"
+        ):
+            load()
+    else:
+        assert len(load().training) == 1
 
 
 def test_an_empty_validation_has_the_form_of_the_others(site, load):

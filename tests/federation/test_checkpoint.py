@@ -1,10 +1,12 @@
 import numpy as np
 import pytest
 
-from silofl.errors import ConfigError
-from silofl.federation.checkpoint import checkpoint, restored
+from silofl.errors import StateError
+from silofl.federation.checkpoint import FORMAT, checkpoint, restored
 from silofl.federation.run_folder import RunFolder
-from silofl.files import load_tensors, save_tensors
+from silofl.files import load_state, save_state, save_tensors
+from silofl.settings import parse
+from silofl.study import Study
 
 
 def assert_alike(left, right):
@@ -15,8 +17,8 @@ def assert_alike(left, right):
 
 def taken_up(game, path):
     """Put a run on the disk, and go on with what comes back."""
-    save_tensors(path, checkpoint(game.server))
-    game.server = restored(game.study, load_tensors(path))
+    save_state(path, FORMAT, checkpoint(game.server))
+    game.server = restored(game.study, load_state(path, FORMAT))
 
 
 def test_a_checkpoint_brings_back_the_whole_run(play, tmp_path):
@@ -64,30 +66,86 @@ def test_a_run_that_is_taken_up_from_its_checkpoint_goes_on_the_same(play, tmp_p
 def test_a_checkpoint_stores_a_shared_model_once(play, tmp_path):
     game = play()
     game.round()
-    save_tensors(tmp_path / "three.pt", checkpoint(game.server))
+    save_state(tmp_path / "three.pt", FORMAT, checkpoint(game.server))
     one_model = sum(array.nbytes for array in game.models("east").values())
     overhead = 2000 * len(game.models("east"))
     assert one_model < (tmp_path / "three.pt").stat().st_size < one_model + overhead
 
 
-@pytest.mark.parametrize(("old", "number"), [({"json": "{}", "models": {}}, 1), ({"format": 3}, 3)])
-def test_a_checkpoint_of_another_version_is_refused_in_one_sentence(make_study, tmp_path, old, number):
-    sentence = (
-        f"a checkpoint must have format 2, not {number}; go on with the version of SiloFL that wrote it, or start anew"
-    )
+def test_an_older_checkpoint_is_refused_in_one_sentence(make_study, tmp_path):
     folder = RunFolder(tmp_path / "run", make_study())
-    save_tensors(folder.path / "checkpoint.pt", old)
-    with pytest.raises(ConfigError) as caught:
+    save_tensors(folder.path / "checkpoint.pt", {"format": 2, "json": "{}"})
+    with pytest.raises(StateError) as caught:
         folder.load()
-    assert str(caught.value) == sentence
+    assert str(caught.value) == (
+        "checkpoint.pt must have format 3, not 2 or older; go on with the version of SiloFL that wrote it, or start "
+        "anew"
+    )
 
 
-def test_a_broken_checkpoint_is_refused_by_its_name(play, tmp_path):
+# --- the study that a run was begun with
+
+
+def gone_on(game, **changes):
+    """Return a run whose study has changed since its checkpoint."""
+    values = game.study.model_dump() | {"algorithm": game.study.algorithm.model_dump()}
+    for key, value in changes.items():
+        values[key] = values[key] | value if isinstance(value, dict) else value
+    return restored(parse(Study, values, "study.yaml"), checkpoint(game.server))
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"training": {"learning_rate": 0.5}}, "training.learning_rate 0.01, not 0.5"),
+        ({"seed": 3}, "seed 0, not 3"),
+        ({"algorithm": {"name": "fedbn"}}, 'algorithm.name "fedavg", not "fedbn"'),
+        ({"metric": "dice_with_background"}, 'metric "dice", not "dice_with_background"'),
+        (
+            {"torch_threads": 2, "training": {"local_epochs": 2}},
+            "torch_threads 1, not 2, training.local_epochs 1, not 2",
+        ),
+        ({"algorithm": {"server_lr": 0.5}}, "algorithm.server_lr absent, not 0.5"),
+    ],
+)
+def test_a_run_does_not_go_on_with_another_study(play, changes, named):
     game = play()
     game.round()
-    folder = RunFolder(tmp_path / "run", game.study)
-    folder.save(game.server)
-    path = folder.path / "checkpoint.pt"
-    path.write_bytes(path.read_bytes()[:2000])
-    with pytest.raises(ConfigError, match=r"checkpoint.pt must be a whole checkpoint; it is broken: restore it"):
-        folder.load()
+    with pytest.raises(StateError) as caught:
+        gone_on(game, **changes)
+    sentence = "study.yaml must be the one that run run was begun with: "
+    assert str(caught.value).startswith(sentence + named)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"continue_run": "run"},
+        {"federation": {"task_timeout_s": 5.0, "join_timeout_s": 6.0, "min_sites": 2, "max_missed_rounds": 4}},
+        {"rounds": 9},
+    ],
+)
+def test_a_run_goes_on_with_other_times_sites_to_wait_for_and_rounds(play, changes):
+    game = play()
+    game.rounds(2)
+    server = gone_on(game, **changes)
+    assert server.finished_rounds == 2
+    assert server.study.rounds == changes.get("rounds", 3)
+
+
+def test_the_number_of_rounds_must_leave_the_finished_ones_their_meaning(play):
+    game = play(rounds=3)
+    game.rounds(2)
+    assert gone_on(game, rounds=2).study.rounds == 2
+    with pytest.raises(StateError, match="rounds 3, not 1; set it back"):
+        gone_on(game, rounds=1)
+    # The second round was the first of three to come after the mean of all; of six it would be the second of three.
+    similar = play(folder="similar", name="adafed", rounds=3)
+    similar.rounds(2)
+    with pytest.raises(StateError, match="rounds 3, not 6; set it back"):
+        gone_on(similar, rounds=6)
+    # Round 2 went on from the shared model alone.
+    tuned = play(folder="tuned", name="finetuning", rounds=1, extra_rounds=2)
+    tuned.rounds(2)
+    with pytest.raises(StateError, match="rounds 1, not 2; set it back"):
+        gone_on(tuned, rounds=2)

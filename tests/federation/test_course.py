@@ -1,5 +1,6 @@
 """The course of a study over a network of sites in this process."""
 
+import shutil
 from collections import Counter
 from dataclasses import replace
 
@@ -167,6 +168,35 @@ def test_answers_are_settled_in_the_order_of_names_without_those_that_failed():
         {"a": Message(), "b": Message(meta={"round": 1})}, {"c": "no GPU"}, ["d", "e"]
     )
     assert list(settled_answers(given, []).given) == ["a", "b"]
+
+
+@pytest.mark.parametrize(("value", "held"), [(2, {"a": 2}), ("2", {}), (True, {}), (-1, {}), (None, {}), (2.0, {})])
+def test_a_site_that_failed_may_say_which_round_it_holds(value, held):
+    given = {"a": Message(meta={"error": "state", "held": value}), "b": Message(meta={"held": 5})}
+    assert settled_answers(given, []).held == held
+
+
+def test_a_site_is_asked_once_more_for_the_state_that_it_lost_and_not_for_ever(play):
+    game = play(name="harmofl", rounds=6)
+    game.rounds(2)
+    shutil.rmtree(game.folder("east") / "rounds")
+    game.asked.clear()
+    record = game.round(change=spoilt("east", lambda answer: answer.failed("no") | Message(meta={"held": 0})))
+    assert game.asked == ["train", "train"] and record.failed == {"east": "no"} and record.notes == []
+    # It still lacks the state, and is told so from the start.
+    game.asked.clear()
+    assert game.round().answered == ["east", "north", "west"] and game.asked == ["train"]
+    assert "began the train of round 4 without its state of round 2, from none" in game.server.ledger[3].notes[0]
+    assert "amplitude/mean" in game.sent["train"]["east"].arrays
+    assert game.round().notes == [] and "amplitude/mean" not in game.sent["train"]["east"].arrays
+
+
+def test_the_bytes_of_a_task_that_is_sent_twice_count_twice(play):
+    game = play(name="fedbn")
+    game.round()
+    shutil.rmtree(game.folder("east") / "rounds")
+    record = game.round()
+    assert record.bytes_to["east"] == 2 * record.bytes_to["west"]
 
 
 # --- what is refused

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.federation.ledger import Round, metrics_csv, read_ledger
+from silofl.federation.ledger import Round, absence_sentence, best_of, is_better, metrics_csv, read_ledger
 from silofl.training.site_score import SiteScore
 
 
@@ -26,7 +26,68 @@ def test_the_ledger_is_read_as_it_was_written(tmp_path):
     record.validation = {"a": SiteScore(value=0.25, num_cases=2, num_excluded=0, labels={"1": 0.25})}
     (tmp_path / "ledger.json").write_text(json.dumps([record.as_dict()]))
     (found,) = read_ledger(tmp_path)
-    assert found == record and found.rank == (1, 0.25)
+    assert found == record and found.validation_mean == 0.25
+
+
+# --- the better of two rounds
+
+
+def validated(number, **values):
+    scores = {site: SiteScore(value=value, num_cases=2, num_excluded=0) for site, value in values.items()}
+    return Round(number, validation=scores)
+
+
+@pytest.mark.parametrize(
+    ("new", "best", "expected"),
+    [
+        # the same sites: 0.6 > 0.5; equal ones are no better
+        ({"a": 0.8, "b": 0.4}, {"a": 0.5, "b": 0.5}, True),
+        ({"a": 0.6, "b": 0.4}, {"a": 0.5, "b": 0.5}, False),
+        # b has gone: on a alone 0.6 > 0.5, although the mean of both was 0.7
+        ({"a": 0.6}, {"a": 0.5, "b": 0.9}, True),
+        ({"a": 0.4}, {"a": 0.5, "b": 0.0}, False),
+        # b comes back, or c leaves: they have no say, neither for nor against
+        ({"a": 0.6, "b": 0.0}, {"a": 0.5}, True),
+        ({"a": 0.4, "b": 1.0}, {"a": 0.5}, False),
+        # no site validated both: more sites
+        ({"b": 0.1, "c": 0.1}, {"a": 0.9}, True),
+        ({"b": 0.9}, {"a": 0.1}, False),
+        # a site whose cases are all excluded has no value
+        ({"a": None, "b": 0.4}, {"a": 0.9, "b": 0.3}, True),
+        ({"a": None}, {}, False),
+        ({}, None, False),
+        # d was never there before: no earlier round is known to suit it
+        ({"a": 0.1, "d": 0.1}, {"a": 0.9}, True),
+    ],
+)
+def test_rounds_are_compared_on_the_sites_that_validated_both(new, best, expected):
+    best = None if best is None else validated(2, **best)
+    before = [validated(1, a=0.1, b=0.1, c=0.1), *([best] if best else [])]
+    assert is_better(validated(3, **new), best, before) is expected
+
+
+def test_a_round_is_no_better_than_itself():
+    record = validated(1, a=0.3, b=0.4)
+    assert not is_better(record, record, [record])
+
+
+def test_the_loss_of_a_site_does_not_freeze_the_best_round_and_its_return_counts_again():
+    rounds = [validated(1, a=0.1, b=0.2), validated(2, a=0.3), validated(3, a=0.5)]
+    assert [best_of(rounds[:number]).round for number in (1, 2, 3)] == [1, 2, 3]
+    back = [*rounds, validated(4, a=0.6, b=0.1), validated(5, a=0.6, b=0.3), validated(6, a=0.7, b=0.0)]
+    # on a, 4 is better than 3; on a and b, 5 is better than 4, and 6 is not
+    assert [best_of(back[:number]).round for number in (4, 5, 6)] == [4, 5, 5]
+    assert best_of([Round(1)]) is None
+    assert best_of([Round(1), validated(2, a=0.0)]).round == 2
+
+
+def test_the_choice_says_which_site_had_no_say():
+    rounds = [validated(1, a=0.1, b=0.2), Round(2), validated(3, a=0.5)]
+    assert absence_sentence(rounds, rounds[2]) == (
+        "rounds were compared on the sites that validated both, and b did not validate round 3"
+    )
+    assert absence_sentence(rounds, rounds[0]) == "rounds were compared on the sites that validated both"
+    assert absence_sentence(rounds[:2], rounds[0]) is None
 
 
 def test_a_misspelt_key_of_the_ledger_is_named_with_the_nearest_one(tmp_path):

@@ -5,6 +5,7 @@ from silofl.errors import ConfigError
 from silofl.federation.server import ServerRounds
 from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange
 
+FIRST = {"run": "run", "round": 1, "step": 1, "best_round": None, "held": 0}
 SCORE = {"value": 0.5, "num_cases": 2, "num_excluded": 0}
 
 
@@ -41,11 +42,11 @@ def test_sites_are_in_the_order_of_their_names_whatever_order_they_came_in(make_
     assert ServerRounds.start(make_study(), "run", ["b", "c", "a"]).sites == ["a", "b", "c"]
 
 
-def test_a_task_says_which_run_and_round_it_belongs_to_and_which_round_is_the_best(play):
+def test_a_task_says_its_run_and_round_the_best_round_and_the_state_to_begin_from(play):
     game = play()
-    assert game.upcoming("train")["east"].meta == {"run": "run", "round": 1, "step": 1, "best_round": None}
+    assert game.upcoming("train")["east"].meta == FIRST
     game.rounds(2)
-    assert game.upcoming("train")["east"].meta == {"run": "run", "round": 3, "step": 1, "best_round": 1}
+    assert game.upcoming("train")["east"].meta == FIRST | {"round": 3, "best_round": 1, "held": 2}
 
 
 @pytest.mark.parametrize("name", ["model", "amplitude"])
@@ -95,7 +96,7 @@ def test_the_best_round_is_the_one_that_validates_best_and_its_model_is_kept(pla
     second = game.models("east")
     game.finish(change=validating(0.1, 0.9, 0.5))
     assert game.server.best_round == game.server.reported_round == 2
-    assert [record.rank for record in game.server.ledger[1:]] == [(3, 0.9), (3, 0.5)]
+    assert [record.validation_mean for record in game.server.ledger[1:]] == [0.9, 0.5]
     reported = game.server.reported_parts()["model"].common
     assert_alike({f"model/{name}": array for name, array in reported.items()}, second)
     assert_alike(game.sent["test"]["east"].of("model"), reported)
@@ -107,19 +108,19 @@ def test_among_equals_the_first_round_is_the_best(play):
     assert game.server.best_round == 1
 
 
-def test_the_best_round_of_real_scores_has_the_highest_rank(play):
+def test_the_best_round_of_real_scores_has_the_highest_mean(play):
     game = play(rounds=3)
     game.finish()
-    ranks = [record.rank for record in game.server.ledger]
-    assert game.server.best_round == 1 + ranks.index(max(ranks))
+    means = [record.validation_mean for record in game.server.ledger]
+    assert game.server.best_round == 1 + means.index(max(means))
 
 
-def test_a_round_that_more_sites_validated_wins_over_a_higher_mean_of_fewer(play):
-    game = play(rounds=2)
+def test_a_site_that_goes_for_good_does_not_freeze_the_best_round(play):
+    game = play(rounds=4)
     game.rounds(2, change=validating(0.3))
-    game.finish(absent=("north", "west"), change=validating(0.3, 0.9))
-    assert [record.rank for record in game.server.ledger] == [(3, 0.3), (1, 0.9)]
-    assert game.server.best_round == 1
+    game.finish(absent=("north", "west"), change=validating(0.3, 0.6, 0.9, 0.7))
+    assert [len(record.validated) for record in game.server.ledger] == [3, 1, 1, 1]
+    assert game.server.best_round == 3
 
 
 def test_without_validation_the_last_round_is_reported(play):

@@ -109,6 +109,32 @@ def test_a_loss_that_is_not_finite_stops_the_round_and_names_site_round_epoch_an
     assert not (game.folder("east") / "rounds").exists()
 
 
+def test_a_task_with_the_id_of_an_old_run_deletes_no_round_of_it(play):
+    game = play()
+    first = game.upcoming("train")["east"]
+    game.rounds(3)
+    files = {path.name: path.read_bytes() for path in (game.folder("east") / "rounds").iterdir()}
+    assert game.sites["east"].answer("train", first).arrays
+    now = {path.name: path.read_bytes() for path in (game.folder("east") / "rounds").iterdir()}
+    assert now.keys() == files.keys() | {"round_0001.pt"}
+    assert all(now[name] == files[name] for name in files.keys() - {"round_0001.pt"})
+
+
+def test_a_site_says_which_state_it_has_where_it_should_have_a_later_one(play, caplog):
+    game = play()
+    game.rounds(2)
+    task = game.upcoming("train")["east"]
+    (game.folder("east") / "rounds" / "round_0002.pt").write_bytes(b"")
+    with caplog.at_level(logging.WARNING):
+        answer = game.sites["east"].answer("train", task)
+    assert answer.arrays == {} and answer.meta == {
+        "round": 3,
+        "held": 1,
+        "error": "site 'east' must hold its state of round 2, not of 1; its own log says more",
+    }
+    assert "round_0002.pt must be as it was written; its checksum does not fit" in caplog.text
+
+
 def test_a_site_whose_state_another_version_wrote_says_so_in_one_sentence(play):
     game = play()
     game.round()
@@ -116,8 +142,8 @@ def test_a_site_whose_state_another_version_wrote_says_so_in_one_sentence(play):
     save_tensors(path, {"home": {}, "optimizer": {"": {}}})
     record = game.round()
     assert record.failed == {
-        "east": "the site's state after round 1 must have format 2, not 1; go on with the version of SiloFL that wrote "
-        "it, or start anew"
+        "east": "round_0001.pt must have format 3, not 2 or older; go on with the version of SiloFL that wrote it, or "
+        "start anew"
     }
     assert record.answered == ["north", "west"]
 

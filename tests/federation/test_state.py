@@ -1,8 +1,18 @@
 import pytest
 
-from silofl.errors import TrainingError
+from silofl.errors import StateError
 from silofl.federation.state import SiteState
-from silofl.files import save_tensors
+from silofl.files import save_state, save_tensors
+
+from .faults import DAMAGES
+
+
+def old_format(path):
+    save_tensors(path, {"format": 2, "parts": {}})
+
+
+def newer_format(path):
+    save_state(path, 4, {})
 
 
 def test_only_the_states_that_may_be_asked_for_again_are_kept(tmp_path):
@@ -10,19 +20,46 @@ def test_only_the_states_that_may_be_asked_for_again_are_kept(tmp_path):
     for number in range(1, 8):
         state.save(number, {"part": {"number": number}}, best_round=2 if number > 2 else None)
     assert state.rounds() == [2, 6, 7]
-    assert state.load(6) == {"part": {"number": 6}}
+    assert state.load(6) == (6, {"part": {"number": 6}})
     # Of round 5 nothing is left but what came before it.
-    assert state.load(5) == {"part": {"number": 2}}
-    assert state.load(1) == {}
+    assert state.load(5) == (2, {"part": {"number": 2}})
+    assert state.load(1) == (0, {})
 
 
-@pytest.mark.parametrize(("old", "number"), [({"home": {}, "optimizer": {}}, 1), ({"format": 3, "parts": {}}, 3)])
-def test_the_state_of_another_version_is_refused_in_one_sentence(tmp_path, old, number):
-    save_tensors(tmp_path / "round_0004.pt", old)
+@pytest.mark.parametrize(("save", "found"), [(old_format, "2 or older"), (newer_format, "4")])
+def test_the_state_of_another_version_is_refused_in_one_sentence(tmp_path, save, found):
+    save(tmp_path / "round_0004.pt")
     sentence = (
-        f"the site's state after round 4 must have format 2, not {number}; go on with the version of SiloFL that wrote "
-        "it, or start anew"
+        f"round_0004.pt must have format 3, not {found}; go on with the version of SiloFL that wrote it, or start anew"
     )
-    with pytest.raises(TrainingError) as caught:
+    with pytest.raises(StateError) as caught:
         SiteState(tmp_path).load(5)
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_state_is_named_and_the_one_before_it_is_used(tmp_path, damage, caplog):
+    state = SiteState(tmp_path)
+    for number in (1, 2):
+        state.save(number, {"part": {"number": number}}, None)
+    DAMAGES[damage](tmp_path / "round_0002.pt")
+    assert state.load(2) == (1, {"part": {"number": 1}})
+    assert ("round_0002.pt must be as it was written" in caplog.text) == (damage != "deleted")
+    DAMAGES[damage](tmp_path / "round_0001.pt")
+    assert state.load(2) == (0, {})
+
+
+def test_a_task_of_an_earlier_round_deletes_no_later_one(tmp_path):
+    state = SiteState(tmp_path)
+    for number in (5, 6, 7):
+        state.save(number, {"part": {"number": number}}, 5)
+    state.save(1, {"part": {"number": 1}}, None)
+    assert state.rounds() == [1, 5, 6, 7]
+    assert state.load(7) == (7, {"part": {"number": 7}})
+
+
+def test_a_file_that_is_no_state_is_left_alone(tmp_path):
+    state = SiteState(tmp_path)
+    (tmp_path / "round_0001 (copy).pt").write_text("")
+    state.save(1, {"part": {}}, None)
+    assert state.rounds() == [1]

@@ -183,19 +183,37 @@ def test_a_model_that_nobody_else_listens_to_does_not_travel_back(play):
     game.round()
     assert game.sent["train"]["east"].arrays
     task = game.upcoming("train")["east"]
-    assert task.arrays == {} and task.about("model") == {"holds": 1}
+    assert task.arrays == {} and task.meta["held"] == 1
     assert game.round().answered == ["east", "north", "west"]
 
 
-def test_a_site_that_lost_its_own_model_says_so_and_gets_it_back_the_round_after(play):
+def test_a_site_that_lost_its_own_model_gets_it_back_in_the_same_round(play):
     game = play(name="softpull", softpull={"self_weight": 1.0})
     game.round()
+    before = game.models("east")
     for path in (game.folder("east") / "rounds").iterdir():
         path.unlink()
     record = game.round()
-    assert "must hold its own model of round 1" in record.failed["east"]
-    assert_alike(game.upcoming("train")["east"].arrays, game.models("east"))
-    assert game.round().answered == ["east", "north", "west"]
+    assert game.asked == ["train", "train", "train"] and game.sent["train"].keys() == {"east"}
+    assert_alike(game.sent["train"]["east"].arrays, before)
+    assert record.answered == ["east", "north", "west"] and record.failed == {}
+    assert game.upcoming("train")["east"].arrays == {}
+
+
+def test_a_site_that_lost_all_gets_what_stays_home_of_the_pretrained_model_again(play, make_study):
+    study = make_study(rounds=3, name="fedbn", start_from_pretrained=True, seed=1)
+    state = build_plain_model(make_study(), 7).state_dict()
+    pretrained = {name: value.numpy() + 0.25 for name, value in state.items() if value.is_floating_point()}
+    game = play(study=study, pretrained=pretrained)
+    game.round()
+    assert game.upcoming("train")["east"].of("model").keys() < pretrained.keys()
+    for path in (game.folder("east") / "rounds").iterdir():
+        path.unlink()
+    game.round()
+    task = game.sent["train"]["east"].of("model")
+    name = next(iter(batchnorm_names(build_plain_model(study, 0)) & pretrained.keys()))
+    assert task.keys() == pretrained.keys()
+    np.testing.assert_array_equal(task[name], pretrained[name])
 
 
 def test_a_site_that_comes_late_gets_the_mean_of_the_others_models(play):

@@ -1,3 +1,4 @@
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -6,6 +7,7 @@ import pytest
 import torch
 
 from silofl.errors import AggregationError
+from silofl.files import load_state
 from silofl.methods.part import TRAIN, Exchange, Message, Replies
 from silofl.methods.parts import kinds, start_parts
 from silofl.methods.selector import AVERAGE, SQUARE, SiteSelector
@@ -254,7 +256,7 @@ def test_an_absent_site_gets_its_own_personalised_model_back_and_the_shared_glob
 
 
 def test_it_learns_after_the_others_are_done(play):
-    options = {"selector": {"labels": "best_model"}, "extra_rounds": 2, "model": INSTANCE, "rounds": 2}
+    options = {"selector": {"labels": "best_model"}, "extra_rounds": 5, "model": INSTANCE, "rounds": 2}
     game = play(name="fedsm", **options)
     game.rounds(2)
     assert {role_of(name) for name in game.answers["train"]["east"].arrays} == {"global", "personal"}
@@ -264,9 +266,17 @@ def test_it_learns_after_the_others_are_done(play):
     assert game.server.finished_rounds == 4 and game.asked[-4:] == ["validate", "assemble", "selector", "selector"]
     assert all(np.array_equal(array, models[name]) for name, array in game.models("east").items())
     assert before.adam.steps == 0 and game.server.parts["selector"].adam.steps == 2
-    best = np.load(game.folder("east") / "best_models.npy")
+    path = game.folder("east") / "best_models.pt"
+    best = load_state(path, 3)["models"]
     # 5 training images, and an output for the global model and each site
-    assert best.shape == (5,) and set(best) <= set(range(4))
+    assert best.shape == (5,) and set(best.tolist()) <= set(range(4))
+    # Damaged, it is made again; with the whole folder gone, the models come again in the next round.
+    path.write_bytes(path.read_bytes()[:-1])
+    assert game.round().answered == list(SITES)
+    assert torch.equal(load_state(path, 3)["models"], best)
+    shutil.rmtree(game.folder("east"))
+    assert game.round().failed.keys() == {"east"}
+    assert game.round().answered == list(SITES)
 
 
 # --- what it makes of a validation

@@ -2,10 +2,14 @@ import json
 import shutil
 
 import pytest
+import yaml
 
+from silofl.cli import main
 from silofl.files import held
 from silofl.studies.simulate import Simulation, read_data, study_file
 from silofl.study import load_study
+
+from .conftest import JOB
 
 
 def test_a_run_that_another_command_holds_is_refused(refused, tmp_path, north_phantoms, job, capsys):
@@ -61,3 +65,91 @@ def test_json_holds_the_test_on_the_site_that_was_left_out(silofl, monkeypatch, 
 def test_json_without_a_result_is_nothing(silofl, monkeypatch, tmp_path):
     monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console: 1)
     assert silofl("resume", tmp_path, "--json") == (1, "", "")
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory, north_phantoms):
+    """A run in one process that has finished its two rounds, and its folder of decoded images."""
+    folder = tmp_path_factory.mktemp("begun")
+    shutil.copytree(JOB, folder / "job")
+    path = study_file(folder / "job")
+    study = yaml.safe_load(path.read_text()) | {"rounds": 2, "federation": {"min_sites": 1}}
+    study["data"]["transforms"] = [{"Resize": {"spatial_size": [32, 32]}}]
+    study["model"]["features"] = [4, 4, 4, 4, 4, 4]
+    path.write_text(yaml.safe_dump(study))
+    command = ["simulate", folder / "job", "--data", north_phantoms, "--out", folder / "run", "--alone"]
+    assert main([*map(str, command), "--cache", str(folder / "cache")]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(begun, tmp_path):
+    """A copy of that run, as if it had been stopped before its result; `edit` changes its study."""
+    shutil.copytree(begun / "run", tmp_path / "run")
+    (tmp_path / "run" / "results.json").unlink()
+    return tmp_path / "run"
+
+
+def edit(run, **changes):
+    path = study_file(run / "job")
+    study = yaml.safe_load(path.read_text())
+    for key, value in changes.items():
+        study[key] = study[key] | value if isinstance(value, dict) else value
+    path.write_text(yaml.safe_dump(study))
+
+
+def test_an_edited_study_is_refused_by_its_keys_and_nothing_is_run(refused, run):
+    before = (run / "checkpoint.pt").read_bytes()
+    edit(run, training={"learning_rate": 0.5}, seed=9)
+    error = refused("resume", run)
+    assert "must be the one that run" in error and "seed 0, not 9, training.learning_rate" in error
+    assert not (run / "results.json").exists() and (run / "checkpoint.pt").read_bytes() == before
+
+
+def test_a_finished_run_of_an_edited_study_is_not_shown_as_if_it_were_that(refused, begun, tmp_path):
+    shutil.copytree(begun / "run", tmp_path / "run")
+    edit(tmp_path / "run", training={"learning_rate": 0.5})
+    assert "training.learning_rate" in refused("resume", tmp_path / "run")
+
+
+def test_a_finished_run_goes_on_to_more_rounds(silofl, begun, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(begun / "run", run)
+    edit(run, rounds=3)
+    code, out, _ = silofl("resume", run)
+    assert code == 0 and "round   3/3" in out and "round   2/3" not in out
+    assert json.loads((run / "results.json").read_text())["rounds"] == 3
+    assert silofl("resume", run)[0] == 0
+
+
+@pytest.mark.parametrize("content", [b"{", b"[1]", b"[" * 100_000, None])
+def test_a_run_with_a_broken_ledger_goes_on(silofl, run, content):
+    before = (run / "ledger.json").read_bytes()
+    (run / "ledger.json").unlink() if content is None else (run / "ledger.json").write_bytes(content)
+    assert silofl("resume", run)[0] == 0
+    assert (run / "ledger.json").read_bytes() == before
+
+
+def test_a_run_that_lost_its_checkpoints_fails_and_says_so(silofl, run):
+    for name in ("checkpoint.pt", "checkpoint.before.pt"):
+        (run / name).unlink()
+    code, out, _ = silofl("resume", run)
+    assert code == 1 and "checkpoint.pt must be there; it is missing" in out
+    assert json.loads((run / "results.json").read_text())["status"] == "FAILED"
+
+
+# --- the folder of decoded images
+
+
+def test_runs_share_a_folder_of_decoded_images(begun, north_phantoms, tmp_path, silofl, monkeypatch):
+    assert [path.name for path in (begun / "cache").iterdir()] != []
+    assert json.loads((begun / "run" / "run.json").read_text())["cache"] == str(begun / "cache")
+    monkeypatch.setattr("silofl.data.preparation.read_image", lambda *a: pytest.fail("an image was decoded"))
+    other = ["simulate", begun / "job", "--data", north_phantoms, "--out", tmp_path / "other", "--alone"]
+    assert silofl(*other, "--rounds", 1, "--cache", begun / "cache")[0] == 0
+
+
+def test_a_file_is_no_folder_of_decoded_images(refused, two_sites, tmp_path, job):
+    (tmp_path / "file").write_text("")
+    command = ["simulate", job(), "--data", two_sites, "--out", tmp_path / "run"]
+    assert "--cache must be a folder, not" in refused(*command, "--cache", tmp_path / "file")

@@ -61,12 +61,19 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
         has_progress: Whether a terminal shows a progress bar while files are read.
 
     Raises:
-        DataError: dataset.json or a case is wrong, images come out in different sizes, or the cache cannot be written.
+        DataError: dataset.json or a case is wrong, images come out in different sizes, the only training image cannot
+            be learnt from, or the cache cannot be written.
         ConfigError: A transform is not allowed, or its options are not right.
     """
     manifest = read_manifest(folder, study)
     prepare = partial(_prepared_cases, manifest, study, has_progress)
-    return SiteData(**load_or_prepare(cache_dir, fingerprint(manifest, study), prepare), manifest=manifest)
+    data = SiteData(**load_or_prepare(cache_dir, fingerprint(manifest, study), prepare), manifest=manifest)
+    if len(data.training) == 1 and study.model.normalization.startswith("batch"):
+        raise DataError(
+            "training must hold at least 2 images for BatchNorm, which cannot learn from a batch of one, not 1; add "
+            "images to dataset.json, or choose another model.normalization for the study"
+        )
+    return data
 
 
 def _spread(count: int, most: int) -> list[int]:

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from silofl import schema
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
-from silofl.errors import ConfigError
+from silofl.errors import StateError
 from silofl.federation.ledger import Round
 from silofl.federation.server import ServerRounds
+from silofl.inference.directory import plain_study
 from silofl.methods.parts import start_parts
+from silofl.settings import parse
 from silofl.study import Study
 
-# 2: every array under the role of its part. Raised whenever an older file would be misread.
-FORMAT = 2
+# 3: behind its checksum, and with the study. Raised whenever an older file would be misread.
+FORMAT = 3
+# What a lead may change before a run goes on: how long the server waits and for whom, which run it is, and `rounds`
+# where the finished ones keep their meaning. Everything else would make two runs of one.
+MAY_CHANGE = ("continue_run", "federation")
 
 
 def checkpoint(server: ServerRounds) -> dict[str, Any]:
     """Return a run as plain values and tensors."""
-    plain = {"run": server.id, "sites": server.sites, "best_round": server.best_round, "shape": server.image_shape}
-    plain["domain"] = schema.plain(server.domain)
+    plain = {
+        "study": plain_study(server.study),
+        "run": server.id,
+        "sites": server.sites,
+        "best_round": server.best_round,
+        "shape": server.image_shape,
+        "lost": server.lost,
+        "domain": schema.plain(server.domain),
+        "ledger": [record.as_dict() for record in server.ledger],
+    }
     return {
-        "format": FORMAT,
-        "json": json.dumps(plain | {"ledger": [record.as_dict() for record in server.ledger]}),
+        "json": json.dumps(plain),
         "parts": {role: part.state() for role, part in server.parts.items()},
         "best_parts": {role: part.state() for role, part in server.best_parts.items()},
     }
@@ -35,23 +47,65 @@ def restored(study: Study, state: Mapping[str, Any], pretrained: Arrays | None =
     """Return the run that `checkpoint` described.
 
     Raises:
-        ConfigError: Another version of SiloFL wrote it.
+        StateError: The study has changed since.
     """
-    if state.get("format") != FORMAT:
-        raise ConfigError(
-            f"a checkpoint must have format {FORMAT}, not {state.get('format', 1)}; go on with the version of SiloFL "
-            "that wrote it, or start anew"
-        )
     plain = json.loads(state["json"])
+    check_study(study, state)
     parts = start_parts(study, plain["sites"], pretrained)
     return ServerRounds(
         study,
         plain["run"],
         plain["sites"],
         {role: part.restored(state["parts"][role]) for role, part in parts.items()},
-        [Round.from_dict(record) for record in plain["ledger"]],
+        ledger_of(state),
         plain["best_round"],
         {role: parts[role].restored(one) for role, one in state["best_parts"].items()},
         plain["shape"] and tuple(plain["shape"]),
-        schema.read(Domain, plain.get("domain", {}), "the checkpoint's domain"),
+        schema.read(Domain, plain["domain"], "the checkpoint's domain"),
+        plain["lost"],
     )
+
+
+def ledger_of(state: Mapping[str, Any]) -> list[Round]:
+    """Return the finished rounds in a checkpoint."""
+    return [Round.from_dict(record) for record in json.loads(state["json"])["ledger"]]
+
+
+def check_study(study: Study, state: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run by another study than it was begun with, except in what it may change.
+
+    Raises:
+        StateError: Names the keys, with the values of the run.
+    """
+    plain = json.loads(state["json"])
+    before, now = (dict(_dotted(one)) for one in (plain["study"], plain_study(study)))
+    changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    changed = [key for key in changed if key.partition(".")[0] not in MAY_CHANGE]
+    if changed == ["rounds"] and _means_the_same(
+        parse(Study, plain["study"], "checkpoint"), study, len(plain["ledger"])
+    ):
+        return
+    if changed:
+        values = ", ".join(f"{key} {_shown(before.get(key))}, not {_shown(now.get(key))}" for key in sorted(changed))
+        raise StateError(
+            f"study.yaml must be the one that run {plain['run']} was begun with: {values}; set it back, or start anew"
+        )
+
+
+def _means_the_same(before: Study, now: Study, finished: int) -> bool:
+    """Return whether finished rounds would have been the same with the new number of rounds."""
+    shared = {min(finished, study.recipe.shared_rounds(study.rounds)) for study in (before, now)}
+    return finished <= min(before.rounds, now.rounds) and len(shared) == 1
+
+
+def _dotted(value: object, key: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values of nested sections by dotted key."""
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from _dotted(inner, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value
+
+
+def _shown(value: object) -> str:
+    return "absent" if value is None else json.dumps(value)

@@ -7,12 +7,13 @@ All of them therefore take the same course and give the same weights.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from silofl.errors import AggregationError
 from silofl.federation.ledger import Round
+from silofl.federation.lost import lost_sentence, take_lost
 from silofl.federation.server import ServerRounds
 from silofl.methods.part import AFTER, BEFORE, END, INSTEAD, TRAIN, VALIDATE, Exchange, Message, Replies
 from silofl.training.site_score import SiteScore
@@ -20,11 +21,24 @@ from silofl.training.site_score import SiteScore
 
 @dataclass(frozen=True)
 class Answers:
-    """The sites' answers to one task, the reasons of those that could not do it, and who was late."""
+    """The sites' answers to one task, the reasons of those that could not do it, and who was late.
+
+    Attributes:
+        given: Site -> its answer.
+        failed: Site -> why it has none.
+        late: Sites that said nothing in time.
+        held: Site -> the round of the state that it has, of sites that failed because it is older than it should be.
+    """
 
     given: dict[str, Message]
     failed: dict[str, str]
     late: list[str]
+    held: Mapping[str, int] = field(default_factory=dict)
+
+    def after(self, again: Answers, sites: Collection[str]) -> Answers:
+        """Return these answers after some sites were asked again."""
+        failed = {site: reason for site, reason in self.failed.items() if site not in sites}
+        return Answers(self.given | again.given, failed | again.failed, sorted([*self.late, *again.late]))
 
 
 Network = Callable[[str, Mapping[str, Message]], Answers]
@@ -32,10 +46,11 @@ Network = Callable[[str, Mapping[str, Message]], Answers]
 
 @dataclass(frozen=True)
 class Tests:
-    """The test score of each site that has one, and why others have none."""
+    """The test score of each site that has one, why others have none, and what sites lacked of their own models."""
 
     scores: dict[str, SiteScore]
     missing: dict[str, str]
+    lacking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,8 +119,7 @@ class Course:
             AggregationError: The exchange is needed, and fewer sites answered than the study asks for.
         """
         server = self.server
-        sent = {site: server.task(site, exchange) for site in exchange.sites or server.sites}
-        answers = self.ask(exchange.task, sent)
+        sent, answers, _ = self._ask(exchange, exchange.sites or server.sites, record)
         if self.is_aborted():
             return Replies({})
         accepted, refused, withheld = {}, {}, {}
@@ -131,6 +145,31 @@ class Course:
             self._write_notes(exchange, record)
         return replies
 
+    def _ask(
+        self, exchange: Exchange, sites: Iterable[str], record: Round | None = None
+    ) -> tuple[dict[str, Message], Answers, list[str]]:
+        """Send a task to each site, and once more to those that have lost the state that it begins from.
+
+        Returns:
+            The tasks that were sent first, all answers, and what sites have lost for good.
+        """
+        server = self.server
+        sent = {site: server.task(site, exchange) for site in sites}
+        answers = self.ask(exchange.task, sent)
+        lost = take_lost(server, exchange, answers.held)
+        if lost and not self.is_aborted():
+            again = {site: server.task(site, exchange) for site in lost}
+            if record:
+                record.add_traffic(again, {})
+            answers = answers.after(self.ask(exchange.task, again), lost)
+        notes = [note for site in sorted(answers.given) if (note := lost_sentence(server, site, exchange))]
+        for note in notes:
+            self.warn(note)
+        # An evaluation is about a round that has ended.
+        if notes:
+            (record or server.ledger[-1]).notes += notes
+        return sent, answers, notes
+
     def _write_notes(self, exchange: Exchange, record: Round | None) -> None:
         notes = [note for part in self.server.parts.values() for note in part.notes(exchange)]
         for note in notes:
@@ -149,18 +188,21 @@ class Course:
     def _evaluate(self, exchange: Exchange) -> Tests:
         """Return the sites' scores of the models of a finished round."""
         server = self.server
-        answers = self.ask(exchange.task, {site: server.task(site, exchange) for site in server.sites})
+        _, answers, lacking = self._ask(exchange, server.sites)
         scores, missing = {}, answers.failed | dict.fromkeys(answers.late, "no answer in time")
         for site, answer in answers.given.items():
             try:
                 scores[site] = server.score(site, exchange, answer)
             except AggregationError as error:
                 missing[site] = str(error)
-        return Tests({site: score for site, score in scores.items() if score is not None}, missing)
+        scores = {site: score for site, score in scores.items() if score is not None}
+        return Tests(scores, missing, tuple(lacking))
 
 
 def settled_answers(given: Mapping[str, Message], late: list[str]) -> Answers:
     """Separate answers, in the order of site names, from the failures among them."""
     settled = dict(sorted(given.items()))
     failed = {site: str(answer.meta["error"]) for site, answer in settled.items() if "error" in answer.meta}
-    return Answers({site: answer for site, answer in settled.items() if site not in failed}, failed, sorted(late))
+    held = {site: settled[site].meta.get("held") for site in failed}
+    held = {site: number for site, number in held.items() if type(number) is int and number >= 0}
+    return Answers({site: answer for site, answer in settled.items() if site not in failed}, failed, sorted(late), held)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,11 +67,15 @@ class Round:
         return [site for site in self.asked if site not in self.answered]
 
     @property
-    def rank(self) -> tuple[int, float] | None:
-        """The key by which the best round is chosen: sites that validated, then their mean; None without any."""
-        # Sites first, or a round in which a difficult site was absent would win by its absence.
-        values = [score.value for score in self.validation.values() if score.value is not None]
-        return (len(values), float(np.mean(values))) if values else None
+    def validated(self) -> dict[str, float]:
+        """Site -> the value of its validation, of the sites that have one."""
+        return {site: score.value for site, score in self.validation.items() if score.value is not None}
+
+    @property
+    def validation_mean(self) -> float | None:
+        """The mean over the sites that validated the round's model; None without any."""
+        values = list(self.validated.values())
+        return float(np.mean(values)) if values else None
 
     def add_traffic(self, sent: Mapping[str, Message], received: Mapping[str, Message]) -> None:
         """Count the bytes of one exchange with every site."""
@@ -111,6 +115,46 @@ class Round:
     def from_dict(cls, record: object, where: str = FILE) -> Round:
         """Return the record that `as_dict` described; the errors of `silofl.schema.read`."""
         return read(cls, record, where)
+
+
+def is_better(record: Round, best: Round | None, before: Iterable[Round]) -> bool:
+    """Return whether a round replaces the best one so far: on the sites that validated both, its mean is higher.
+
+    A site that is absent in one of the two has no say, or a round would win or lose by an easy or difficult site's
+    absence, and a site that leaves for good would make the last round before it the best for ever. A site that comes
+    back counts again as soon as a round that it validated is the best. At a site's very first validation the choice
+    begins anew, because no earlier round is known to suit it.
+
+    Args:
+        record: The round.
+        best: The best of the rounds before it; None where none was validated.
+        before: All rounds before it.
+    """
+    new, old = record.validated, best.validated if best else {}
+    if new.keys() - {site for earlier in before for site in earlier.validated}:
+        return True
+    shared = sorted(new.keys() & old.keys())
+    if not shared:
+        return len(new) > len(old)
+    return bool(np.mean([new[site] for site in shared]) > np.mean([old[site] for site in shared]))
+
+
+def best_of(ledger: Sequence[Round]) -> Round | None:
+    """Return the best round by `is_better`, one after the other; None where no round was validated."""
+    best = None
+    for number, record in enumerate(ledger):
+        best = record if is_better(record, best, ledger[:number]) else best
+    return best
+
+
+def absence_sentence(ledger: Sequence[Round], best: Round) -> str | None:
+    """Return how the best round was chosen among rounds that other sites validated; None where all had the same."""
+    everyone = {site for record in ledger for site in record.validated}
+    if all(record.validated.keys() == everyone for record in ledger if record.validated):
+        return None
+    absent = ", ".join(sorted(everyone - best.validated.keys()))
+    without = f", and {absent} did not validate round {best.round}" if absent else ""
+    return f"rounds were compared on the sites that validated both{without}"
 
 
 def read_ledger(folder: Path) -> list[Round] | None:

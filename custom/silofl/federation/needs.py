@@ -53,5 +53,5 @@ def server_disk_bytes(study: Study, num_sites: int) -> int:
     models, beside = models_bytes(study), beside_bytes(study, num_sites)
     kinds = 1 if study.recipe.mixing is None and not study.recipe.extra_rounds else num_sites
     checkpoint = 2 * (kinds * models + (1 + OPTIMIZER) * beside)
-    # Two checkpoints while one replaces the other.
-    return 2 * checkpoint + kinds * models + beside
+    # The last checkpoint, the one before it, and the one that is being written.
+    return 3 * checkpoint + kinds * models + beside

@@ -9,7 +9,7 @@ import numpy as np
 
 from silofl import __version__
 from silofl.federation.course import Tests
-from silofl.federation.ledger import Round
+from silofl.federation.ledger import Round, absence_sentence
 from silofl.federation.results import UNFINISHED, ClassResults, Results, Tested
 from silofl.federation.server import ServerRounds
 from silofl.study import Study
@@ -72,9 +72,8 @@ def _how_chosen(server: ServerRounds) -> str:
     number = server.reported_round
     if server.best_round is None:
         return f"last round, {number}: no validation data"
-    counts = {record.rank[0] for record in server.ledger if record.rank}
-    among = f", among the rounds that {max(counts)} sites validated" if len(counts) > 1 else ""
-    return f"best validation, round {number}{among}"
+    absence = absence_sentence(server.ledger, server.ledger[number - 1])
+    return f"best validation, round {number}" + (f"; {absence}" if absence else "")
 
 
 def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
@@ -88,7 +87,7 @@ def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
             reasons.append(f"site {site} missed rounds {missed} ({_reason(last, site)}); the study allows {allowed}")
         if site not in tests.scores:
             reasons.append(f"site {site} did not test the model ({tests.missing.get(site, 'no answer')})")
-    return reasons
+    return reasons + list(tests.lacking)
 
 
 def _reason(record: Round, site: str) -> str:

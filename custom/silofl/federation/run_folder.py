@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import yaml
 
 from silofl.algorithms.mixing import Arrays
-from silofl.errors import ConfigError
-from silofl.federation.checkpoint import checkpoint, restored
+from silofl.errors import ConfigError, DamagedError, StateError
+from silofl.federation.checkpoint import FORMAT, check_study, checkpoint, ledger_of, restored
 from silofl.federation.course import Tests
-from silofl.federation.ledger import metrics_csv
+from silofl.federation.ledger import FILE, Round, metrics_csv, read_ledger
 from silofl.federation.outcome import finished_results, without_numbers
 from silofl.federation.server import ServerRounds
-from silofl.files import held, load_tensors, save_tensors, write_json, write_text
+from silofl.files import held, load_state, save_state, save_tensors, write_json, write_text
 from silofl.inference import directory
 from silofl.methods.model import arrays_of_parts
 from silofl.methods.part import Part
@@ -27,8 +29,14 @@ from silofl.models.names import home_names
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 
+# The last checkpoint, the one before it, and the one that is being written.
+CHECKPOINT, BEFORE, NEXT = "checkpoint.pt", "checkpoint.before.pt", "checkpoint.next.pt"
+# Files that show that rounds have finished, should no checkpoint be there.
+LEFT_BY_ROUNDS = (CHECKPOINT, BEFORE, FILE, "metrics.csv")
 # A run's results, without its checkpoint; the files of parts are JSON too.
 RESULTS = ("*.json", "metrics.csv", "model", directory.FOLDER)
+
+logger = logging.getLogger(__name__)
 
 
 class RunFolder:
@@ -41,6 +49,8 @@ class RunFolder:
 
     def __init__(self, path: Path, study: Study) -> None:
         self.path, self.study = path, study
+        # Whether the checkpoint there may take the place of the one before it.
+        self._is_whole = False
         path.mkdir(parents=True, exist_ok=True)
 
     def locked(self) -> AbstractContextManager[None]:
@@ -48,22 +58,55 @@ class RunFolder:
         return held(self.path / "lock")
 
     def load(self, pretrained: Arrays | None = None) -> ServerRounds | None:
-        """Return the run as its last checkpoint left it, or None where there is none."""
-        path = self.path / "checkpoint.pt"
-        if not path.is_file():
+        """Return the run as its last checkpoint left it, or None where no round has finished.
+
+        Where the last checkpoint is damaged or missing, the one before it is taken, and the ledger says so.
+
+        Raises:
+            StateError: No checkpoint is whole, another version wrote it, or the study has changed since.
+        """
+        state, damage = self._read()
+        if state is None and not any((self.path / name).exists() for name in LEFT_BY_ROUNDS):
             return None
+        if state is None:
+            raise StateError(
+                f"{self.path} must hold a whole checkpoint of the rounds that have finished: {'; '.join(damage)}: "
+                "restore one of them, or start anew and lose these rounds"
+            )
+        server = restored(self.study, state, pretrained)
+        self._is_whole = not damage
+        if damage:
+            note = f"the run went on after this round from {BEFORE}: {damage[0]}"
+            logger.warning("round %s: %s", server.finished_rounds, note)
+            server.ledger[-1].notes.append(note)
+        return server
+
+    def mend(self) -> None:
+        """Write the ledger again where it is damaged, before a run is shown or goes on.
+
+        Raises:
+            StateError: Another version wrote the checkpoint, or the study has changed since.
+        """
+        state, _ = self._read()
+        if state is None:
+            return
+        check_study(self.study, state)
         try:
-            return restored(self.study, load_tensors(path), pretrained)
+            is_whole = read_ledger(self.path) is not None
         except ConfigError:
-            raise
-        except Exception:  # torch and json raise many kinds on broken bytes
-            raise ConfigError(f"{path} must be a whole checkpoint; it is broken: restore it or start anew") from None
+            is_whole = False
+        if not is_whole:
+            self._write_ledger(ledger_of(state))
 
     def save(self, server: ServerRounds) -> None:
-        """Write the checkpoint, then ledger and metrics for people."""
+        """Write the checkpoint, then ledger and metrics for people; the checkpoint before it is kept."""
         # The checkpoint first: after a stop in between, the resumed run writes the others again.
-        save_tensors(self.path / "checkpoint.pt", checkpoint(server))
-        write_json(self.path / "ledger.json", [record.as_dict() for record in server.ledger])
+        save_state(self.path / NEXT, FORMAT, checkpoint(server))
+        if self._is_whole:
+            (self.path / CHECKPOINT).replace(self.path / BEFORE)
+        (self.path / NEXT).replace(self.path / CHECKPOINT)
+        self._is_whole = True
+        self._write_ledger(server.ledger)
         for part in server.parts.values():
             for name, values in part.files().items():
                 write_json(self.path / name, values)
@@ -101,6 +144,19 @@ class RunFolder:
             else:
                 target.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, target / path.name)
+
+    def _read(self) -> tuple[dict[str, Any] | None, list[str]]:
+        """Return the last whole checkpoint, if any, and what is wrong with those after it."""
+        damage: list[str] = []
+        for name in (CHECKPOINT, BEFORE):
+            try:
+                return load_state(self.path / name, FORMAT), damage
+            except DamagedError as error:
+                damage.append(str(error))
+        return None, damage
+
+    def _write_ledger(self, ledger: Sequence[Round]) -> None:
+        write_json(self.path / FILE, [record.as_dict() for record in ledger])
 
     def _write_metrics(self, server: ServerRounds, tests: Mapping[str, SiteScore]) -> None:
         values = {site: score.value for site, score in tests.items()}

@@ -17,7 +17,7 @@ from silofl.algorithms.fedavg import example_weights, uniform_weights
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.errors import ConfigError
-from silofl.federation.ledger import Round
+from silofl.federation.ledger import Round, is_better
 from silofl.federation.numbers import check_domain, check_numbers, check_score
 from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Part, Replies, check_arrays
 from silofl.methods.parts import start_parts
@@ -39,6 +39,7 @@ class ServerRounds:
         best_parts: Those parts of which the best round's version is reported, as that round left them.
         image_shape: (C, H, W) of the images, from the first answer; the server sees no image.
         domain: The training images of all sites that answered, by what they sent of them.
+        lost: Site -> the round of the state that it has, of sites that said that it is older than it should be.
     """
 
     study: Study
@@ -50,6 +51,7 @@ class ServerRounds:
     best_parts: dict[str, Part] = field(default_factory=dict)
     image_shape: tuple[int, ...] | None = None
     domain: Domain = Domain()
+    lost: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def start(cls, study: Study, run: str, sites: Iterable[str], pretrained: Arrays | None = None) -> ServerRounds:
@@ -98,9 +100,15 @@ class ServerRounds:
             "validation": {site: score.as_dict() for site, score in validation.items()},
         }
 
-    def has_trained(self, site: str) -> bool:
-        """Return whether a site's update was ever mixed."""
-        return any(site in record.answered for record in self.ledger)
+    def held(self, site: str, number: int) -> int:
+        """Return the last round, up to one, whose state a site has, as far as is known; 0 for none."""
+        should = self.should_hold(site, number)
+        return min(should, self.lost.get(site, should))
+
+    def should_hold(self, site: str, number: int) -> int:
+        """Return the last round of training, up to one, whose model a site's update went into; 0 for none."""
+        rounds = self.ledger[: min(number, self.study.training_rounds)]
+        return max((record.round for record in rounds if site in record.answered), default=0)
 
     def listens_to_itself(self, site: str, number: int) -> bool:
         """Return whether nobody else's model went into a site's own one in a round."""
@@ -120,7 +128,7 @@ class ServerRounds:
     def task(self, site: str, exchange: Exchange) -> Message:
         """Return a task for a site, with every part's share of it."""
         meta = {"run": self.id, "round": exchange.round, "step": exchange.step, "best_round": self.best_round}
-        message = Message(meta=meta)
+        message = Message(meta=meta | {"held": self.held(site, exchange.models_round)})
         for part in self._parts_for(exchange).values():
             message |= part.to_send(site, exchange, self)
         return message
@@ -178,6 +186,8 @@ class ServerRounds:
         weights = self._weights(self.study.recipe.roles[-1], record.round, replies)
         record.close(weights, replies.examples, metrics)
         self.ledger.append(record)
+        if record.round <= self.study.training_rounds:
+            self.lost = {site: number for site, number in self.lost.items() if site not in record.answered}
 
     def server_step(self, role: str, previous: Arrays, mixed: Arrays, replies: Replies) -> Arrays:
         """Return a model's next parameters after every part's step at the server."""
@@ -191,8 +201,8 @@ class ServerRounds:
             return
         record = self.ledger[-1]
         record.validation = {site: score for site, score in scores.items() if score}
-        best = self.ledger[self.best_round - 1].rank if self.best_round else None
-        if record.rank is not None and (best is None or record.rank > best):
+        best = self.ledger[self.best_round - 1] if self.best_round else None
+        if is_better(record, best, self.ledger[:-1]):
             self.best_round = record.round
             self.best_parts = {role: part for role, part in self.parts.items() if part.follows_best}
 

@@ -71,12 +71,22 @@ class SiteRounds:
     def carry_out(self, task: str, message: Message) -> Message:
         """Carry out a task and keep what stays at home.
 
+        Returns:
+            The site's answer; where its state is older than the task says, the round of that state, so that the server
+            can send what it lacks.
+
         Raises:
             SiloFLError: It cannot be done; the sentence may name a case.
         """
         folder, number = self._folder(message.meta["run"]), message.meta["round"]
         states = SiteState(folder / "rounds")
         # Training begins where the round before it ended; everything else is about a round that has ended.
+        held, kept = states.load(number - 1 if task == TRAIN else number)
+        wanted = message.meta.get("held", 0)
+        if held < wanted:
+            reason = f"site {self.name!r} must hold its state of round {wanted}, not of {held}; its own log says more"
+            logger.warning("%s: the files of %s are missing or damaged", reason, states.folder)
+            return message.failed(reason) | Message(meta={"held": held})
         work = Work(
             site=self.name,
             study=self.study,
@@ -85,8 +95,8 @@ class SiteRounds:
             device=self.device,
             folder=folder,
             min_patients=self.site.min_patients,
-            kept=states.load(number - 1 if task == TRAIN else number),
-            kept_rounds=tuple(states.rounds()),
+            kept=kept,
+            held=held,
         )
         answer = work.answer(task)
         if work.to_keep:

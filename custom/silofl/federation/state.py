@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
-from silofl.errors import TrainingError
-from silofl.files import load_tensors, save_tensors
+from silofl.errors import DamagedError
+from silofl.files import load_state, save_state
 
-# 2: by part. Raised whenever an older file would be misread.
-FORMAT = 2
+# 3: behind its checksum.
+FORMAT = 3
+
+logger = logging.getLogger(__name__)
 
 
 class SiteState:
@@ -24,33 +27,31 @@ class SiteState:
 
     def rounds(self) -> list[int]:
         """Return the rounds on disk, ascending."""
-        return sorted(int(path.stem.removeprefix("round_")) for path in self.folder.glob("round_*.pt"))
+        numbers = (path.stem.removeprefix("round_") for path in self.folder.glob("round_*.pt"))
+        return sorted(int(number) for number in numbers if number.isdecimal())
 
-    def load(self, number: int) -> dict[str, Any]:
-        """Return what each part kept after a round, or after the last one before it that the site took part in.
+    def load(self, number: int) -> tuple[int, dict[str, Any]]:
+        """Return the last round up to one whose file is whole, and what each part kept after it; else 0 and nothing.
 
         Raises:
-            TrainingError: Another version of SiloFL wrote it.
+            StateError: Another version of SiloFL wrote it.
         """
-        earlier = [n for n in self.rounds() if n <= number]
-        if not earlier:
-            return {}
-        state = load_tensors(self._path(earlier[-1]))
-        if state.get("format") != FORMAT:
-            raise TrainingError(
-                f"the site's state after round {earlier[-1]} must have format {FORMAT}, not {state.get('format', 1)}; "
-                "go on with the version of SiloFL that wrote it, or start anew"
-            )
-        return state["parts"]
+        for earlier in reversed([n for n in self.rounds() if n <= number]):
+            try:
+                return earlier, load_state(self._path(earlier), FORMAT)
+            except DamagedError as error:
+                logger.warning("the state before it is used: %s", error)
+        return 0, {}
 
     def save(self, number: int, parts: dict[str, Any], best_round: int | None) -> None:
         """Save what each part keeps after a round; of the earlier ones keep the best round's and the one before."""
-        save_tensors(self._path(number), {"format": FORMAT, "parts": parts})
+        save_state(self._path(number), FORMAT, parts)
+        # Later ones stay: they are of a run that went back, and are written again, or of one that another has replaced.
         earlier = [n for n in self.rounds() if n < number]
-        kept = {number, *earlier[-1:]}
+        kept = set(earlier[-1:])
         if best_round is not None:
             kept.update([n for n in earlier if n <= best_round][-1:])
-        for n in self.rounds():
+        for n in earlier:
             if n not in kept:
                 self._path(n).unlink()
 

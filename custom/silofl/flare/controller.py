@@ -121,8 +121,10 @@ class RoundsController(ModelController):
         self.cancel_all_tasks(fl_ctx=self.fl_ctx)
         # From here on an answer is too late: the callbacks may still come.
         settled = dict(given)
-        self._late = set(messages) - set(settled)
-        return settled_answers(settled, list(self._late))
+        late = set(messages) - set(settled)
+        # Some tasks go to a few sites: what is known of the others stays.
+        self._late = (self._late - set(messages)) | late
+        return settled_answers(settled, list(late))
 
     def _process_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         """Answer in place of a site for which NVFlare reports an error, such as a filter that failed."""

@@ -46,9 +46,9 @@ class AmplitudePart(Part):
         if self._is_wanted(exchange):
             return Message(meta={ROLE: {"is_wanted": True}})
         # The mean never changes, so it travels once and stays in the site's state. Only a site that begins from an
-        # older state gets it again: one that was late, absent or whose answer was lost, and one that tests an earlier
-        # round.
-        is_informed = site in self.informed and self.informed[site] <= exchange.models_round
+        # older state gets it again: one that was late, absent or whose answer or state was lost, and one that tests an
+        # earlier round.
+        is_informed = site in self.informed and self.informed[site] <= run.held(site, exchange.models_round)
         return Message() if self.amplitude is None or is_informed else Message({MEAN: self.amplitude})
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.scaffold import corrected, new_control
@@ -21,12 +21,13 @@ from silofl.methods.model import tensors_of
 from silofl.methods.part import TRAIN, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
 from silofl.models import build_plain_model
 from silofl.models.names import traveling_names
-from silofl.models.roles import MODEL, with_role
+from silofl.models.roles import MODEL, of_role, role_of, with_role
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
 from silofl.training.losses import make_loss
 
-ROLE = "control"
+# A site's own c_i travels to it as control/own/NAME, should it have lost it.
+ROLE, OWN = "control", "own"
 PURPOSE = "how the site's control variate changed, a mean gradient; it corrects the other sites' steps"
 
 
@@ -40,6 +41,7 @@ class ControlPart(Part):
         total: Sum of the weighted c_i, {parameter name: array}, float64.
         weights_of_sites: Site -> its weight: its training examples, or 1; of those that ever answered.
         holds: Site -> the round after which it keeps the c_i that is in the sum.
+        own: Site -> its c_i, the sum of the changes that it sent, float64.
     """
 
     study: Study
@@ -47,6 +49,7 @@ class ControlPart(Part):
     total: Arrays
     weights_of_sites: dict[str, float] = field(default_factory=dict)
     holds: dict[str, int] = field(default_factory=dict)
+    own: dict[str, Arrays] = field(default_factory=dict)
     role: str = ROLE
 
     @property
@@ -60,10 +63,13 @@ class ControlPart(Part):
         return {name: (array / whole).astype(np.float32) for name, array in self.total.items()}
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
-        """Send c with the model, and which c_i the site must go on from."""
+        """Send c with the model, and which c_i the site must go on from; that itself where the site has lost it."""
         if exchange.task != TRAIN:
             return Message()
-        return Message(with_role(ROLE, self.control), {ROLE: {"holds": self.holds.get(site, 0)}})
+        arrays, holds = self.control, self.holds.get(site, 0)
+        if holds > run.held(site, exchange.models_round):
+            arrays |= with_role(OWN, {name: array.astype(np.float32) for name, array in self.own[site].items()})
+        return Message(with_role(ROLE, arrays), {ROLE: {"holds": holds}})
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
         """Return what a change of c_i must be like."""
@@ -77,12 +83,14 @@ class ControlPart(Part):
             return self
         is_uniform = self.study.recipe.weights == "uniform"
         new = {site: 1.0 if is_uniform else float(count) for site, count in replies.examples.items()}
-        total = dict(self.total)
+        total, own = dict(self.total), dict(self.own)
         for site, answer in replies.accepted.items():
-            for name, change in answer.of(ROLE).items():
-                total[name] = total[name] + new[site] * np.asarray(change, np.float64)
+            changes = {name: np.asarray(change, np.float64) for name, change in answer.of(ROLE).items()}
+            before = own.get(site) or {name: np.zeros(array.shape) for name, array in total.items()}
+            total |= {name: total[name] + new[site] * change for name, change in changes.items()}
+            own[site] = before | {name: before[name] + change for name, change in changes.items()}
         holds = self.holds | {s: exchange.round for s, answer in replies.accepted.items() if answer.of(ROLE)}
-        return replace(self, total=total, weights_of_sites=self.weights_of_sites | new, holds=holds)
+        return replace(self, total=total, weights_of_sites=self.weights_of_sites | new, holds=holds, own=own)
 
     def joined(self, site: str) -> ControlPart:
         """Count one more site, whose c_i is 0."""
@@ -90,13 +98,15 @@ class ControlPart(Part):
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
-        total = {name: torch.from_numpy(array) for name, array in self.total.items()}
-        return {"total": total, "weights": self.weights_of_sites, "holds": self.holds}
+        own = {site: tensors_of(arrays) for site, arrays in self.own.items()}
+        plain = {"weights": self.weights_of_sites, "holds": self.holds}
+        return {"total": tensors_of(self.total), "own": own} | plain
 
     def restored(self, state: Mapping[str, Any]) -> ControlPart:
         """Return what `state` described."""
-        total = {name: tensor.numpy() for name, tensor in state["total"].items()}
-        return replace(self, total=total, weights_of_sites=dict(state["weights"]), holds=dict(state["holds"]))
+        total, own = _arrays(state["total"]), {site: _arrays(tensors) for site, tensors in state["own"].items()}
+        weights, holds = dict(state["weights"]), dict(state["holds"])
+        return replace(self, total=total, weights_of_sites=weights, holds=holds, own=own)
 
 
 class SiteControl(SitePart):
@@ -108,7 +118,9 @@ class SiteControl(SitePart):
         """Correct every step by ``c - c_i``."""
         work = self.work
         self._received = _parameters(work.models[role], work.study)
-        self._server = work.message.of(ROLE)
+        received = work.message.of(ROLE)
+        self._again = of_role(OWN, received)
+        self._server = {name: array for name, array in received.items() if not role_of(name)}
         self._round, self._own = self._held()
         if self._settings.option == 1:
             self._gradient = self._gradient_here(work.models[role])
@@ -138,18 +150,20 @@ class SiteControl(SitePart):
         """Return the c_i whose changes the server has summed, and its round.
 
         Raises:
-            TrainingError: It is not on this site's disk any more: from zero on, c would no longer be the sites' mean.
+            TrainingError: It is not in this site's state: from zero on, c would no longer be the sites' mean.
         """
         held, kept = self.work.message.about(ROLE)["holds"], self.work.kept.get(self.name)
         if held == 0:
             return 0, {name: np.zeros_like(array) for name, array in self._server.items()}
+        if self._again:
+            return held, self._again
         known = {kept["round"]: kept["own"], kept["before"][0]: kept["before"][1]} if kept else {}
         if held not in known:
             raise TrainingError(
-                f"site {self.work.site!r} must hold its control variate of round {held}, which is not on its disk any "
-                "more; restore its state folder, or start the study anew"
+                f"site {self.work.site!r} must hold its control variate of round {held}, which is not in its state; "
+                "restore its state folder, or start the study anew"
             )
-        return held, {name: tensor.numpy() for name, tensor in known[held].items()}
+        return held, _arrays(known[held])
 
     def _gradient_here(self, model: nn.Module) -> Arrays:
         """Return the mean gradient of all training data at the received model."""
@@ -173,6 +187,10 @@ def kinds(study: Study) -> list[Kind]:
 
 
 SITE = SiteControl
+
+
+def _arrays(tensors: Mapping[str, Tensor]) -> Arrays:
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
 def _parameters(model: nn.Module, study: Study) -> Arrays:

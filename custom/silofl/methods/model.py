@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from silofl.algorithms.fedavg import server_step, uniform_weights
 from silofl.algorithms.mixing import Arrays, mix
 from silofl.data.parts import Examples
-from silofl.errors import TrainingError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write
 from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
@@ -72,10 +71,10 @@ class ModelPart(Part):
         arrays, number = self.of(site), exchange.models_round
         if arrays and 1 <= number <= run.finished_rounds and self._is_own(number):
             # No other site's model went into it, so it is what the site trained and kept, bit for bit.
-            if run.listens_to_itself(site, number):
-                return Message(meta={self.role: {"holds": number}})
-        if self.pretrained and exchange.task == TRAIN and not run.has_trained(site):
-            # The first task also brings what stays at home from then on.
+            if run.listens_to_itself(site, number) and run.held(site, number) == number:
+                return Message()
+        if self.pretrained and exchange.task == TRAIN and not run.held(site, number):
+            # The first task also brings what stays at home from then on, and so does the first after all was lost.
             arrays = self.pretrained | arrays
         return Message(with_role(self.role, arrays))
 
@@ -223,13 +222,6 @@ class SiteModels(SitePart):
     def prepare(self) -> None:
         """Load the arrays that the site kept at home, then the received ones over them."""
         work = self.work
-        for role in work.models:
-            held = work.message.about(role).get("holds")
-            if held and held not in work.kept_rounds:
-                raise TrainingError(
-                    f"site {work.site!r} must hold its own model of round {held}, which is not on its disk any more; "
-                    "the server sends it again in the next round"
-                )
         kept = work.kept.get(self.name) or {"home": {}}
         with torch.no_grad():
             for name, value in kept["home"].items():

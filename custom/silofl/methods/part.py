@@ -188,8 +188,8 @@ class Run(Protocol):
     def facts(self) -> dict[str, Any]:
         """Return the facts that are written into a model: rounds and validation."""
 
-    def has_trained(self, site: str) -> bool:
-        """Return whether a site's update was ever mixed."""
+    def held(self, site: str, number: int) -> int:
+        """Return the last round, up to one, whose state a site has, as far as is known; 0 for none."""
 
     def listens_to_itself(self, site: str, number: int) -> bool:
         """Return whether nobody else's model went into a site's own one in a round."""

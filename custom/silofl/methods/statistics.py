@@ -200,7 +200,7 @@ class SiteStatistics(SitePart):
     def _collected(self) -> Statistics:
         work, settings = self.work, self.work.study.recipe.mixing
         if settings.source == "running":
-            if not work.kept_rounds:
+            if not work.held:
                 raise TrainingError(f"site {work.site!r} must have trained a round before it has statistics to share")
             return running_statistics(work.own)
         model = build_plain_model(work.study, work.study.seed).to(work.device)

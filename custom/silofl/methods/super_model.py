@@ -18,8 +18,8 @@ from silofl.algorithms.mixing import Arrays
 from silofl.data.batches import evaluation_batches
 from silofl.data.domain import Domain
 from silofl.data.parts import Examples
-from silofl.errors import AggregationError
-from silofl.files import write_atomically
+from silofl.errors import AggregationError, DamagedError
+from silofl.files import load_state, save_state, write_atomically
 from silofl.inference import SuperModel as Loaded
 from silofl.inference.case_results import CaseResult, by_model, case_results, choices, score_of, value_of
 from silofl.inference.contents import Contents
@@ -39,6 +39,8 @@ from silofl.training.pictures import keep_test
 from silofl.training.site_score import SuperScore
 
 ROLE, ASSEMBLE, TEST = "super_model", "assemble", "test_super_model"
+# Which model is the best for each training image; made again where it is damaged or of another format.
+BEST_MODELS, FORMAT = "best_models.pt", 3
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,8 @@ class SuperModelPart(Part):
     ) -> SuperModelPart:
         """Remember which sites hold the models, and choose the threshold from their counts."""
         if exchange.task != ASSEMBLE:
-            return self
+            # What it holds may be lost: it gets the models again.
+            return replace(self, holders=self.holders - replies.missing.keys())
         counts, refused = [], dict(self.refused)
         for site, answer in replies.accepted.items():
             try:
@@ -201,7 +204,7 @@ class SiteSuperModel(SitePart):
         contents = _contents(arrays, work.message.about(ROLE), work.study, shape, known)
         write(work.folder / FOLDER, contents)
         # `with_best_models` computed it from the models before these.
-        (work.folder / "best_models.npy").unlink(missing_ok=True)
+        (work.folder / BEST_MODELS).unlink(missing_ok=True)
         return contents
 
     def _settled(self) -> Contents:
@@ -231,12 +234,14 @@ class SiteSuperModel(SitePart):
 
 def with_best_models(work: Work, part: Examples, outputs: Sequence[str]) -> Examples:
     """Return the part with the index of the best model for each image as its class (Eq. 1: argmin_k L(h_k, y))."""
-    path = work.folder / "best_models.npy"
-    if not path.is_file():
+    path = work.folder / BEST_MODELS
+    try:
+        best = load_state(path, FORMAT)["models"]
+    except DamagedError:
         model = Loaded(read(work.folder / FOLDER), work.device)
-        losses = np.stack([_losses(work, model.network(name), part) for name in outputs])
-        write_atomically(path, lambda stream: np.save(stream, losses.argmin(axis=0)))
-    return replace(part, targets=np.load(path, allow_pickle=False))
+        best = torch.from_numpy(np.stack([_losses(work, model.network(name), part) for name in outputs]).argmin(axis=0))
+        save_state(path, FORMAT, {"models": best})
+    return replace(part, targets=best.numpy())
 
 
 def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:

@@ -40,7 +40,7 @@ class Work:
         folder: The site's folder of the run.
         min_patients: Patients in training that a mean over the site's images must come from.
         kept: Each part's state at home after the round that the task begins from.
-        kept_rounds: The rounds whose state is on the disk.
+        held: That round; 0 where there is none.
         to_keep: Each part's state at home after this task; empty where the task changes none.
     """
 
@@ -52,7 +52,7 @@ class Work:
     folder: Path = Path()
     min_patients: int = 0
     kept: Mapping[str, Any] = field(default_factory=dict)
-    kept_rounds: tuple[int, ...] = ()
+    held: int = 0
     to_keep: dict[str, Any] = field(default_factory=dict)
 
     @cached_property

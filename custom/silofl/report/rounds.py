@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from silofl.federation.ledger import Round
+from silofl.federation.ledger import Round, absence_sentence
 from silofl.report.canvas import INK, LINE_COLOURS, MUTED, Image, as_values, legend, line_style, panels, png, style_axes
 from silofl.report.run_records import RunRecords, run_names
 from silofl.report.tables import MISSING, TextTable, byte_size, duration, mean_of_known, number
@@ -206,7 +206,7 @@ def selector_accuracy(record: Round, site: str) -> float | None:
 
 def mean_validation(record: Round) -> float | None:
     """Return the mean over the sites that validated the model that a round made."""
-    return record.rank[1] if record.rank else None
+    return record.validation_mean
 
 
 def mean_drift(record: Round) -> float | None:
@@ -283,11 +283,12 @@ def _best_sentence(run: RunRecords) -> str:
     """Name the reported round, and why it was chosen."""
     if run.best_round is None:
         return "No site has validated a model yet."
-    values = [mean_validation(record) for record in run.ledger if record.round == run.best_round]
-    value = values[0] if values else None
-    if value is None:
+    best = next((record for record in run.ledger if record.round == run.best_round), None)
+    if best is None or best.validation_mean is None:
         return f"The reported round is {run.best_round}, the last: there are no validation data."
-    return f"The best round on validation is {run.best_round}: {run.metric} {number(value)}, mean over sites."
+    value, absence = number(best.validation_mean), absence_sentence(run.ledger, best)
+    sentence = f"The best round on validation is {run.best_round}: {run.metric} {value}, mean over sites."
+    return sentence + (f" {absence[0].upper()}{absence[1:]}." if absence else "")
 
 
 def _examples(ledger: Sequence[Round], site: str) -> str:

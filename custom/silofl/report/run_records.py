@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.errors import ConfigError
-from silofl.federation.ledger import Round, read_ledger
+from silofl.federation.ledger import Round, best_of, read_ledger
 from silofl.federation.outcome import without_numbers
 from silofl.federation.results import UNFINISHED, Results, read_results
 from silofl.schema import group, optional, plain, read, read_file, read_json, read_list
@@ -213,9 +213,8 @@ class RunRecords:
     @property
     def best_round(self) -> int | None:
         """The reported round; without a result, the first of the best on validation so far."""
-        ranked = [record for record in self.ledger if record.rank is not None]
-        best = max(ranked, key=lambda record: record.rank or (0, 0.0)).round if ranked else None
-        return self.results.best_round or best
+        best = best_of(self.ledger)
+        return self.results.best_round or (best and best.round)
 
     @property
     def is_simulation(self) -> bool:

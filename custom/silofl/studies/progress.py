@@ -57,8 +57,8 @@ class RoundLines:
 
     def _validation(self, ledger: list[Round], number: int) -> str:
         """Return the validation of the round before, because sites validate a round's model in the next round."""
-        rank = ledger[number - 1].rank if number else None
-        return f"validation {self.study.metric} {rank[1]:.4f} (round {number})" if rank else ""
+        mean = ledger[number - 1].validation_mean if number else None
+        return "" if mean is None else f"validation {self.study.metric} {mean:.4f} (round {number})"
 
 
 def _duration(seconds: float) -> str:

@@ -20,6 +20,7 @@ from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
+from silofl.federation.run_folder import RunFolder
 from silofl.files import held, write_json, write_text
 from silofl.flare.workspace import prepare_workspace
 from silofl.methods.parts import kinds
@@ -68,6 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", type=Path, nargs="?", help="job folder, as jobs/harmofl_phantoms")
     add_data(parser)
     parser.add_argument("--out", type=Path, help="new folder for the run")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="folder of decoded images that runs share; in DATA")
     add_rounds(parser)
     add_seed(parser)
     add_set(parser)
@@ -96,6 +98,7 @@ def run(options: argparse.Namespace) -> int:
         left_out=options.leave_out,
         pretrained=text_of(options.pretrained),
         is_alone=options.alone,
+        cache=text_of(options.cache),
     )
     code = start(options.job, options.out, wanted, changes_of(options), console_for(options))
     if options.json:
@@ -161,12 +164,13 @@ def resume(run: Path, console: Console) -> int:
     try:
         settings = json.loads(path.read_text())
         simulation = Simulation(settings["data"], tuple(settings["sites"]), settings["threads"])
-        simulation = replace(simulation, **{key: settings.get(key) for key in ("left_out", "pretrained")})
+        simulation = replace(simulation, **{key: settings.get(key) for key in ("left_out", "pretrained", "cache")})
         simulation = replace(simulation, is_alone=bool(settings.get("is_alone")))
     except (ValueError, KeyError, TypeError):
         raise ConfigError(f"{path} must be the run.json that silofl wrote; it is broken: start the run anew") from None
     study = load_study(study_file(run / "job"))
-    if is_finished(run):
+    RunFolder(run, study).mend()
+    if is_finished(run) and read_results(run).rounds >= study.rounds:
         return _outcome(run, simulation, study, console)
     read_data(study, simulation, run)
     return _run(run, simulation, study, console)
@@ -203,7 +207,7 @@ def _site_settings(simulation: Simulation, run: Path) -> Site:
     return Site(
         data=f"{simulation.data}/{{site}}",
         state_dir=f"{run}/sites/{{site}}",
-        cache_dir=f"{simulation.data}/.silofl-cache",
+        cache_dir=simulation.cache or f"{simulation.data}/.silofl-cache",
         has_progress=True,
         # Nothing leaves this machine, and many public sets know no patients.
         min_patients=0,

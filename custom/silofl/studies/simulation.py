@@ -30,6 +30,7 @@ class Simulation:
         left_out: A site that does not take part; the finished super model is tested on all its cases.
         pretrained: File of a pretrained model, in place of one that lies in the job.
         is_alone: Whether all sites take turns in one process, without NVFlare.
+        cache: Folder of decoded images, which runs share; in the folder of the data where None.
     """
 
     data: str | None = None
@@ -38,6 +39,7 @@ class Simulation:
     left_out: str | None = None
     pretrained: str | None = None
     is_alone: bool = False
+    cache: str | None = None
 
 
 def settled(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> tuple[Study, Simulation]:
@@ -148,11 +150,14 @@ def _settled(wanted: Simulation) -> Simulation:
         )
     if wanted.left_out is not None:
         found = _without(wanted.left_out, found, present, sites)
+    if wanted.cache is not None and Path(wanted.cache).is_file():
+        raise ConfigError(f"--cache must be a folder, not {wanted.cache}, which is a file; name another")
     names = tuple(sorted(sites) or found)
     threads = len(names) if wanted.threads is None else wanted.threads
     if not 1 <= threads <= len(names):
         raise ConfigError(f"--threads must lie between 1 and the number of sites, {len(names)}, not {threads}")
-    return replace(wanted, data=str(data.resolve()), sites=names, threads=threads)
+    cache = wanted.cache and str(Path(wanted.cache).resolve())
+    return replace(wanted, data=str(data.resolve()), sites=names, threads=threads, cache=cache)
 
 
 def _without(left_out: str, found: list[str], present: list[str], sites: tuple[str, ...]) -> list[str]:
