@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from silofl.errors import ConfigError, nearest
+from silofl.errors import ConfigError, nearest, shown
 
 R = TypeVar("R")
 J = TypeVar("J", dict, list)
@@ -183,7 +183,7 @@ def _of_this_version(kind: type[R], values: object, path: Path) -> R:
 
 def _record(kind: type[R], values: object, prefix: str) -> R:
     if not isinstance(values, Mapping):
-        raise ConfigError(f"{prefix.rstrip('.') or 'the content'} must be {WORDS[dict]}, not {_shown(values)}")
+        raise ConfigError(f"{prefix.rstrip('.') or 'the content'} must be {WORDS[dict]}, not {shown(values)}")
     known = list(_keys(kind))
     for key in values:
         if key not in known:
@@ -228,12 +228,7 @@ def _value(hint: object, value: object, key: str) -> object:
     if origin is None and isinstance(value, wanted) and (hint is bool or not isinstance(value, bool)):
         return value
     suggestion = nearest(value, arguments) if origin is Literal else ""
-    raise ConfigError(f"{key} must be {words(hint)}, not {_shown(value)}{suggestion}")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    raise ConfigError(f"{key} must be {words(hint)}, not {shown(value)}{suggestion}")
 
 
 def _inner(hint: object) -> tuple[Any, str]:

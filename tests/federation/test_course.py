@@ -187,17 +187,17 @@ def test_answers_are_settled_in_the_order_of_names_without_those_that_failed():
             sending(lambda a: {k: np.full_like(v, np.nan) for k, v in a.items()}),
             r"site 'west' must send finite numbers; 'model/network\S+' holds NaN or infinity",
         ),
-        (saying(num_examples=0), "site 'west' must have at least 1 training example, not 0"),
-        (saying(num_examples=-3), "site 'west' must have at least 1 training example, not -3"),
-        (saying(num_examples=None), "site 'west' must have at least 1 training example, not None"),
-        (saying(num_examples="many"), "site 'west' must have at least 1 training example, not 'many'"),
-        (saying(num_examples=True), "site 'west' must have at least 1 training example, not True"),
-        (measuring(loss=float("nan")), "site 'west' must send its loss as a finite number, not nan"),
-        (measuring(loss=None), "site 'west' must send its loss as a finite number, not None"),
-        (measuring(drift=float("inf")), "site 'west' must send its drift as a finite number, not inf"),
+        (saying(num_examples=0), "the answer of site 'west': num_examples must be greater than or equal to 1, not 0"),
+        (saying(num_examples=-3), "num_examples must be greater than or equal to 1, not -3"),
+        (saying(num_examples=None), "site 'west' must send its num_examples; it is missing from its answer"),
+        (saying(num_examples="many"), "num_examples must be a valid integer, not 'many'"),
+        (saying(num_examples=True), "num_examples must be a valid integer, not True"),
+        (measuring(loss=float("nan")), "the answer of site 'west': metrics.loss must be a finite number, not nan"),
+        (measuring(loss=None), "site 'west' must send its loss; it is missing from its answer"),
+        (measuring(drift=float("inf")), "metrics.drift must be a finite number, not inf"),
         (
             measuring(validation={"value": float("nan"), "num_cases": 1, "num_excluded": 0}),
-            "site 'west' must send its validation as a finite number with counts",
+            "metrics.validation.value must be a finite number, not nan",
         ),
     ],
 )
@@ -217,7 +217,7 @@ def test_the_drift_must_come_where_it_is_measured_and_there_alone(play):
 
     measured, plain = play(name="harmofl"), play(folder="plain")
     refused = measured.round(change=spoilt("west", without_drift)).refused
-    assert refused == {"west": "site 'west' must send its drift as a finite number, not None"}
+    assert refused == {"west": "site 'west' must send its drift; it is missing from its answer"}
     assert measured.server.ledger[0].drift > 0
     record = plain.round()
     assert "drift" not in record.metrics["east"] and record.drift is None and record.refused == {}
@@ -236,10 +236,12 @@ def test_a_test_that_is_no_score_is_missing_with_the_reason(play):
 
     def change(task, site, answer):
         score = {"value": "good", "num_cases": 1, "num_excluded": 0}
-        return Message(meta={"metrics": {"test": score}}) if (task, site) == ("test", "east") else answer
+        spoilt = answer.meta | {"metrics": {"test": score}}
+        return Message(meta=spoilt) if (task, site) == ("test", "east") else answer
 
     tests = game.finish(change=change)
-    assert "site 'east' must send its test as a finite number" in tests.missing["east"]
+    sentence = "the answer of site 'east': metrics.test.value must be a valid number, not 'good'"
+    assert tests.missing == {"east": sentence}
     assert tests.scores.keys() == {"north", "west"}
 
 
