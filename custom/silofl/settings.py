@@ -131,7 +131,9 @@ def sentence_of(error: ValidationError, section: type[Section]) -> str:
     if isinstance(inner, ConfigError):
         return str(inner)
     key = _key(first)
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+    if first["type"] == "unexpected_keyword_argument":
+        return f"{key} must be a known key; it is not"
+    if first["type"] == "extra_forbidden":
         return f"{key} must be a known key; it is not{_nearest_key(key, section)}"
     if first["type"] == "missing":
         return f"{key} must be given; it is missing"
