@@ -8,6 +8,7 @@ import pytest
 
 from silofl.errors import AggregationError
 from silofl.federation.course import Answers, Course, settled_answers
+from silofl.federation.server import ServerRounds
 from silofl.methods.part import Message
 
 
@@ -82,6 +83,31 @@ def test_a_run_that_is_ended_from_outside_keeps_its_last_whole_round(play):
     assert Course(game.server, ask, is_aborted=lambda: bool(is_over)).run() is None
     assert game.server.finished_rounds == 1
     assert_alike(game.models("east"), before)
+
+
+def test_a_round_that_is_ended_from_outside_asks_nobody_anything_more(play):
+    game = play(name="fedsm", selector={"steps": 3}, model={"normalization": "instance"})
+    asked = []
+
+    def ask(task, messages):
+        asked.append(task)
+        return game.ask(task, messages)
+
+    # Of the round's three exchanges the second one is the last.
+    assert Course(game.server, ask, is_aborted=lambda: len(asked) == 2).run() is None
+    assert asked == ["train", "selector"] and game.server.finished_rounds == 0
+
+
+def test_who_listens_to_whom_is_computed_once_a_round(play, monkeypatch):
+    game, roles, weights = play(), [], ServerRounds._weights
+
+    def counted(server, role, *rest):
+        roles.append(role)
+        return weights(server, role, *rest)
+
+    monkeypatch.setattr(ServerRounds, "_weights", counted)
+    game.round()
+    assert roles == ["model"]
 
 
 def test_the_order_of_answers_does_not_matter(play):
