@@ -47,3 +47,12 @@ def nearest(name: object, known: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the known name nearest to a mistyped one, or nothing."""
     matches = difflib.get_close_matches(str(name), [str(k) for k in known], n=1, cutoff=0.5)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
+
+
+def shown(value: object) -> str:
+    """Return a value for a sentence, at most 60 characters long, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # a number of too many digits, a list within lists without end
+        return f"a {type(value).__name__} that cannot be written"
+    return text if len(text) <= 60 else f"{text[:57]}..."

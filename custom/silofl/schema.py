@@ -13,15 +13,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from silofl.errors import ConfigError, nearest
+from silofl.errors import ConfigError, nearest, shown
 
 R = TypeVar("R")
 J = TypeVar("J", dict, list)
 WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", dict: "keys and values"}
 WORDS |= {type(None): "null"}
 TABLES = (Mapping, dict)
+# The second is what remains of a type with a range, such as `Value | None` of `silofl.training.site_score`.
+UNIONS = (types.UnionType, Union)
 
 
 def optional(default: object = None) -> Field:
@@ -129,7 +131,7 @@ def words(hint: object) -> str:
     if is_dataclass(hint):
         return WORDS[dict]
     arguments, origin = get_args(hint), get_origin(hint)
-    if origin is types.UnionType:
+    if origin in UNIONS:
         return " or ".join(map(words, arguments))
     if origin is Literal:
         return ", ".join(arguments)
@@ -183,7 +185,7 @@ def _of_this_version(kind: type[R], values: object, path: Path) -> R:
 
 def _record(kind: type[R], values: object, prefix: str) -> R:
     if not isinstance(values, Mapping):
-        raise ConfigError(f"{prefix.rstrip('.') or 'the content'} must be {WORDS[dict]}, not {_shown(values)}")
+        raise ConfigError(f"{prefix.rstrip('.') or 'the content'} must be {WORDS[dict]}, not {shown(values)}")
     known = list(_keys(kind))
     for key in values:
         if key not in known:
@@ -208,7 +210,7 @@ def _known_record(kind: type[R], values: Mapping[str, Any], prefix: str) -> R:
 
 def _value(hint: object, value: object, key: str) -> object:
     arguments, origin = get_args(hint), get_origin(hint)
-    if origin is types.UnionType:
+    if origin in UNIONS:
         (other,) = (one for one in arguments if one is not type(None))
         return None if value is None else _value(other, value, key)
     if is_dataclass(hint):
@@ -228,12 +230,7 @@ def _value(hint: object, value: object, key: str) -> object:
     if origin is None and isinstance(value, wanted) and (hint is bool or not isinstance(value, bool)):
         return value
     suggestion = nearest(value, arguments) if origin is Literal else ""
-    raise ConfigError(f"{key} must be {words(hint)}, not {_shown(value)}{suggestion}")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    raise ConfigError(f"{key} must be {words(hint)}, not {shown(value)}{suggestion}")
 
 
 def _inner(hint: object) -> tuple[Any, str]:
@@ -243,7 +240,7 @@ def _inner(hint: object) -> tuple[Any, str]:
     for argument in get_args(hint):
         record, path = _inner(argument)
         if record is not None:
-            return record, path if get_origin(hint) is types.UnionType else f".*{path}"
+            return record, path if get_origin(hint) in UNIONS else f".*{path}"
     return None, ""
 
 

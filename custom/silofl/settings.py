@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from silofl.errors import ConfigError, nearest
+from silofl.errors import ConfigError, nearest, shown
 
 S = TypeVar("S", bound="Section")
 
@@ -131,13 +131,16 @@ def sentence_of(error: ValidationError, section: type[Section]) -> str:
     if isinstance(inner, ConfigError):
         return str(inner)
     key = _key(first)
+    if first["type"] == "unexpected_keyword_argument":
+        return f"{key} must be a known key; it is not"
     if first["type"] == "extra_forbidden":
         return f"{key} must be a known key; it is not{_nearest_key(key, section)}"
     if first["type"] == "missing":
         return f"{key} must be given; it is missing"
     # A value that may be one thing or another has one error for each.
     condition = ", or ".join(_condition(one) for one in error.errors() if _key(one) == key)
-    return f"{key} must be {condition}, not {first['input']!r}{nearest(first['input'], re.findall(QUOTED, condition))}"
+    suggestion = nearest(first["input"], re.findall(QUOTED, condition))
+    return f"{key} must be {condition}, not {shown(first['input'])}{suggestion}"
 
 
 def _key(error: Mapping[str, Any]) -> str:

@@ -158,6 +158,9 @@ class FederationSettings(Section):
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
         task_timeout_s: Seconds the server waits for a site's answer in a round.
         join_timeout_s: Seconds the server waits for the sites to appear before the first round.
+        max_update_ratio: An update of a model is refused whose norm by step is more than so many times the median of
+            the other sites'; null refuses none.
+        min_sites_for_ratio: Answers of a round from which on their updates are compared so.
     """
 
     sites: Count | None = None
@@ -165,6 +168,8 @@ class FederationSettings(Section):
     max_missed_rounds: Natural = 0
     task_timeout_s: Positive = 3600.0
     join_timeout_s: Positive = 600.0
+    max_update_ratio: Positive | None = 100.0
+    min_sites_for_ratio: Count = 3
 
 
 class Study(Section):

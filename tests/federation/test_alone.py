@@ -7,6 +7,7 @@ import pytest
 
 from silofl.federation.alone import run_alone
 from silofl.federation.run_folder import RunFolder
+from silofl.federation.server import ServerRounds
 from silofl.site import Site
 
 
@@ -96,3 +97,13 @@ def test_a_whole_run_on_windows_loads_none_of_the_libraries_it_has_no_need_of(wi
     command = [sys.executable, "-c", ALONE, job, windows, tmp_path / "state"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
     assert done.stdout.split("\n")[:2] == ["[26, 25]", "[]"], done.stdout + done.stderr
+
+
+def test_a_run_that_fails_for_an_unknown_reason_has_a_result_that_names_it(alone, monkeypatch):
+    def broken(*arguments):
+        raise TypeError("unhashable")
+
+    monkeypatch.setattr(ServerRounds, "merge", broken)
+    results = json.loads((alone(rounds=1) / "results.json").read_text())
+    assert results["status"] == "FAILED"
+    assert results["reasons"] == ["an unexpected TypeError, which the server's log has in full: unhashable"]

@@ -9,6 +9,7 @@ import pytest
 
 from silofl.errors import AggregationError
 from silofl.federation.course import Answers, Course, settled_answers
+from silofl.federation.server import ServerRounds
 from silofl.methods.part import Message
 
 
@@ -83,6 +84,31 @@ def test_a_run_that_is_ended_from_outside_keeps_its_last_whole_round(play):
     assert Course(game.server, ask, is_aborted=lambda: bool(is_over)).run() is None
     assert game.server.finished_rounds == 1
     assert_alike(game.models("east"), before)
+
+
+def test_a_round_that_is_ended_from_outside_asks_nobody_anything_more(play):
+    game = play(name="fedsm", selector={"steps": 3}, model={"normalization": "instance"})
+    asked = []
+
+    def ask(task, messages):
+        asked.append(task)
+        return game.ask(task, messages)
+
+    # Of the round's three exchanges the second one is the last.
+    assert Course(game.server, ask, is_aborted=lambda: len(asked) == 2).run() is None
+    assert asked == ["train", "selector"] and game.server.finished_rounds == 0
+
+
+def test_who_listens_to_whom_is_computed_once_a_round(play, monkeypatch):
+    game, roles, weights = play(), [], ServerRounds._weights
+
+    def counted(server, role, *rest):
+        roles.append(role)
+        return weights(server, role, *rest)
+
+    monkeypatch.setattr(ServerRounds, "_weights", counted)
+    game.round()
+    assert roles == ["model"]
 
 
 def test_the_order_of_answers_does_not_matter(play):
@@ -217,17 +243,17 @@ def test_the_bytes_of_a_task_that_is_sent_twice_count_twice(play):
             sending(lambda a: {k: np.full_like(v, np.nan) for k, v in a.items()}),
             r"site 'west' must send finite numbers; 'model/network\S+' holds NaN or infinity",
         ),
-        (saying(num_examples=0), "site 'west' must have at least 1 training example, not 0"),
-        (saying(num_examples=-3), "site 'west' must have at least 1 training example, not -3"),
-        (saying(num_examples=None), "site 'west' must have at least 1 training example, not None"),
-        (saying(num_examples="many"), "site 'west' must have at least 1 training example, not 'many'"),
-        (saying(num_examples=True), "site 'west' must have at least 1 training example, not True"),
-        (measuring(loss=float("nan")), "site 'west' must send its loss as a finite number, not nan"),
-        (measuring(loss=None), "site 'west' must send its loss as a finite number, not None"),
-        (measuring(drift=float("inf")), "site 'west' must send its drift as a finite number, not inf"),
+        (saying(num_examples=0), "the answer of site 'west': num_examples must be greater than or equal to 1, not 0"),
+        (saying(num_examples=-3), "num_examples must be greater than or equal to 1, not -3"),
+        (saying(num_examples=None), "site 'west' must send its num_examples; it is missing from its answer"),
+        (saying(num_examples="many"), "num_examples must be a valid integer, not 'many'"),
+        (saying(num_examples=True), "num_examples must be a valid integer, not True"),
+        (measuring(loss=float("nan")), "the answer of site 'west': metrics.loss must be a finite number, not nan"),
+        (measuring(loss=None), "site 'west' must send its loss; it is missing from its answer"),
+        (measuring(drift=float("inf")), "metrics.drift must be a finite number, not inf"),
         (
             measuring(validation={"value": float("nan"), "num_cases": 1, "num_excluded": 0}),
-            "site 'west' must send its validation as a finite number with counts",
+            "metrics.validation.value must be a finite number, not nan",
         ),
     ],
 )
@@ -247,7 +273,7 @@ def test_the_drift_must_come_where_it_is_measured_and_there_alone(play):
 
     measured, plain = play(name="harmofl"), play(folder="plain")
     refused = measured.round(change=spoilt("west", without_drift)).refused
-    assert refused == {"west": "site 'west' must send its drift as a finite number, not None"}
+    assert refused == {"west": "site 'west' must send its drift; it is missing from its answer"}
     assert measured.server.ledger[0].drift > 0
     record = plain.round()
     assert "drift" not in record.metrics["east"] and record.drift is None and record.refused == {}
@@ -266,10 +292,12 @@ def test_a_test_that_is_no_score_is_missing_with_the_reason(play):
 
     def change(task, site, answer):
         score = {"value": "good", "num_cases": 1, "num_excluded": 0}
-        return Message(meta={"metrics": {"test": score}}) if (task, site) == ("test", "east") else answer
+        spoilt = answer.meta | {"metrics": {"test": score}}
+        return Message(meta=spoilt) if (task, site) == ("test", "east") else answer
 
     tests = game.finish(change=change)
-    assert "site 'east' must send its test as a finite number" in tests.missing["east"]
+    sentence = "the answer of site 'east': metrics.test.value must be a valid number, not 'good'"
+    assert tests.missing == {"east": sentence}
     assert tests.scores.keys() == {"north", "west"}
 
 

@@ -1,72 +1,59 @@
+import numpy as np
 import pytest
 
-from silofl.data.domain import Domain, Range
 from silofl.errors import AggregationError
-from silofl.federation.numbers import check_domain, check_score
+from silofl.federation.numbers import check_numbers, norm, too_long
+from silofl.methods.answer import Numbers
+from silofl.methods.part import TRAIN, Exchange
 
-SCORE = {
-    "value": 0.75,
-    "num_cases": 4,
-    "num_excluded": 0,
-    "labels": {"0": 1.0, "2": 0.5},
-    "also": {"accuracy": 0.75, "auroc": 0.9},
-    "label_cases": {"0": 2, "2": 2},
-}
-
-
-def checked(**changes):
-    return check_score("east", "test", {"metrics": {"test": SCORE | changes}})
-
-
-def test_a_score_passes_as_it_is():
-    assert checked().as_dict() == SCORE
-    assert checked(value=None).value is None
-    assert check_score("east", "test", {"metrics": {"test": None}}) is None
-
-
-def test_a_score_of_a_segmentation_needs_no_numbers_of_classes():
-    segmentation = {key: value for key, value in SCORE.items() if key not in ("also", "label_cases")}
-    assert check_score("east", "validation", {"metrics": {"validation": segmentation}}).as_dict() == segmentation
+TASK = Exchange(TRAIN, 2)
+NUMBERS = {"round": 2, "num_examples": 5, "steps": 3, "metrics": {"loss": 0.5}}
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "sentence"),
     [
-        ({"value": float("nan")}, "must send its test as a finite number with counts"),
-        ({"also": {"auroc": float("nan")}}, "site 'east' must send its test as plain finite values"),
-        ({"also": {"auroc": "0.9"}}, "site 'east' must send the also of its test as finite numbers by name"),
-        ({"also": [0.9]}, r"the also of its test as finite numbers by name, not \[0.9\]"),
-        ({"labels": {"0": None, "2": 0.5}}, "the labels of its test as finite numbers by name"),
-        ({"label_cases": {"0": 2.5, "2": 2}}, "the label_cases of its test as counts by name, not .*2.5"),
-        ({"label_cases": {"0": 0, "2": 2}}, "the label_cases of its test as counts by name"),
-        ({"label_cases": {"0": True, "2": 2}}, "the label_cases of its test as counts by name"),
-        ({"label_cases": {"0": 2}}, r"the label_cases of its test for \['0', '2'\], not \['0'\]"),
+        ({"round": 1}, "site 'west' must answer for round 2, not 1"),
+        ({"image_shape": (3, 8, 8)}, "site 'west' must have images of 1 channels, not 3"),
+        ({"steps": None}, "site 'west' must send its steps; it is missing from its answer"),
+        ({"num_examples": 7}, "at most 6 training examples, as in its first round, not 7; start the study anew"),
+        # batches of 2, one epoch: 3 at most
+        ({"steps": 4}, "site 'west' must take at most 3 steps with 5 examples, not 4"),
     ],
 )
-def test_a_malformed_score_is_refused_with_site_and_key(changes, message):
-    with pytest.raises(AggregationError, match=message):
-        checked(**changes)
+def test_numbers_beyond_what_was_asked_or_is_possible_are_refused(make_study, changes, sentence):
+    check_numbers("west", TASK, Numbers(**NUMBERS), make_study(), 6)
+    with pytest.raises(AggregationError) as caught:
+        check_numbers("west", TASK, Numbers(**NUMBERS | changes), make_study(), 6)
+    assert sentence in str(caught.value)
 
 
-def test_a_domain_is_read_and_an_answer_without_one_says_nothing():
-    sent = {"kinds": ["volumes"], "intensities": [{"measure": "mean", "low": 0, "high": 0.5}]}
-    assert check_domain("east", {"domain": sent}) == Domain(("volumes",), intensities=(Range("mean", 0, 0.5),))
-    assert check_domain("east", {}) == Domain()
+def test_what_is_not_needed_needs_the_round_alone(make_study):
+    check_numbers("west", Exchange("statistics", 2, is_needed=False), Numbers(round=2), make_study(), 6)
 
 
-@pytest.mark.parametrize(
-    ("sent", "message"),
-    [
-        ("volumes", "the domain of site 'east': the content must be keys and values"),
-        ({"kinds": ["holograms"]}, "the domain of site 'east': kinds.0 must be pictures, volumes, windows"),
-        ({"modalities": ["Doe^Jane"]}, "the domain of site 'east': modalities.0 must be"),
-        ({"axes": ["/home/jane"]}, "the domain of site 'east': axes must be three letters as 'LPS', not '/home/jane'"),
-        ({"path": "/home/jane"}, "the domain of site 'east': path must be a known key"),
-        ({"intensities": [{"measure": "mean", "low": 0, "high": float("nan")}]}, "mean must have a finite range"),
-        ({"intensities": [{"measure": "mean", "low": 1, "high": 0}]}, "mean must have a finite range, not 1 to 0"),
-        ({"intensities": [{"measure": "mean", "low": float("-inf"), "high": 0}]}, "mean must have a finite range"),
-    ],
-)
-def test_a_domain_that_is_none_is_refused_with_the_site(sent, message):
-    with pytest.raises(AggregationError, match=message):
-        check_domain("east", {"domain": sent})
+def test_the_norm_is_that_of_all_arrays_together_and_does_not_overflow():
+    assert norm({}) == 0
+    # sqrt(3^2 + 4^2 + 12^2) = 13
+    assert norm({"a": np.float32([[3, 4]]), "b": np.float32(12)}) == 13
+    assert norm({"a": np.float32([1e15, 1e15])}) == pytest.approx(np.sqrt(2) * 1e15)
+
+
+def test_an_update_a_hundred_times_longer_than_the_others_median_is_refused_and_no_other():
+    assert too_long({"a": 1.0, "b": 3.0, "c": 200.0}, most=100, min_sites=3) == {}
+    found = too_long({"a": 1.0, "b": 3.0, "c": 201.0}, most=100, min_sites=3)
+    assert found == {
+        "c": "site 'c' must send an update at most 100 times as long by step as the others' median 2, not 201; look "
+        "for a fault there, or raise federation.max_update_ratio"
+    }
+
+
+def test_one_mad_site_makes_no_other_look_too_long_or_hides_another():
+    assert too_long({"a": 1.0, "b": 3.0, "c": 1e30}, 100, 3).keys() == {"c"}
+    assert too_long({"a": 1.0, "b": 3.0, "c": 0.0}, 100, 3) == {}
+    assert too_long({"a": 1.0, "b": 3.0, "c": 1.0, "d": 1e4, "e": 1e30}, 100, 3).keys() == {"d", "e"}
+
+
+def test_two_sites_are_not_compared_and_a_median_of_nothing_bounds_nobody():
+    assert too_long({"a": 1.0, "b": 1e30}, 100, 3) == {}
+    assert too_long({"a": 0.0, "b": 0.0, "c": 1.0}, 100, 3) == {}

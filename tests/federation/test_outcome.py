@@ -54,7 +54,7 @@ def test_a_test_that_is_none_makes_the_run_incomplete_with_what_it_lacks(play):
 
     game = play(rounds=1)
     (reason,) = finished_results(game.server, game.finish(change=change)).reasons
-    assert reason.startswith("site east did not test the model (the test of site 'east': lables must be a known key")
+    assert reason.startswith("site east did not test the model (the answer of site 'east': metrics.test.lables must ")
 
 
 def test_a_run_without_numbers_says_what_is_known_of_its_study(make_study):

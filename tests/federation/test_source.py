@@ -28,7 +28,14 @@ def names_of_papers():
     """Return the names of algorithms, of their constants' sections, and of the parts that send something for them."""
     answers = answer_classes()
     sections = {answer.section for answer in answers} | {answer.method for answer in answers if answer.method}
-    files = {path.stem for path in (PACKAGE / "methods").glob("*.py")} - {"__init__", "part", "parts", "work", "model"}
+    files = {path.stem for path in (PACKAGE / "methods").glob("*.py")} - {
+        "__init__",
+        "answer",
+        "part",
+        "parts",
+        "work",
+        "model",
+    }
     # An algorithm that is planned.
     return sorted({*algorithm_names(), *sections, *files, "scaffold"} - OF_THE_ENGINE)
 

@@ -26,7 +26,7 @@ from silofl.study import Study
 
 SMALL = {"name": "small", "task": "classification", "labels": {0: "a", 1: "b"}, "rounds": 2, "metric": "accuracy"}
 SMALL |= {"model": {"name": "lenet5"}, "training": {"loss": "cross_entropy"}}
-META = {"round": 1, "num_examples": 40, "num_patients": 20, "image_shape": [1, 4, 4]}
+META = {"round": 1, "num_examples": 40, "num_patients": 20, "steps": 5, "image_shape": [1, 4, 4]}
 META |= {"metrics": {"loss": 0.5, "drift": 0.25}}
 
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from silofl.errors import AggregationError
+from silofl.methods.answer import Answer, Numbers
 from silofl.methods.part import Exchange, Expected, Kind, Message, Part, Replies, SitePart, check_arrays
 
 
@@ -33,8 +34,8 @@ def test_a_kind_holds_the_names_of_its_role_or_some_of_them():
 
 def test_what_is_expected_like_some_arrays_has_their_shapes_and_may_be_withheld():
     expected = Expected.like({"model/a": np.zeros((2, 3), np.float32)})
-    assert expected == {"model/a": Expected((2, 3), num_bytes=24)}
-    check_arrays("north", Message(), expected)
+    assert expected == {"model/a": Expected((2, 3), dtype="float32", num_bytes=24)}
+    assert check_arrays("north", {}, expected) == {}
 
 
 @pytest.mark.parametrize(
@@ -51,21 +52,54 @@ def test_what_is_expected_like_some_arrays_has_their_shapes_and_may_be_withheld(
 def test_arrays_that_are_not_as_expected_are_refused_by_name(arrays, sentence):
     expected = {"a": Expected((), is_required=True, minimum=0, origin=" as others do"), "b": Expected(None)}
     with pytest.raises(AggregationError) as caught:
-        check_arrays("north", Message({name: np.asarray(array) for name, array in arrays.items()}), expected)
+        check_arrays("north", {name: np.asarray(array) for name, array in arrays.items()}, expected)
     assert str(caught.value) == sentence
 
 
 def test_a_shape_that_is_not_known_yet_may_be_any():
-    check_arrays("north", Message({"a": np.zeros((4, 5))}), {"a": Expected(None, is_required=True)})
+    check_arrays("north", {"a": np.zeros((4, 5))}, {"a": Expected(None, is_required=True)})
     with pytest.raises(AggregationError, match=r"shape \(4,\), not \(5,\)"):
-        check_arrays("north", Message({"a": np.zeros(5)}), {"a": Expected((4,))})
+        check_arrays("north", {"a": np.zeros(5)}, {"a": Expected((4,))})
+
+
+@pytest.mark.parametrize(
+    ("array", "kind"),
+    [
+        (np.array("text"), "<U4"),
+        (np.array({}), "object"),
+        (np.array(1j), "complex128"),
+        (np.array(1), "int64"),
+        (np.array(True), "bool"),
+        (np.float16(1), "float16"),
+        (None, "NoneType"),
+        ([1.0], "list"),
+    ],
+)
+def test_what_is_no_array_of_floats_is_refused_by_its_kind(array, kind):
+    with pytest.raises(AggregationError) as caught:
+        check_arrays("north", {"a": array}, {"a": Expected(None)})
+    assert f"site 'north' must send 'a' as an array of float32 or float64, not of {kind}" in str(caught.value)
+
+
+def test_a_number_that_no_model_has_is_refused():
+    check_arrays("north", {"a": np.float32([-1e15])}, {"a": Expected((1,))})
+    with pytest.raises(AggregationError, match=r"site 'north' must send 'a' with values of at most 1e\+15"):
+        check_arrays("north", {"a": np.float32([0, -1e30])}, {"a": Expected((2,))})
+
+
+def test_an_array_is_turned_into_the_type_that_is_expected_and_otherwise_left_alone():
+    expected = Expected.like({"a": np.zeros(2, np.float32), "b": np.zeros(2)})
+    sent = {"a": np.ones(2), "b": np.ones(2)}
+    found = check_arrays("north", sent, expected)
+    assert {name: array.dtype for name, array in found.items()} == {"a": np.float32, "b": np.float64}
+    assert found["b"] is sent["b"]
 
 
 def test_a_part_that_needs_nothing_leaves_every_step_as_it_is():
     part, exchange, mixed = Part(), Exchange("train", 1), {"a": np.ones(1)}
     assert part.asks("before", 1, None) == () and part.to_send("north", exchange, None) == Message()
     assert part.expected("north", exchange, None) == {} and part.weights("model", 1, ["north"], None) is None
-    assert part.checked("north", exchange, Message(), None) is part
+    assert part.checked("north", exchange, Answer(), None) is part
     assert part.merged(exchange, Replies({}), None, None) is part and part.joined("south") is part
     assert part.server_step("model", {}, mixed, Replies({})) == (mixed, part)
     assert part.restored(part.state()) is part and part.contents(None) is None and part.models() == {}
@@ -80,5 +114,6 @@ def test_a_site_half_that_needs_nothing_sends_and_keeps_nothing():
 
 
 def test_replies_know_their_sites_and_their_examples():
-    replies = Replies({"a": Message(meta={"num_examples": 5}), "b": Message(meta={"num_examples": 3})}, {"c": "no"})
+    answers = {site: Answer(numbers=Numbers(round=1, num_examples=count)) for site, count in {"a": 5, "b": 3}.items()}
+    replies = Replies(answers, {"c": "no"})
     assert replies.sites == ["a", "b"] and replies.examples == {"a": 5, "b": 3}

@@ -104,7 +104,7 @@ def test_all_sites_are_asked_once_and_those_without_an_answer_again(play):
     assert "site 'north' shares no statistics (no disk): it listens to all sites equally" in note
     # fewer than two compared in the row of north
     assert record.weights["north"] == pytest.approx(dict.fromkeys(game.sites, 1 / 3))
-    withheld = sharing(north=lambda answer: Message(meta={"statistics": {"withheld": "policy"}}))
+    withheld = sharing(north=lambda answer: Message(meta=answer.meta | {"statistics": {"withheld": "policy"}}))
     (note,) = game.round(change=withheld).notes
     assert is_asked(game) == ["north"] and "'north' shares no statistics (policy)" in note
     # It has said that it shares none.

@@ -3,7 +3,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from silofl.errors import AggregationError
 from silofl.inference.directory import read
 from silofl.methods.model import complete_state
 from silofl.methods.part import Message
@@ -30,7 +29,7 @@ def counting(**by_site):
     def change(task, site, answer):
         if task != "assemble" or site not in by_site:
             return answer
-        return Message(meta={"super_model": {"by_threshold": by_site[site]}})
+        return Message(meta=answer.meta | {"super_model": {"by_threshold": by_site[site]}})
 
     return change
 
@@ -113,9 +112,11 @@ def test_a_site_whose_counts_do_not_fit_has_no_say_in_the_threshold_and_the_othe
     game.finish(change=counting(east=best_at_half, north=[[1.0, 2]], west="nothing"))
     part = game.server.parts["super_model"]
     assert part.threshold == 0.5 and set(part.refused) == {"north", "west"}
-    assert part.holders == set(SITES)
-    sentence = "site 'west' must send a sum and a count for each threshold; it has no say in it"
-    assert part.refused["west"] == sentence and sentence in game.warnings
+    assert part.refused["north"] == "site 'north' must send by_threshold for 11 thresholds, not 1"
+    assert part.refused["west"] == "the answer of site 'west': super_model: by_threshold must be a list, not 'nothing'"
+    assert f"site 'west' has no say in the threshold: {part.refused['west']}" in game.warnings
+    # What they hold is not known, so the test brings the others the models once more.
+    assert part.holders == {"east"}
 
 
 def test_a_threshold_that_the_study_sets_is_not_tuned(fedsm):
@@ -163,14 +164,20 @@ def test_models_that_come_with_the_test_are_not_measured_on_validation_data(feds
 # --- the test
 
 
-def test_a_test_without_a_count_for_each_threshold_is_refused(make_study):
-    part = start_parts(make_study(name="fedsm", model=INSTANCE), SITES, None)["super_model"]
-    score = {"value": 0.5, "num_cases": 1, "num_excluded": 0, "models": {}, "choices": {}}
-    score |= {"selector": {"cases": {}, "slices": {}}, "by_threshold": [[0.0, 0]] * 11}
-    assert part.check_test("east", part.test_score.from_dict(score, "x")) is None
-    assert part.check_test("east", None) is None
-    with pytest.raises(AggregationError, match="'east' must send by_threshold with its test for 11 thresholds, not 2"):
-        part.check_test("east", part.test_score.from_dict(score | {"by_threshold": [[0.0, 0]] * 2}, "x"))
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ([[0.0, 0]] * 2, "site 'east' must send by_threshold for 11 thresholds, not 2"),
+        ([[1.5, 1]] * 11, "site 'east' must send sums of by_threshold of at most 1 a case, not 1.5 of 1"),
+    ],
+)
+def test_a_test_without_a_sum_and_a_count_for_each_threshold_is_refused(fedsm, table, sentence):
+    def change(task, site, answer):
+        if (task, site) == ("test_super_model", "east"):
+            answer.meta["metrics"]["test"]["by_threshold"] = table
+        return answer
+
+    assert fedsm().finish(change=change).missing == {"east": sentence}
 
 
 def test_a_site_whose_test_lacks_a_part_is_missing_with_the_reason(fedsm):
@@ -181,7 +188,7 @@ def test_a_site_whose_test_lacks_a_part_is_missing_with_the_reason(fedsm):
 
     tests = fedsm().finish(change=change)
     assert tests.scores.keys() == {"north", "west"}
-    assert tests.missing["east"] == "the test of site 'east': choices must be given; it is missing"
+    assert tests.missing["east"] == "the answer of site 'east': metrics.test.choices must be given; it is missing"
 
 
 def test_the_result_says_what_each_model_is_worth_and_whom_the_selector_chose(fedsm):

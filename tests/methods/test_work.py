@@ -11,8 +11,8 @@ from torch import nn
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.errors import TrainingError
-from silofl.federation.numbers import check_score
 from silofl.methods import selector
+from silofl.methods.answer import read_answer
 from silofl.methods.part import Message
 from silofl.methods.work import Work
 from silofl.models.names import read_arrays, traveling_names
@@ -155,8 +155,9 @@ def test_a_site_sends_its_classes_recall_and_number_of_cases_with_the_other_metr
         "also": {"accuracy": 3 / 4, "balanced_accuracy": 1 / 2, "auroc": 1 / 2},
         "label_cases": {"0": 3, "1": 1},
     }
-    meta = {"metrics": {"validation": found}}
-    assert check_score("east", "validation", json.loads(json.dumps(meta))).as_dict() == found
+    meta = {"round": 1, "metrics": {"validation": found}}
+    answer = read_answer("east", {}, json.loads(json.dumps(meta)), {})
+    assert answer.numbers.metrics.validation.as_dict() == found
 
 
 class BySite(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,12 +11,15 @@ from pathlib import Path
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import SiloFLError
 from silofl.federation.course import Answers, Course, settled_answers
+from silofl.federation.outcome import failure_of
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
 from silofl.methods.part import Message
 from silofl.site import Site
 from silofl.study import Study
+
+logger = logging.getLogger(__name__)
 
 
 def run_alone(
@@ -51,5 +55,7 @@ def run_alone(
             run = f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
             server = kept.load(pretrained) or ServerRounds.start(study, run, sites, pretrained)
             kept.finish(server, Course(server, ask, lambda: kept.save(server)).run())
-        except (SiloFLError, OSError) as error:
-            kept.write_failure(str(error))
+        except Exception as error:
+            if not isinstance(error, (SiloFLError, OSError)):
+                logger.exception("the run failed")
+            kept.write_failure(failure_of(error))

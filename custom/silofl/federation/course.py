@@ -7,14 +7,18 @@ All of them therefore take the same course and give the same weights.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from silofl.errors import AggregationError
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.federation.admission import admitted
 from silofl.federation.ledger import Round
 from silofl.federation.lost import lost_sentence, take_lost
 from silofl.federation.server import ServerRounds
+from silofl.methods.answer import plain_text
 from silofl.methods.part import AFTER, BEFORE, END, INSTEAD, TRAIN, VALIDATE, Exchange, Message, Replies
 from silofl.training.site_score import SiteScore
 
@@ -42,6 +46,7 @@ class Answers:
 
 
 Network = Callable[[str, Mapping[str, Message]], Answers]
+WeightsOf = Callable[[str], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,10 @@ class Tests:
     scores: dict[str, SiteScore]
     missing: dict[str, str]
     lacking: tuple[str, ...] = ()
+
+
+class _EndedError(Exception):
+    """The run is being ended from outside."""
 
 
 @dataclass(frozen=True)
@@ -80,20 +89,29 @@ class Course:
         Raises:
             AggregationError: A round had fewer answers than the study asks for.
         """
+        try:
+            return self._run()
+        except _EndedError:
+            return None
+
+    def _run(self) -> Tests:
         server, study = self.server, self.server.study
-        while server.finished_rounds < study.total_rounds and not self.is_aborted():
+        while server.finished_rounds < study.total_rounds:
             if server.finished_rounds == study.training_rounds:
                 # A part's rounds are about the best models, which the last validation decides.
                 self._validate()
             self.run_round()
             self.save()
-        if self.is_aborted():
-            return None
         self._validate()
         for exchange in server.asks(END, server.finished_rounds):
             self._exchange(exchange)
         number = server.reported_round
-        return self._evaluate(Exchange(server.test_task, number, is_needed=False, models_round=number))
+        exchange = Exchange(server.test_task, number, is_needed=False, models_round=number)
+        _, _, replies, lacking = self._asked(exchange)
+        scores = {site: answer.numbers.metrics.test for site, answer in replies.accepted.items()}
+        empty = {site: "its answer holds no test" for site, score in scores.items() if score is None}
+        tested = {site: score for site, score in scores.items() if score is not None}
+        return Tests(tested, replies.missing | replies.refused | empty, tuple(lacking))
 
     def run_round(self) -> None:
         """Carry out the next round: the parts' exchanges before it, the training, and the parts' exchanges after it."""
@@ -104,57 +122,59 @@ class Course:
         main = training if is_training else server.asks(INSTEAD, number)
         for exchange in server.asks(BEFORE, number):
             self._exchange(exchange, record)
-        replies = [self._exchange(exchange, record) for exchange in main]
+        replies, weights_of = [self._exchange(exchange, record) for exchange in main][-1]
         for exchange in server.asks(AFTER, number) if is_training else ():
             self._exchange(exchange, record)
-        if self.is_aborted():
-            return
-        server.close(record, replies[-1])
+        server.close(record, replies, weights_of)
         record.seconds = round(time.monotonic() - started, 3)
 
-    def _exchange(self, exchange: Exchange, record: Round | None = None) -> Replies:
+    def _exchange(self, exchange: Exchange, record: Round | None = None) -> tuple[Replies, WeightsOf]:
         """Send a task to each site, merge the answers that pass the checks, and record the others.
 
         Raises:
             AggregationError: The exchange is needed, and fewer sites answered than the study asks for.
         """
         server = self.server
-        sent, answers, _ = self._ask(exchange, exchange.sites or server.sites, record)
-        if self.is_aborted():
-            return Replies({})
-        accepted, refused, withheld = {}, {}, {}
-        # By name and not by arrival, here and in the mixing: float sums depend on their order.
-        for site in sorted(answers.given):
-            try:
-                withheld[site] = server.check(site, exchange, answers.given[site])
-                accepted[site] = answers.given[site]
-            except AggregationError as error:
-                refused[site] = str(error)
-        replies = Replies(accepted, refused, answers.failed | dict.fromkeys(answers.late, "no answer in time"))
+        sent, answers, replies, _ = self._asked(exchange, record)
         if exchange.is_needed and record:
             record.late, record.failed = sorted({*record.late, *answers.late}), record.failed | answers.failed
-            record.refused |= refused
-            record.withheld |= {site: names for site, names in withheld.items() if names}
-            for reason in refused.values():
+            record.refused |= replies.refused
+            record.withheld |= {s: list(one.withheld) for s, one in replies.accepted.items() if one.withheld}
+            for reason in replies.refused.values():
                 self.warn(reason)
-            record.require(len(accepted), server.study.federation.min_sites)
-        server.merge(exchange, replies)
+            record.require(len(replies.accepted), server.study.federation.min_sites)
+        weights_of = server.merge(exchange, replies)
         if record:
-            record.add_traffic(sent, accepted)
+            record.add_traffic(sent, {site: answers.given[site] for site in replies.accepted})
         if not exchange.is_needed:
             self._write_notes(exchange, record)
-        return replies
+        return replies, weights_of
 
-    def _ask(
-        self, exchange: Exchange, sites: Iterable[str], record: Round | None = None
-    ) -> tuple[dict[str, Message], Answers, list[str]]:
+    def _asked(
+        self, exchange: Exchange, record: Round | None = None
+    ) -> tuple[dict[str, Message], Answers, Replies, list[str]]:
+        """Return what each site is sent, what comes back, what is accepted of it, and what sites have lost for good.
+
+        Raises:
+            _EndedError: The run is being ended from outside.
+        """
+        if self.is_aborted():
+            raise _EndedError
+        sent, answers, lacking = self._ask(exchange, record)
+        if self.is_aborted():
+            raise _EndedError
+        accepted, refused = admitted(self.server, exchange, answers.given)
+        missing = answers.failed | dict.fromkeys(answers.late, "no answer in time")
+        return sent, answers, Replies(accepted, refused, missing), lacking
+
+    def _ask(self, exchange: Exchange, record: Round | None) -> tuple[dict[str, Message], Answers, list[str]]:
         """Send a task to each site, and once more to those that have lost the state that it begins from.
 
         Returns:
             The tasks that were sent first, all answers, and what sites have lost for good.
         """
         server = self.server
-        sent = {site: server.task(site, exchange) for site in sites}
+        sent = {site: server.task(site, exchange) for site in exchange.sites or server.sites}
         answers = self.ask(exchange.task, sent)
         lost = take_lost(server, exchange, answers.held)
         if lost and not self.is_aborted():
@@ -180,29 +200,21 @@ class Course:
     def _validate(self) -> None:
         """Validate the last trained models, which no next training task brings to the sites (see `Work`)."""
         number = self.server.finished_rounds
-        if not self.is_aborted() and not self.server.has_validated:
-            tests = self._evaluate(Exchange(VALIDATE, number, is_needed=False, models_round=number))
-            self.server.take_validation(tests.scores)
+        if not self.server.has_validated:
+            exchange = Exchange(VALIDATE, number, is_needed=False, models_round=number)
+            _, _, replies, _ = self._asked(exchange)
+            for reason in replies.refused.values():
+                self.warn(reason)
+            self.server.ledger[-1].notes += replies.refused.values()
+            scores = {site: answer.numbers.metrics.validation for site, answer in replies.accepted.items()}
+            self.server.take_validation(scores)
             self.save()
-
-    def _evaluate(self, exchange: Exchange) -> Tests:
-        """Return the sites' scores of the models of a finished round."""
-        server = self.server
-        _, answers, lacking = self._ask(exchange, server.sites)
-        scores, missing = {}, answers.failed | dict.fromkeys(answers.late, "no answer in time")
-        for site, answer in answers.given.items():
-            try:
-                scores[site] = server.score(site, exchange, answer)
-            except AggregationError as error:
-                missing[site] = str(error)
-        scores = {site: score for site, score in scores.items() if score is not None}
-        return Tests(scores, missing, tuple(lacking))
 
 
 def settled_answers(given: Mapping[str, Message], late: list[str]) -> Answers:
     """Separate answers, in the order of site names, from the failures among them."""
     settled = dict(sorted(given.items()))
-    failed = {site: str(answer.meta["error"]) for site, answer in settled.items() if "error" in answer.meta}
+    failed = {site: plain_text(one.meta["error"]) for site, one in settled.items() if "error" in one.meta}
     held = {site: settled[site].meta.get("held") for site in failed}
     held = {site: number for site, number in held.items() if type(number) is int and number >= 0}
     return Answers({site: answer for site, answer in settled.items() if site not in failed}, failed, sorted(late), held)

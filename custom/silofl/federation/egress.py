@@ -16,14 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import ConfigError
+from silofl.errors import AggregationError, ConfigError
 from silofl.federation.server import ServerRounds
+from silofl.methods.answer import plain_text
 from silofl.methods.part import Exchange, Expected, Kind, Message
 from silofl.methods.parts import kind_of, kinds
 from silofl.models.roles import role_of
 from silofl.site import Site
 from silofl.study import Study
 
+# What a classification's score has beside its value.
+METRICS = frozenset(("accuracy", "balanced_accuracy", "auroc"))
 NUMBERS, UNKNOWN = "numbers", "unknown"
 # Kinds of no part: the counts and scores of every answer, and arrays that no part of the study knows.
 OTHERS = {
@@ -114,6 +117,11 @@ class Gate:
                 f"the site lets only {', '.join(sorted(self.allowed)) or 'no arrays'} leave, not {kind}; the answer "
                 f"held {len(names[kind])} such arrays: change the study, or ask the site"
             )
+        if not self._has_plain_numbers(message):
+            return (
+                "the site lets only the numbers of an answer leave that the study's schema has, each in its range; ask "
+                "the site for its egress.jsonl"
+            )
         expected = self._expected(request, message)
         for name, array in message.arrays.items():
             if name not in expected:
@@ -151,6 +159,20 @@ class Gate:
     def _server(self) -> ServerRounds:
         """A server of this study that has asked for nothing yet, whose parts say what they expect of an answer."""
         return ServerRounds.start(self.study, "", ["site"], {})
+
+    def _has_plain_numbers(self, message: Message) -> bool:
+        """Whether all that is no array is what the server would read, under names that the study has."""
+        meta = message.meta
+        if "error" in meta:
+            is_plain = meta["error"] == plain_text(meta["error"])
+            return is_plain and not message.arrays and meta.keys() <= {"round", "error", "held"}
+        try:
+            metrics = self._server.read("site", message).numbers.metrics
+        except AggregationError:
+            return False
+        scores = [score for score in (metrics.validation, metrics.test) if score]
+        labels = {"0", *(str(label) for label in self.study.labels)}
+        return all({*(score.labels or ())} <= labels and {*(score.also or ())} <= METRICS for score in scores)
 
     def _expected(self, request: Request, message: Message) -> dict[str, Expected]:
         server, shape = self._server, message.meta.get("image_shape")

@@ -1,90 +1,82 @@
-"""Checks of the numbers in a site's answer: counts, losses and scores."""
+"""Checks of the numbers of an answer against its task and its study, and of updates against one another."""
 
 from __future__ import annotations
 
-import json
 import math
-from typing import Any
+from collections.abc import Mapping
 
-from silofl.data.domain import Domain
-from silofl.errors import AggregationError, ConfigError
-from silofl.schema import read
-from silofl.training.site_score import SiteScore
+import numpy as np
+
+from silofl.algorithms.mixing import Arrays
+from silofl.errors import AggregationError
+from silofl.methods.answer import Numbers
+from silofl.methods.part import TRAIN, Exchange
+from silofl.study import Study
 
 
-def check_numbers(site: str, meta: dict[str, Any], has_drift: bool = False) -> None:
-    """Refuse an answer to a training task with numbers that cannot be used as weights or written as JSON.
+def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study, most_examples: int | None) -> None:
+    """Refuse numbers of another round, without those that were asked for, or beyond what the study makes possible.
 
     Args:
-        site: Who sent it.
-        meta: The numbers.
-        has_drift: Whether the study measures the drift, so that it must be among them.
+        site: Who sent them.
+        exchange: What was asked.
+        numbers: The answer's numbers, each in its own range already.
+        study: The study.
+        most_examples: The site's training examples in its first round; None where there was none yet.
 
     Raises:
-        AggregationError: The number of examples, the loss or a wanted drift is missing or not finite.
+        AggregationError: Names the site and the number.
     """
-    count = meta.get("num_examples")
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise AggregationError(f"site {site!r} must have at least 1 training example, not {count!r}")
-    metrics = meta.get("metrics") or {}
-    wanted = ("loss", "drift") if has_drift else ("loss",)
-    for name in {**dict.fromkeys(wanted), **metrics}:
-        if name != "validation" and not _is_finite(metrics.get(name)):
-            raise AggregationError(f"site {site!r} must send its {name} as a finite number, not {metrics.get(name)!r}")
-    check_score(site, "validation", meta)
+    if numbers.round != exchange.round:
+        raise AggregationError(f"site {site!r} must answer for round {exchange.round}, not {numbers.round}")
+    shape, channels = numbers.image_shape, study.data.channels
+    if shape is not None and shape[0] != channels:
+        raise AggregationError(f"site {site!r} must have images of {channels} channels, not {shape[0]}")
+    if not exchange.is_needed:
+        return
+    metrics = numbers.metrics
+    wanted = {"num_examples": numbers.num_examples, "steps": numbers.steps, "loss": metrics.loss}
+    if exchange.task == TRAIN and study.recipe.measures_drift:
+        wanted["drift"] = metrics.drift
+    for name, value in wanted.items():
+        if value is None:
+            raise AggregationError(f"site {site!r} must send its {name}; it is missing from its answer")
+    if most_examples is not None and numbers.num_examples > most_examples:
+        raise AggregationError(
+            f"site {site!r} must have at most {most_examples} training examples, as in its first round, not "
+            f"{numbers.num_examples}; start the study anew with other data"
+        )
+    most = study.training.local_epochs * math.ceil(numbers.num_examples / study.training.batch_size)
+    if numbers.steps > most:
+        raise AggregationError(
+            f"site {site!r} must take at most {most} steps with {numbers.num_examples} examples, not {numbers.steps}"
+        )
 
 
-def check_score(site: str, part: str, meta: dict[str, Any], kind: type[SiteScore] = SiteScore) -> SiteScore | None:
-    """Return a site's score on a part of its data; None where that part is empty or was not asked for.
+def norm(arrays: Arrays) -> float:
+    """Return the Euclidean norm of all arrays together, in float64."""
+    return math.hypot(*(float(np.linalg.norm(np.ravel(array).astype(np.float64))) for array in arrays.values()))
 
-    Raises:
-        AggregationError: A value is not finite, a number of cases is no count, or two tables are of other labels.
+
+def too_long(norms: Mapping[str, float], most: float, min_sites: int) -> dict[str, str]:
+    """Return why updates are refused that are much longer than the others.
+
+    A site is compared with the median of the others, which one mad site among three does not move above an honest one.
+
+    Args:
+        norms: Site -> norm of its update by step.
+        most: How many times the others' median a norm may be.
+        min_sites: With fewer sites nothing is refused.
+
+    Returns:
+        Site -> reason.
     """
-    score = (meta.get("metrics") or {}).get(part)
-    if score is None:
-        return None
-    value, counts = score.get("value"), [score.get("num_cases"), score.get("num_excluded")]
-    if (value is not None and not _is_finite(value)) or not all(isinstance(count, int) for count in counts):
-        raise AggregationError(f"site {site!r} must send its {part} as a finite number with counts, not {score}")
-    try:
-        # Tried here, so that no answer can make the ledger unwritable later.
-        json.dumps(score, allow_nan=False)
-    except (TypeError, ValueError):
-        raise AggregationError(f"site {site!r} must send its {part} as plain finite values, not {score}") from None
-    _check_tables(site, part, score)
-    try:
-        return kind.from_dict(score, f"the {part} of site {site!r}")
-    except ConfigError as error:
-        raise AggregationError(str(error)) from None
-
-
-def check_domain(site: str, meta: dict[str, Any]) -> Domain:
-    """Return what a site says of its training images; nothing where it says nothing.
-
-    Raises:
-        AggregationError: A key or a value is none that a domain has.
-    """
-    try:
-        return read(Domain, meta.get("domain", {}), f"the domain of site {site!r}")
-    except ConfigError as error:
-        raise AggregationError(str(error)) from None
-
-
-def _check_tables(site: str, part: str, score: dict[str, Any]) -> None:
-    for key, is_right in {"labels": _is_finite, "also": _is_finite, "label_cases": _is_count}.items():
-        table = score.get(key, {})
-        if not isinstance(table, dict) or not all(is_right(value) for value in table.values()):
-            kind = "counts" if is_right is _is_count else "finite numbers"
-            raise AggregationError(f"site {site!r} must send the {key} of its {part} as {kind} by name, not {table!r}")
-    labels = list(score.get("labels", {}))
-    counted = list(score.get("label_cases", labels))
-    if set(counted) != set(labels):
-        raise AggregationError(f"site {site!r} must send the label_cases of its {part} for {labels}, not {counted}")
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+    if len(norms) < min_sites:
+        return {}
+    medians = {site: float(np.median([norms[other] for other in norms if other != site])) for site in norms}
+    return {
+        site: f"site {site!r} must send an update at most {most:g} times as long by step as the others' median "
+        f"{medians[site]:.3g}, not {value:.3g}; look for a fault there, or raise federation.max_update_ratio"
+        for site, value in norms.items()
+        if value > most * medians[site] > 0
+    }

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from silofl import __version__
+from silofl.errors import SiloFLError
 from silofl.federation.course import Tests
 from silofl.federation.ledger import Round, absence_sentence
 from silofl.federation.results import UNFINISHED, ClassResults, Results, Tested
 from silofl.federation.server import ServerRounds
+from silofl.methods.answer import plain_text
 from silofl.study import Study
 from silofl.training.metrics import pooled_score
 from silofl.training.site_score import SiteScore
@@ -92,6 +94,13 @@ def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
 
 def _reason(record: Round, site: str) -> str:
     return record.failed.get(site) or record.refused.get(site) or "no answer in time"
+
+
+def failure_of(error: Exception) -> str:
+    """Return why a run failed, for its result: a fault that is known, or the kind of one that is not."""
+    if isinstance(error, (SiloFLError, OSError)):
+        return str(error)
+    return plain_text(f"an unexpected {type(error).__name__}, which the server's log has in full: {error}")
 
 
 def without_numbers(study: Study | str, status: str, reasons: Sequence[str] = ()) -> Results:

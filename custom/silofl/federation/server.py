@@ -5,9 +5,11 @@ The parts decide what travels; the server asks each of them in turn and knows no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,10 @@ from numpy.typing import NDArray
 from silofl.algorithms.fedavg import example_weights, uniform_weights
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
-from silofl.errors import ConfigError
+from silofl.errors import AggregationError, ConfigError
 from silofl.federation.ledger import Round, is_better
-from silofl.federation.numbers import check_domain, check_numbers, check_score
+from silofl.federation.numbers import check_numbers
+from silofl.methods.answer import Answer, read_answer
 from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Part, Replies, check_arrays
 from silofl.methods.parts import start_parts
 from silofl.study import Study
@@ -37,7 +40,7 @@ class ServerRounds:
         ledger: One record a round.
         best_round: The finished round with the best validation so far; None before any validation.
         best_parts: Those parts of which the best round's version is reported, as that round left them.
-        image_shape: (C, H, W) of the images, from the first answer; the server sees no image.
+        image_shape: (C, H, W) of most sites' images, from their first answers; the server sees no image.
         domain: The training images of all sites that answered, by what they sent of them.
         lost: Site -> the round of the state that it has, of sites that said that it is older than it should be.
     """
@@ -137,54 +140,49 @@ class ServerRounds:
         """Return the arrays of a correct answer, with their conditions."""
         return {name: one for part in self.parts.values() for name, one in part.expected(site, exchange, self).items()}
 
-    def check(self, site: str, exchange: Exchange, answer: Message) -> list[str]:
-        """Check a site's answer against what it was asked for, and return the arrays that it kept back.
+    def read(self, site: str, message: Message) -> Answer:
+        """Read a site's answer; the errors of `read_answer`."""
+        entries = {role: part.entry for role, part in self.parts.items() if part.entry}
+        test = next((part.test_score for part in self.parts.values() if part.test_task), SiteScore)
+        return read_answer(site, message.arrays, message.meta, entries, test)
+
+    def learn_image_shape(self, answers: Sequence[Answer]) -> None:
+        """Take the shape that most answers give, or the first of as many, where none is known yet."""
+        shapes = Counter(answer.numbers.image_shape for answer in answers if answer.numbers.image_shape)
+        self.image_shape = self.image_shape or next((shape for shape, _ in shapes.most_common(1)), None)
+
+    def check(self, site: str, exchange: Exchange, answer: Answer) -> Answer:
+        """Check a site's answer against what it was asked for, and return it in the expected types.
 
         Raises:
             AggregationError: Names the site and what is wrong with its answer.
         """
         expected = self.expected(site, exchange)
-        check_arrays(site, answer, expected)
-        if exchange.is_needed:
-            check_numbers(site, answer.meta, self.study.recipe.measures_drift and exchange.task == TRAIN)
-        domain = check_domain(site, answer.meta)
+        first = next((record.examples[site] for record in self.ledger if site in record.examples), None)
+        check_numbers(site, exchange, answer.numbers, self.study, first)
+        arrays = check_arrays(site, answer.arrays, expected)
+        if exchange.is_needed and expected and not arrays:
+            raise AggregationError(f"site {site!r} must send arrays that were asked for; its answer holds none")
+        answer = replace(answer, arrays=arrays, withheld=tuple(sorted(expected.keys() - arrays.keys())))
         # After each answer: the first accepted one may decide a shape for the others.
         self.parts = {role: part.checked(site, exchange, answer, self) for role, part in self.parts.items()}
-        self.domain |= domain
-        self.image_shape = self.image_shape or tuple(answer.meta.get("image_shape") or ()) or None
-        return sorted(expected.keys() - answer.arrays.keys())
+        return answer
 
-    def score(self, site: str, exchange: Exchange, answer: Message) -> SiteScore | None:
-        """Return a site's score of an evaluation; None where it has no data for it.
-
-        Raises:
-            AggregationError: It is no score, or lacks what a part needs of it.
-        """
-        if exchange.task == VALIDATE:
-            return check_score(site, "validation", answer.meta)
-        kind = next((part.test_score for part in self.parts.values() if part.test_task), SiteScore)
-        score = check_score(site, "test", answer.meta, kind)
-        for part in self.parts.values():
-            part.check_test(site, score)
-        return score
-
-    def merge(self, exchange: Exchange, replies: Replies) -> None:
-        """Let every part merge the accepted answers."""
+    def merge(self, exchange: Exchange, replies: Replies) -> Callable[[str], NDArray[np.float64]]:
+        """Let every part merge the accepted answers, and return who listened to whom by role."""
         if exchange.task == TRAIN:
             # A training task validates the models of the round before, so this comes before the parts replace them.
-            self.take_validation({s: check_score(s, "validation", one.meta) for s, one in replies.accepted.items()})
+            self.take_validation({site: one.numbers.metrics.validation for site, one in replies.accepted.items()})
+            self.domain = reduce(or_, (one.domain for one in replies.accepted.values()), self.domain)
         weights_of = cache(lambda role: self._weights(role, exchange.round, replies))
         for role in list(self.parts):
             self.parts[role] = self.parts[role].merged(exchange, replies, weights_of, self)
+        return weights_of
 
-    def close(self, record: Round, replies: Replies) -> None:
+    def close(self, record: Round, replies: Replies, weights_of: Callable[[str], NDArray[np.float64]]) -> None:
         """Complete a round's record from the answers to its main exchange, and add it to the ledger."""
-        metrics = {
-            site: {name: value for name, value in answer.meta["metrics"].items() if name != "validation"}
-            for site, answer in replies.accepted.items()
-        }
-        weights = self._weights(self.study.recipe.roles[-1], record.round, replies)
-        record.close(weights, replies.examples, metrics)
+        metrics = {site: answer.numbers.metrics.training for site, answer in replies.accepted.items()}
+        record.close(weights_of(self.study.recipe.roles[-1]), replies.examples, metrics)
         self.ledger.append(record)
         if record.round <= self.study.training_rounds:
             self.lost = {site: number for site, number in self.lost.items() if site not in record.answered}

@@ -16,6 +16,7 @@ from nvflare.app_common.workflows.model_controller import ModelController
 
 from silofl.errors import AggregationError, ConfigError, SiloFLError
 from silofl.federation.course import Answers, Course, settled_answers
+from silofl.federation.outcome import failure_of
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.flare.exchange import from_model, to_model
@@ -51,11 +52,19 @@ class RoundsController(ModelController):
         with folder.locked():
             try:
                 server = self._begin(study, run, folder)
-                folder.finish(server, self._course(server, folder).run())
-            except (SiloFLError, OSError) as error:
-                folder.write_failure(str(error))
+                tests = self._course(server, folder).run()
+                if tests is None:
+                    folder.write_failure(
+                        f"the job was aborted after round {server.finished_rounds} of {study.total_rounds}; submit it "
+                        f"again with continue_run: {server.id} to go on"
+                    )
+                folder.finish(server, tests)
+            except Exception as error:  # without a result nobody would learn that the run is over, and why
+                if not isinstance(error, (SiloFLError, OSError)):
+                    self.exception("the run failed")
+                folder.write_failure(failure_of(error))
                 # NVFlare calls a job COMPLETED unless it is told otherwise.
-                self.system_panic(str(error), self.fl_ctx)
+                self.system_panic(failure_of(error), self.fl_ctx)
             if settings.is_downloadable:
                 folder.copy_results(download_folder(self.fl_ctx))
 
@@ -106,7 +115,8 @@ class RoundsController(ModelController):
         given: dict[str, Message] = {}
 
         def receive(model: FLModel) -> None:
-            given[model.meta["client_name"]] = from_model(model)
+            # The first counts: `_process_result` answers after it, in place of a site whose answer never came here.
+            given.setdefault(model.meta["client_name"], from_model(model))
 
         # One task a site instead of a broadcast, because messages differ: each holds the site's personalised model.
         for site, message in messages.items():
@@ -127,15 +137,16 @@ class RoundsController(ModelController):
         return settled_answers(settled, list(late))
 
     def _process_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        """Answer in place of a site for which NVFlare reports an error, such as a filter that failed."""
-        code = client_task.result.get_return_code()
-        if code != ReturnCode.OK:
-            # NVFlare does not call the callback for such a result: the round would wait until its time is over.
-            reason = f"NVFlare at the site answered {code}; the site's own log says why"
-            model = to_model(Message(meta={"error": reason}), is_difference=True)
-            model.meta["client_name"] = client_task.client.name
-            client_task.task.get_prop(AppConstants.TASK_PROP_CALLBACK)(model)
+        """Answer in place of a site for which NVFlare reports an error, or whose result it cannot read."""
+        code, name = client_task.result.get_return_code(), client_task.client.name
         super()._process_result(client_task, fl_ctx)
+        # NVFlare does not call the callback for such a result: the round would wait until its time is over.
+        reason = f"NVFlare at the site answered {code}; the site's own log says why"
+        if code == ReturnCode.OK:
+            reason = f"site {name!r} must send an answer that can be read; the server's log says what NVFlare missed"
+        model = to_model(Message(meta={"error": reason}), is_difference=True)
+        model.meta["client_name"] = name
+        client_task.task.get_prop(AppConstants.TASK_PROP_CALLBACK)(model)
 
     def _prepare_task_data(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         """Wait again for a site that was late, now that it takes a task."""

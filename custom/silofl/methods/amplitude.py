@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from silofl.algorithms.harmofl import AmplitudeNorm, mean_amplitude
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import TrainingError
+from silofl.methods.answer import Answer
 from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
@@ -63,7 +64,7 @@ class AmplitudePart(Part):
         size = 4 * prod(shape) if shape else 0
         return {MEAN: Expected(shape, is_required=True, minimum=0, origin=origin, num_bytes=size)}
 
-    def checked(self, site: str, exchange: Exchange, answer: Message, run: Run) -> AmplitudePart:
+    def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> AmplitudePart:
         """Remember the first shape, and which sites have trained with the mean and so hold it."""
         if MEAN in answer.arrays:
             return replace(self, shape=np.shape(answer.arrays[MEAN]))

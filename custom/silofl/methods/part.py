@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from silofl.algorithms.mixing import Arrays, check_array
 from silofl.algorithms.steps import Step
-from silofl.errors import AggregationError
+from silofl.errors import AggregationError, shown
+from silofl.methods.answer import Answer
 from silofl.models.roles import of_role
+from silofl.settings import Section
 from silofl.study import Study
 from silofl.training.loop import Learner, TrainingResult
 from silofl.training.site_score import SiteScore
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 # Moments at which a part may add exchanges: before a round's training, in its place, after it, and after all rounds.
 BEFORE, INSTEAD, AFTER, END = "before", "instead", "after", "end"
 TRAIN, VALIDATE, TEST = "train", "validate", "test"
+# The most that a number of an array may be, either way.
+LARGEST = 1e15
 
 
 @dataclass(frozen=True)
@@ -97,22 +101,22 @@ class Expected:
         is_required: Whether an answer without it is refused.
         minimum: The least value that it may hold.
         origin: Words that say where the shape comes from, and what to do.
+        dtype: Its floating-point type, into which one of the other width is turned.
         num_bytes: Its size on the wire.
-        dtype: NumPy's name of its type.
     """
 
     shape: tuple[int, ...] | None
     is_required: bool = False
     minimum: float | None = None
     origin: str = ""
-    num_bytes: int = 0
     dtype: str = "float32"
+    num_bytes: int = 0
 
     @classmethod
     def like(cls, arrays: Arrays) -> dict[str, Expected]:
-        """Return the expectation of arrays of the same shapes and types, any of which may be withheld."""
-        values = {name: np.asarray(array) for name, array in arrays.items()}
-        return {name: cls(a.shape, num_bytes=a.nbytes, dtype=a.dtype.name) for name, a in values.items()}
+        """Return the expectation of arrays of the same shapes, any of which may be withheld."""
+        known = {name: np.asarray(array) for name, array in arrays.items()}
+        return {name: cls(one.shape, dtype=one.dtype.name, num_bytes=one.nbytes) for name, one in known.items()}
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,7 @@ class Replies:
         missing: Site -> why it gave none.
     """
 
-    accepted: dict[str, Message]
+    accepted: dict[str, Answer]
     refused: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
@@ -137,7 +141,7 @@ class Replies:
     @property
     def examples(self) -> dict[str, int]:
         """The sites' numbers of training examples."""
-        return {site: answer.meta["num_examples"] for site, answer in self.accepted.items()}
+        return {site: answer.numbers.num_examples for site, answer in self.accepted.items()}
 
 
 @dataclass(frozen=True)
@@ -206,6 +210,7 @@ class Part:
         follows_best: Whether it is reported as it was after the best round, and not as it is after the last.
         test_task: The task by which sites test the run's model, where that is not `TEST`.
         test_score: The class of such a test's score.
+        entry: The schema of its entry in an answer's meta data; None where it expects none.
         num_bytes: Bytes of what learns in it, such as a selector; 0 where nothing does.
     """
 
@@ -213,6 +218,7 @@ class Part:
     follows_best: bool = False
     test_task: ClassVar[str | None] = None
     test_score: ClassVar[type[SiteScore]] = SiteScore
+    entry: ClassVar[type[Section] | None] = None
     num_bytes: int = 0
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
@@ -227,8 +233,8 @@ class Part:
         """Return the arrays of its share of the answer by ``role/name``, with their conditions."""
         return {}
 
-    def checked(self, site: str, exchange: Exchange, answer: Message, run: Run) -> Part:
-        """Return the part after an answer that meets all conditions of `expected`.
+    def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> Part:
+        """Return the part after an answer, a test's too, that meets all conditions of `expected` and `entry`.
 
         Raises:
             AggregationError: The answer is refused for another reason.
@@ -281,9 +287,6 @@ class Part:
     def results(self, run: Run, tests: Mapping[str, SiteScore]) -> dict[str, Any]:
         """Return its fields of `silofl.federation.results.Results`."""
         return {}
-
-    def check_test(self, site: str, score: SiteScore | None) -> None:
-        """Refuse a test that lacks what this part needs of it; the errors of `checked`."""
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint: plain values, and tensors."""
@@ -340,21 +343,31 @@ class SitePart:
         return None
 
 
-def check_arrays(site: str, answer: Message, expected: Mapping[str, Expected]) -> None:
-    """Refuse an answer with arrays that are not expected, or not as they are expected.
+def check_arrays(site: str, arrays: Mapping[str, object], expected: Mapping[str, Expected]) -> Arrays:
+    """Return an answer's arrays in the types that are expected.
 
     Raises:
-        AggregationError: Names the site and the array.
+        AggregationError: An array is not expected, or not as it is expected; names the site and the array.
     """
-    for name in answer.arrays:
+    for name in arrays:
         if name not in expected:
-            raise AggregationError(f"site {site!r} must send only arrays that were asked for; {name!r} is none of them")
+            raise AggregationError(
+                f"site {site!r} must send only arrays that were asked for; {shown(name)} is none of them"
+            )
     for name, wanted in expected.items():
-        array = answer.arrays.get(name)
-        if array is None and wanted.is_required:
+        if name not in arrays and wanted.is_required:
             raise AggregationError(f"site {site!r} must send {name!r}; it is missing from its answer")
-        if array is None:
-            continue
-        check_array(site, name, array, np.shape(array) if wanted.shape is None else wanted.shape, wanted.origin)
-        if wanted.minimum is not None and np.any(np.asarray(array) < wanted.minimum):
-            raise AggregationError(f"site {site!r} must send {name!r} with values of at least {wanted.minimum:g}")
+    return {name: _as_expected(site, name, array, expected[name]) for name, array in arrays.items()}
+
+
+def _as_expected(site: str, name: str, array: object, wanted: Expected) -> NDArray:
+    if not isinstance(array, np.ndarray) or array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
+        kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        raise AggregationError(f"site {site!r} must send {name!r} as an array of float32 or float64, not of {kind}")
+    check_array(site, name, array, array.shape if wanted.shape is None else wanted.shape, wanted.origin)
+    # Larger ones are no numbers of a model, and their squares and sums would overflow in float32.
+    if np.max(np.abs(array), initial=0) > LARGEST:
+        raise AggregationError(f"site {site!r} must send {name!r} with values of at most {LARGEST:g}")
+    if wanted.minimum is not None and np.any(array < wanted.minimum):
+        raise AggregationError(f"site {site!r} must send {name!r} with values of at least {wanted.minimum:g}")
+    return np.asarray(array, wanted.dtype)

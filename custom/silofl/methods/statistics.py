@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,15 +22,27 @@ from silofl.algorithms.adafed import (
 from silofl.algorithms.mixing import Arrays
 from silofl.data.batches import evaluation_batches
 from silofl.errors import AggregationError, TrainingError
+from silofl.methods.answer import Answer, Text
 from silofl.methods.part import BEFORE, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
 from silofl.models import build_plain_model
 from silofl.models.names import write_arrays
 from silofl.models.roles import with_role
+from silofl.settings import Section
 from silofl.study import Study
 
 ROLE, PRETRAINED = "statistics", "pretrained"
 PAIR = ("mean", "variance")
 PURPOSE = "means and variances of the model's features over the training images, to compare sites by"
+
+
+class Entry(Section):
+    """What an answer says beside the statistics.
+
+    Attributes:
+        withheld: Why the site shares none; empty where it does.
+    """
+
+    withheld: Text = ""
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,7 @@ class StatisticsPart(Part):
     without: dict[str, str] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     role: str = ROLE
+    entry: ClassVar[type[Entry]] = Entry
 
     @property
     def settings(self) -> Similarity:
@@ -88,16 +101,16 @@ class StatisticsPart(Part):
             return {}
         return {
             f"{ROLE}/{layer}/{kind}": Expected(
-                (size,), minimum=0 if kind == "variance" else None, num_bytes=8 * size, dtype="float64"
+                (size,), minimum=0 if kind == "variance" else None, dtype="float64", num_bytes=8 * size
             )
             for layer, size in enumerate(self.sizes)
             for kind in PAIR
         }
 
-    def checked(self, site: str, exchange: Exchange, answer: Message, run: Run) -> StatisticsPart:
+    def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> StatisticsPart:
         """Refuse statistics of some layers only; a site may keep back all or nothing."""
         wanted = self.expected(site, exchange, run)
-        if wanted.keys() - answer.arrays.keys() and not answer.about(ROLE).get("withheld"):
+        if wanted.keys() - answer.arrays.keys() and not answer.entries[ROLE].withheld:
             names = sorted(wanted.keys() - answer.arrays.keys())
             raise AggregationError(f"site {site!r} must send the statistics of every layer; it lacks {names}")
         return self
@@ -115,8 +128,8 @@ class StatisticsPart(Part):
             without.pop(site, None)
         without |= replies.refused
         for site, answer in replies.accepted.items():
-            if answer.about(ROLE).get("withheld"):
-                without[site] = str(answer.about(ROLE)["withheld"])
+            if answer.entries[ROLE].withheld:
+                without[site] = answer.entries[ROLE].withheld
             else:
                 statistics[site] = self._statistics(answer.of(ROLE))
         new = replace(self, statistics=statistics, without=without)

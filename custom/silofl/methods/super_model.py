@@ -26,21 +26,34 @@ from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read, write
 from silofl.inference.super_model import ENSEMBLE
 from silofl.inference.super_results import SelectorResults, SuperResults, ThresholdValue
+from silofl.methods.answer import Answer
 from silofl.methods.model import arrays_of_parts, complete_state, filled
 from silofl.methods.part import BEFORE, END, Exchange, Kind, Message, Part, Replies, Run, SitePart
 from silofl.methods.work import Work
 from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, of_role, role_of, with_role
 from silofl.models.selector import build_selector
+from silofl.settings import Section
 from silofl.study import Study
 from silofl.training.evaluation import outputs_of
 from silofl.training.losses import make_loss
 from silofl.training.metrics import members_of
 from silofl.training.pictures import keep_test
-from silofl.training.site_score import SuperScore
+from silofl.training.site_score import Counted, SuperScore
 
 ROLE, ASSEMBLE, TEST = "super_model", "assemble", "test_super_model"
 # Which model is the best for each training image; made again where it is damaged or of another format.
 BEST_MODELS, FORMAT = "best_models.pt", 3
+
+
+class Entry(Section):
+    """What a site says when it has stored the super model.
+
+    Attributes:
+        by_threshold: For each candidate of the threshold the sum of its validation cases' values and their number;
+            empty where it has no validation data.
+    """
+
+    by_threshold: Counted = ()
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,7 @@ class SuperModelPart(Part):
     role: str = ROLE
     test_task: ClassVar[str] = TEST
     test_score: ClassVar[type[SuperScore]] = SuperScore
+    entry: ClassVar[type[Entry]] = Entry
 
     @property
     def settings(self) -> SuperModel:
@@ -95,6 +109,22 @@ class SuperModelPart(Part):
         arrays = ({} if is_holder else _models(run)) | (_selector(run) if has_selector else {})
         return Message(with_role(ROLE, arrays), {ROLE: self._facts(run)})
 
+    def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> SuperModelPart:
+        """Refuse counts that are not one for each threshold, and sums of values that are more than their cases."""
+        test = answer.numbers.metrics.test if exchange.task == TEST else None
+        table = test.by_threshold if test else answer.entries[ROLE].by_threshold
+        is_needed = test is not None or bool(table)
+        if is_needed and len(table) != len(self.thresholds):
+            raise AggregationError(
+                f"site {site!r} must send by_threshold for {len(self.thresholds)} thresholds, not {len(table)}"
+            )
+        for total, cases in table:
+            if total > cases:
+                raise AggregationError(
+                    f"site {site!r} must send sums of by_threshold of at most 1 a case, not {total:g} of {cases}"
+                )
+        return self
+
     def merged(
         self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
     ) -> SuperModelPart:
@@ -102,20 +132,18 @@ class SuperModelPart(Part):
         if exchange.task != ASSEMBLE:
             # What it holds may be lost: it gets the models again.
             return replace(self, holders=self.holders - replies.missing.keys())
-        counts, refused = [], dict(self.refused)
-        for site, answer in replies.accepted.items():
-            try:
-                counts += self._counts(answer)
-            except (AggregationError, TypeError, ValueError):
-                refused[site] = f"site {site!r} must send a sum and a count for each threshold; it has no say in it"
+        tables = [answer.entries[ROLE].by_threshold for answer in replies.accepted.values()]
+        counts = [table for table in tables if table]
         threshold = self.settings.threshold if self.thresholds else None
         if threshold == "tuned":
             threshold = tune_threshold(counts) if counts else THRESHOLDS[-1]
-        return replace(self, holders=self.holders | set(replies.accepted), threshold=threshold, refused=refused)
+        holders, refused = self.holders | set(replies.accepted), self.refused | replies.refused
+        return replace(self, holders=holders, threshold=threshold, refused=refused)
 
     def notes(self, exchange: Exchange) -> Sequence[str]:
         """Return why sites have no say in the threshold."""
-        return list(self.refused.values()) if exchange.task == ASSEMBLE else ()
+        refused = self.refused.items() if exchange.task == ASSEMBLE else ()
+        return [f"site {site!r} has no say in the threshold: {reason}" for site, reason in refused]
 
     def contents(self, run: Run) -> Contents:
         """Return the super model itself."""
@@ -138,26 +166,10 @@ class SuperModelPart(Part):
         )
         return {"super_model": results}
 
-    def check_test(self, site: str, score: SuperScore | None) -> None:
-        """Refuse a test without a sum and a count for each threshold."""
-        if score is not None and len(score.by_threshold) != len(self.thresholds):
-            raise AggregationError(
-                f"site {site!r} must send by_threshold with its test for {len(self.thresholds)} thresholds, not "
-                f"{len(score.by_threshold)}"
-            )
-
     def _facts(self, run: Run) -> dict[str, Any]:
         outputs = list(run.reported_parts()[SELECTOR].outputs)
         settings = {"thresholds": list(self.thresholds), "threshold": self.threshold}
         return {"outputs": outputs, "facts": run.facts(), "domain": schema.plain(run.domain)} | settings
-
-    def _counts(self, answer: Message) -> list[list[list[float]]]:
-        """Return a site's sums by threshold, as a list of one; empty where it has no validation data."""
-        sums = answer.about(ROLE).get("by_threshold") or []
-        if not sums or not self.thresholds:
-            return []
-        tune_threshold([sums], self.thresholds)
-        return [sums]
 
 
 class SiteSuperModel(SitePart):

@@ -67,8 +67,11 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
             traffic.bytes_to[-1] += message.num_bytes
             traffic.bytes_from[-1] += sum(one.num_bytes for one in expected.values())
         # Differences to what was sent are kept back, so that no model is mixed; only what is new is given.
-        given = {name: np.zeros(one.shape, np.float32) for name, one in expected.items() if name not in message.arrays}
-        meta = {"num_examples": 1, "metrics": {"loss": 0.0, "drift": 0.0}}
+        # An answer without any array would be refused, so there is the smallest one of them at least.
+        names = [name for name in expected if name not in message.arrays]
+        names = names or sorted(expected, key=lambda name: expected[name].num_bytes)[:1]
+        given = {name: np.zeros(expected[name].shape, np.float32) for name in names}
+        meta = {"round": message.meta["round"], "num_examples": 1, "steps": 1, "metrics": {"loss": 0.0, "drift": 0.0}}
         return Answers(dict.fromkeys(messages, Message(given, meta)), {}, [])
 
     Course(server, weigh).run()

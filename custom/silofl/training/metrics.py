@@ -198,7 +198,7 @@ def pooled_score(scores: Iterable[Mapping[str, Any]], metric: str) -> float | No
         return pooled([(score["value"], score["num_cases"]) for score in scores])
     recalls: dict[str, list[tuple[float, int]]] = {}
     for score in scores:
-        for label, cases in score["label_cases"].items():
+        for label, cases in score.get("label_cases", {}).items():
             recalls.setdefault(label, []).append((score["labels"][label], cases))
     return _mean(pooled(of_label) for of_label in recalls.values()) if recalls else None
 

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
+from pydantic import ConfigDict, Field, Strict, with_config
+
+from silofl.errors import ConfigError
 from silofl.schema import optional, plain, read
 
-Counts = Mapping[str, int]
-Values = Mapping[str, float | None]
+# The ranges hold where a score arrives from a site (`silofl.methods.answer`); a file of our own is read by its types.
+Value = Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]
+Sum = Annotated[float, Strict(), Field(ge=0, le=10**7, allow_inf_nan=False)]
+Cases = Annotated[int, Strict(), Field(ge=0, le=10**7)]
+Key = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,100}$")]
+Counts = Annotated[Mapping[Key, Cases], Field(max_length=1000)]
+Shares = Annotated[Mapping[Key, Value], Field(max_length=1000)]
+Counted = Annotated[tuple[tuple[Sum, Cases], ...], Field(max_length=100)]
+Values = Annotated[Mapping[Key, Value | None], Field(max_length=1000)]
+
+only_known_keys = with_config(ConfigDict(extra="forbid"))
 
 
+@only_known_keys
 @dataclass(frozen=True)
 class SelectorCounts:
     """The outputs that FedSM's selector gives a site's test data to.
@@ -25,6 +38,7 @@ class SelectorCounts:
     slices: Counts
 
 
+@only_known_keys
 @dataclass(frozen=True, kw_only=True)
 class SiteScore:
     """One site's score on its validation or test data.
@@ -40,14 +54,24 @@ class SiteScore:
         selector_accuracy: Share of the validation slices that FedSM's selector takes for this site's.
     """
 
-    value: float | None
-    num_cases: int
-    num_excluded: int
-    labels: Mapping[str, float] | None = optional()
-    also: Mapping[str, float] | None = optional()
+    value: Value | None
+    num_cases: Cases
+    num_excluded: Cases
+    labels: Shares | None = optional()
+    also: Shares | None = optional()
     label_cases: Counts | None = optional()
     models: Values | None = optional()
-    selector_accuracy: float | None = optional()
+    selector_accuracy: Value | None = optional()
+
+    def __post_init__(self) -> None:
+        """Refuse a value without cases, cases without a value, and cases by label of other labels than the values."""
+        if (self.value is None) != (self.num_cases == 0):
+            raise ConfigError(
+                f"value must be null where no case counts and only there, not {self.value} of {self.num_cases}"
+            )
+        if self.label_cases is not None and self.label_cases.keys() != (self.labels or {}).keys():
+            labels = list(self.labels or ())
+            raise ConfigError(f"label_cases must be given for the labels {labels}, not for {list(self.label_cases)}")
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -59,6 +83,7 @@ class SiteScore:
         return read(cls, values, where)
 
 
+@only_known_keys
 @dataclass(frozen=True, kw_only=True)
 class SuperScore(SiteScore):
     """One site's test of a super model: its value, its models' values, and its selector's choices.
@@ -73,4 +98,4 @@ class SuperScore(SiteScore):
     models: Values
     choices: Counts
     selector: SelectorCounts
-    by_threshold: tuple[tuple[float, int], ...]
+    by_threshold: Counted

@@ -1,0 +1,55 @@
+"""The door of the server: every answer is read and checked here, once, and accepted or refused by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from silofl.federation.numbers import norm, too_long
+from silofl.federation.server import ServerRounds
+from silofl.methods.answer import Answer, reason_of
+from silofl.methods.part import TRAIN, Exchange, Message
+
+A = TypeVar("A")
+
+
+def admitted(
+    server: ServerRounds, exchange: Exchange, given: Mapping[str, Message]
+) -> tuple[dict[str, Answer], dict[str, str]]:
+    """Return the answers that count, in the order of site names, and why the others do not.
+
+    Args:
+        server: The run; it learns the images' shape from the answers.
+        exchange: What was asked.
+        given: Site -> its answer, which may hold anything.
+    """
+    read, unread = _each(given, server.read)
+    server.learn_image_shape(list(read.values()))
+    fitting, unfit = _each(read, lambda site, answer: server.check(site, exchange, answer))
+    long = _long_updates(server, exchange, fitting)
+    accepted = {site: answer for site, answer in fitting.items() if site not in long}
+    return accepted, dict(sorted((unread | unfit | long).items()))
+
+
+def _each(answers: Mapping[str, A], check: Callable[[str, A], Answer]) -> tuple[dict[str, Answer], dict[str, str]]:
+    passed, refused = {}, {}
+    # By name and not by arrival, here and in the mixing: float sums depend on their order.
+    for site in sorted(answers):
+        try:
+            passed[site] = check(site, answers[site])
+        except Exception as error:  # whatever a site sends costs its own answer, and nobody else's
+            refused[site] = reason_of(site, error)
+    return passed, refused
+
+
+def _long_updates(server: ServerRounds, exchange: Exchange, answers: Mapping[str, Answer]) -> dict[str, str]:
+    """Return why models' updates are refused that are far longer than those of the other sites."""
+    study, settings = server.study, server.study.federation
+    # In rounds after the study's nobody listens to anybody.
+    if settings.max_update_ratio is None or exchange.task != TRAIN or exchange.round > study.rounds:
+        return {}
+    refused = {}
+    for role in study.recipe.roles:
+        norms = {site: norm(answer.of(role)) / answer.numbers.steps for site, answer in answers.items()}
+        refused |= too_long(norms, settings.max_update_ratio, settings.min_sites_for_ratio)
+    return refused

@@ -1,0 +1,150 @@
+"""A site's answer as the server reads it: once, by a schema, every number in its range.
+
+What is wrong with an answer is an `AggregationError`, so that it costs this site's answer and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import AfterValidator, ConfigDict, Field, Strict
+
+from silofl import schema
+from silofl.algorithms.mixing import Arrays
+from silofl.data.domain import Domain
+from silofl.errors import AggregationError, ConfigError, SiloFLError, shown
+from silofl.models.roles import of_role
+from silofl.settings import Section, parse
+from silofl.training.site_score import SiteScore
+
+S = TypeVar("S", bound=SiteScore)
+
+LONGEST_TEXT = 500
+# Characters of all numbers of an answer; a super model's test of a hundred sites has about 20,000.
+LONGEST_META = 1 << 20
+
+
+def plain_text(value: object) -> str:
+    """Return a site's text as one line without control characters, cut to `LONGEST_TEXT` characters."""
+    text = value if isinstance(value, str) else shown(value)
+    line = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * LONGEST_TEXT])
+    line = " ".join(line.split())
+    return line if len(line) <= LONGEST_TEXT else f"{line[: LONGEST_TEXT - 3]}..."
+
+
+Text = Annotated[str, Strict(), AfterValidator(plain_text)]
+Number = Annotated[float, Strict(), Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
+Count = Annotated[int, Strict(), Field(ge=1, le=10**7)]
+Side = Annotated[int, Strict(), Field(ge=1, le=2**14)]
+LossName = Annotated[str, Field(pattern=r"^loss_[a-z_]{1,40}$")]
+
+
+class Metrics(Section, Generic[S]):
+    """What was measured at a site.
+
+    Attributes:
+        loss: Of the site's own model, mean over the steps; those of other learners are beside it as ``loss_<role>``.
+        drift: HarmoFL's, where the study measures it.
+        validation: The score on validation data; None without such data.
+        test: The score on test data.
+    """
+
+    # The losses of other learners are checked too, by the type of the extras.
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[LossName, Number]
+    loss: Number | None = None
+    drift: Annotated[Number, Field(ge=0)] | None = None
+    validation: SiteScore | None = None
+    test: S | None = None
+
+    @property
+    def training(self) -> dict[str, float]:
+        """The numbers of a round's training by name."""
+        own = {"loss": self.loss, "drift": self.drift}
+        return {name: value for name, value in own.items() if value is not None} | self.__pydantic_extra__
+
+
+class Numbers(Section, Generic[S]):
+    """All of an answer that is no array and no part's.
+
+    Attributes:
+        round: The round of the task that it answers.
+        num_examples: Training examples.
+        num_patients: Patients in training; those whom nobody knows count as none.
+        image_shape: (C, H, W) of the training images.
+        steps: Steps of the own model's training.
+        metrics: What was measured.
+    """
+
+    round: Annotated[int, Strict()]
+    num_examples: Count | None = None
+    num_patients: Annotated[int, Strict(), Field(ge=0, le=10**7)] | None = None
+    image_shape: Annotated[tuple[Side, ...], Field(min_length=3, max_length=3)] | None = None
+    steps: Count | None = None
+    metrics: Metrics[S] = Metrics[S]()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A site's answer.
+
+    Attributes:
+        arrays: ``role/name`` -> array, a difference to what the server sent it.
+        numbers: Its numbers.
+        domain: What its training images are like; nothing where it says nothing.
+        entries: Role -> the entry of the part, of the class `Part.entry`.
+        withheld: Names of the expected arrays that it does not hold.
+    """
+
+    arrays: Arrays = field(default_factory=dict)
+    numbers: Numbers = Numbers(round=0)
+    domain: Domain = Domain()
+    entries: Mapping[str, Section] = field(default_factory=dict)
+    withheld: tuple[str, ...] = ()
+
+    def of(self, role: str) -> Arrays:
+        """Return the arrays of one role under its own names."""
+        return of_role(role, self.arrays)
+
+
+def read_answer(
+    site: str,
+    arrays: Arrays,
+    meta: Mapping[str, Any],
+    entries: Mapping[str, type[Section]],
+    test: type[SiteScore] = SiteScore,
+) -> Answer:
+    """Read a site's answer.
+
+    Args:
+        site: Who sent it.
+        arrays: Its arrays, which are not checked here.
+        meta: All else in it.
+        entries: Role -> the class of the part's entry, of the parts that expect one.
+        test: The class of a test's score.
+
+    Raises:
+        AggregationError: A key is missing or unknown, or a value of another type or out of its range.
+    """
+    where = f"the answer of site {site!r}"
+    try:
+        if len(json.dumps(meta)) > LONGEST_META:
+            raise ConfigError(f"{where} must hold at most {LONGEST_META} characters of numbers and texts; it has more")
+        read = {role: parse(kind, meta.get(role, {}), f"{where}: {role}") for role, kind in entries.items()}
+        domain = schema.read(Domain, meta.get("domain", {}), f"{where}: domain")
+        numbers = {key: value for key, value in meta.items() if key not in entries and key != "domain"}
+        return Answer(arrays, parse(Numbers[test], numbers, where), domain, read)
+    except ConfigError as error:
+        raise AggregationError(str(error)) from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise AggregationError(f"{where} must hold plain numbers and texts; {type(error).__name__}") from None
+
+
+def reason_of(site: str, error: Exception) -> str:
+    """Return why a site's answer is refused, as one bounded line."""
+    if isinstance(error, SiloFLError):
+        return plain_text(str(error))
+    return plain_text(f"site {site!r} must send an answer that can be read; {type(error).__name__}: {error}")

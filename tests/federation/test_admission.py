@@ -1,0 +1,279 @@
+"""Whatever one site of three answers costs its own answer: the others go on, and the run has its result."""
+
+import json
+
+import numpy as np
+import pytest
+
+from silofl.errors import AggregationError
+from silofl.federation.course import Course, settled_answers
+from silofl.federation.run_folder import RunFolder
+from silofl.federation.server import ServerRounds
+from silofl.methods.part import Message
+
+SCORE = {"value": 0.5, "num_cases": 2, "num_excluded": 0, "labels": {"1": 0.5}}
+LONG = 10**7
+
+
+def meta(**changes):
+    return lambda answer: Message(answer.arrays, answer.meta | changes)
+
+
+def without(key):
+    return lambda answer: Message(answer.arrays, {name: one for name, one in answer.meta.items() if name != key})
+
+
+def metrics(**changes):
+    return lambda answer: Message(answer.arrays, answer.meta | {"metrics": answer.meta["metrics"] | changes})
+
+
+def validation(**changes):
+    return metrics(validation=SCORE | changes)
+
+
+def arrays(change):
+    return lambda answer: Message({name: change(array) for name, array in answer.arrays.items()}, answer.meta)
+
+
+def one_array(value):
+    """Return a change of the last array alone."""
+    return lambda answer: Message(answer.arrays | {[*answer.arrays][-1]: value}, answer.meta)
+
+
+def endless():
+    value = []
+    value.append(value)
+    return value
+
+
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+NUMBERS = {
+    "no examples": meta(num_examples=0),
+    "fewer than none": meta(num_examples=-1),
+    "examples unsaid": without("num_examples"),
+    "examples null": meta(num_examples=None),
+    "examples in a text": meta(num_examples="3"),
+    "examples a bool": meta(num_examples=True),
+    "half an example": meta(num_examples=2.5),
+    "one example more than first": meta(num_examples=4),
+    "a million times the examples": meta(num_examples=3_000_000),
+    "10^12 examples": meta(num_examples=10**12),
+    "10^400 examples": meta(num_examples=10**400),
+    "10^5000 examples": meta(num_examples=10**5000),
+    "NaN examples": meta(num_examples=float("nan")),
+    "a list of examples": meta(num_examples=[3]),
+    "another round": meta(round=1),
+    "a later round": meta(round=3),
+    "no round": without("round"),
+    "a round in a text": meta(round="2"),
+    "10^400 as round": meta(round=10**400),
+    "no steps": meta(steps=0),
+    "steps unsaid": without("steps"),
+    "10^9 steps": meta(steps=10**9),
+    "steps beyond the examples": meta(steps=4),
+    "NaN steps": meta(steps=float("nan")),
+    "image without a size": meta(image_shape=[1, 0, 32]),
+    "image of two axes": meta(image_shape=[1, 32]),
+    "image of three channels": meta(image_shape=[3, 32, 32]),
+    "image of 10^9 columns": meta(image_shape=[1, 32, 10**9]),
+    "image shape a text": meta(image_shape="1x32x32"),
+    "an unknown key": meta(patient="Doe^Jane"),
+    "an unknown key of 10 MB": lambda answer: Message(answer.arrays, answer.meta | {"k" * LONG: 1}),
+    "a part that expects nothing": meta(model={"holds": 1}),
+    "a text of 10 MB": meta(image_shape="x" * LONG),
+    "a set": meta(image_shape={1, 32}),
+    "an object": meta(steps=object()),
+    "metrics a number": meta(metrics=5),
+    "metrics a list": meta(metrics=[0.5]),
+    "metrics null": meta(metrics=None),
+    "metrics a text": meta(metrics="loss"),
+    "metrics without end": lambda answer: Message(answer.arrays, answer.meta | {"metrics": endless()}),
+    "metrics nested deeply": lambda answer: Message(answer.arrays, answer.meta | {"metrics": nested(10**5)}),
+    "no metrics": without("metrics"),
+    "no loss": meta(metrics={}),
+    "NaN loss": metrics(loss=float("nan")),
+    "infinite loss": metrics(loss=float("inf")),
+    "10^400 as loss": metrics(loss=10**400),
+    "loss of 1e300": metrics(loss=1e300),
+    "loss a list": metrics(loss=[0.5]),
+    "loss a bool": metrics(loss=True),
+    "negative drift": metrics(drift=-1.0),
+    "an unknown metric": metrics(age=70),
+    "a loss with a strange name": metrics(**{"loss_\x1b[31m": 0.5}),
+    "validation a number": metrics(validation=0.5),
+    "validation a list": metrics(validation=[SCORE]),
+    "validation empty": metrics(validation={}),
+    "a Dice of 99": validation(value=99),
+    "a Dice below 0": validation(value=-0.1),
+    "a NaN Dice": validation(value=float("nan")),
+    "a Dice in a text": validation(value="good"),
+    "a Dice of 10^400": validation(value=10**400),
+    "a Dice of nothing": validation(num_cases=0),
+    "cases without a Dice": validation(value=None),
+    "fewer cases than none": validation(num_cases=-1),
+    "10^12 cases": validation(num_cases=10**12),
+    "half a case": validation(num_cases=1.5),
+    "a case's name": validation(by_case={"Doe^Jane": 0.5}),
+    "a label's Dice of 2": validation(labels={"1": 2.0}),
+    "labels a list": validation(labels=[0.5]),
+    "labels by number": validation(labels={1: 0.5}),
+    "a label with a control character": validation(labels={"1\n2": 0.5}),
+    "10^4 labels": validation(labels={str(number): 0.5 for number in range(10**4)}),
+    "cases of other labels": validation(label_cases={"2": 1}),
+    "a model's value of 7": validation(models={"model": 7}),
+}
+ARRAYS = {
+    "no arrays": lambda answer: Message({}, answer.meta),
+    "arrays null": lambda answer: Message(None, answer.meta),
+    "arrays a list": lambda answer: Message(list(answer.arrays.values()), answer.meta),
+    "one more array": lambda answer: Message(answer.arrays | {"model/extra": np.zeros(1, np.float32)}, answer.meta),
+    "a name of 10 MB": lambda answer: Message(answer.arrays | {"n" * LONG: np.zeros(1)}, answer.meta),
+    "a number for a name": lambda answer: Message(answer.arrays | {7: np.zeros(1)}, answer.meta),
+    "another role": lambda answer: Message(answer.arrays | {"personal/w": np.zeros(1)}, answer.meta),
+    "another shape": arrays(lambda array: array[..., None]),
+    "scalars": arrays(lambda array: np.float32(0)),
+    "a shape that is broadcast": arrays(lambda array: np.zeros((1,) * array.ndim, np.float32)),
+    "NaN": arrays(lambda array: np.full_like(array, np.nan)),
+    "infinity": arrays(lambda array: np.full_like(array, -np.inf)),
+    "one NaN": arrays(lambda array: np.where(np.arange(array.size).reshape(array.shape) == 0, np.nan, array)),
+    "x1000": arrays(lambda array: 1000 * array),
+    "x-1000": arrays(lambda array: -1000 * array),
+    "x1e30": arrays(lambda array: np.float32(1e30) * np.sign(array)),
+    "1e300 in float64": arrays(lambda array: np.full(array.shape, 1e300)),
+    "the largest float32": arrays(lambda array: np.full_like(array, np.finfo(np.float32).max)),
+    "texts": arrays(lambda array: np.full(array.shape, "0.5")),
+    "bytes": arrays(lambda array: np.full(array.shape, b"0.5")),
+    "objects": arrays(lambda array: np.full(array.shape, None)),
+    "objects that look like numbers": arrays(lambda array: array.astype(object)),
+    "complex numbers": arrays(lambda array: array.astype(np.complex64)),
+    "integers": arrays(lambda array: np.ones(array.shape, np.int64)),
+    "bools": arrays(lambda array: np.ones(array.shape, bool)),
+    "half precision": arrays(lambda array: array.astype(np.float16)),
+    "dates": arrays(lambda array: np.zeros(array.shape, "datetime64[s]")),
+    "records": arrays(lambda array: np.zeros(array.shape, [("a", np.float32)])),
+    "an array null": one_array(None),
+    "an array a list": one_array([0.5]),
+    "an array a number": one_array(0.5),
+    "an array a text": one_array("weights"),
+    "an array a dictionary": one_array({"a": 1}),
+}
+ERRORS = {
+    "10 MB of reasons": meta(error="no GPU " * (LONG // 7)),
+    "control characters": meta(error="\x1b[2Jno\r\nGPU\x00"),
+    "a list of reasons": meta(error=["no GPU"] * 1000),
+    "10^5000 as reason": meta(error=10**5000),
+    "no reason": meta(error=None),
+}
+RECORDED = {}
+
+
+@pytest.fixture
+def recorded(play):
+    """What the three honest sites answer, by task and round; their run is carried out once for all tests."""
+    if not RECORDED:
+        game, answers = play(rounds=2), {}
+
+        def keep(task, site, answer):
+            answers.setdefault((task, answer.meta["round"]), {})[site] = answer
+            return answer
+
+        game.finish(change=keep)
+        RECORDED.update(study=game.study, answers=answers)
+    return RECORDED
+
+
+def carried_out(recorded, folder, spoil, task="train", number=2):
+    """Carry out the recorded run with one answer of one site changed; returns the ledger and the result."""
+    study = recorded["study"]
+    server, kept = ServerRounds.start(study, "run", ["east", "north", "west"]), RunFolder(folder, study)
+
+    def ask(asked, messages):
+        key = asked, messages["west"].meta["round"]
+        if asked == "test":
+            # Another round may be the best without the spoilt validation; which one does not matter here.
+            meta = {"round": key[1]}
+            tests = next(found for (name, _), found in recorded["answers"].items() if name == "test")
+            answers = {site: Message(one.arrays, one.meta | meta) for site, one in tests.items()}
+        else:
+            answers = dict(recorded["answers"][key])
+        if key == (task, number):
+            answers["west"] = spoil(answers["west"])
+        return settled_answers(answers, [])
+
+    kept.finish(server, Course(server, ask, lambda: kept.save(server)).run())
+    assert all(np.isfinite(array).all() for array in server.parts["model"].common.values())
+    return server.ledger, json.loads((folder / "results.json").read_text())
+
+
+def is_bounded_line(reason):
+    return 0 < len(reason) <= 500 and reason.isprintable()
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, *ARRAYS])
+def test_an_answer_that_is_none_is_refused_with_its_site_and_the_others_go_on(recorded, tmp_path, name):
+    ledger, results = carried_out(recorded, tmp_path / "run", (NUMBERS | ARRAYS)[name])
+    assert list(ledger[1].refused) == ["west"] and "'west'" in ledger[1].refused["west"]
+    assert is_bounded_line(ledger[1].refused["west"])
+    assert [record.answered for record in ledger] == [["east", "north", "west"], ["east", "north"]]
+    assert results["status"] == "INCOMPLETE" and results["sites"].keys() == {"east", "north", "west"}
+    assert ledger[1].refused["west"] in results["reasons"][0] and len(results["reasons"]) == 1
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_reason_is_one_bounded_line_whatever_the_site_says(recorded, tmp_path, name):
+    ledger, results = carried_out(recorded, tmp_path / "run", ERRORS[name])
+    assert list(ledger[1].failed) == ["west"] and is_bounded_line(ledger[1].failed["west"])
+    assert ledger[1].answered == ["east", "north"] and results["status"] == "INCOMPLETE"
+
+
+@pytest.mark.parametrize("score", [5, [SCORE], "good", {}, SCORE | {"value": 99}, SCORE | {"num_cases": 10**12}, None])
+def test_a_test_that_is_none_is_missing_with_its_site_and_the_others_have_theirs(recorded, tmp_path, score):
+    best = next(number for task, number in recorded["answers"] if task == "test")
+    ledger, results = carried_out(recorded, tmp_path / "run", metrics(test=score), "test", best)
+    assert results["status"] == "INCOMPLETE" and "site west did not test the model" in results["reasons"][0]
+    assert results["sites"]["west"] is None and None not in (results["sites"]["east"], results["sites"]["north"])
+
+
+def test_the_last_validation_that_is_none_is_in_the_ledger(recorded, tmp_path):
+    ledger, results = carried_out(recorded, tmp_path / "run", validation(value=99), "validate", 2)
+    assert ledger[1].validation.keys() == {"east", "north"}
+    (note,) = ledger[1].notes
+    assert note == "the answer of site 'west': metrics.validation.value must be less than or equal to 1, not 99"
+
+
+def test_an_honest_run_is_complete(recorded, tmp_path):
+    ledger, results = carried_out(recorded, tmp_path / "run", lambda answer: answer)
+    assert results["status"] == "COMPLETE" and [record.refused for record in ledger] == [{}, {}]
+
+
+def test_a_thousandfold_update_passes_where_the_study_asks_for_no_bound(play):
+    game = play(federation={"max_update_ratio": None})
+    record = game.round(change=lambda task, site, one: ARRAYS["x1000"](one) if site == "west" else one)
+    assert record.refused == {} and record.answered == ["east", "north", "west"]
+
+
+def test_two_sites_are_not_compared_unless_the_study_says_so(play):
+    mad = {"change": lambda task, site, one: ARRAYS["x1000"](one) if site == "west" else one}
+    assert play(("east", "west")).round(**mad).refused == {}
+    compared = play(("east", "west"), folder="compared", federation={"min_sites_for_ratio": 2})
+    assert list(compared.round(**mad).refused) == ["west"]
+
+
+def test_the_size_of_the_images_is_that_of_most_sites_and_one_cannot_set_it_for_all(play):
+    # 'east' comes first by its name
+    game = play(name="harmofl", preset="paper")
+    record = game.round(change=lambda task, site, one: meta(image_shape=[1, 8, 8])(one) if site == "east" else one)
+    assert game.server.image_shape == (1, 32, 32)
+    assert record.refused == {} and record.answered == ["east", "north", "west"]
+
+
+def test_too_few_good_answers_end_the_run_with_the_reasons(play):
+    game = play(federation={"min_sites": 3})
+    with pytest.raises(AggregationError, match="at least 3 sites, not 2: west: the answer of site 'west'"):
+        game.round(change=lambda task, site, one: meta(metrics=5)(one) if site == "west" else one)

@@ -1,0 +1,91 @@
+"""The controller's ends, without a network: each that is not COMPLETE has its reason in results.json."""
+
+import json
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.workflows.model_controller import ModelController
+
+from silofl.errors import AggregationError
+from silofl.federation.run_folder import RunFolder
+from silofl.federation.server import ServerRounds
+from silofl.flare import controller as module
+from silofl.flare.controller import RoundsController
+from silofl.flare.exchange import from_model
+
+
+@pytest.fixture
+def ended(tmp_path, make_study, monkeypatch):
+    """Run a controller whose course ends in a given way; returns its result and the reasons of its panic."""
+    study = make_study()
+    settings = SimpleNamespace(run_folder=lambda name, run: tmp_path / "run", is_downloadable=False)
+    monkeypatch.setattr(module, "job_study", lambda context: study)
+    monkeypatch.setattr(module, "job_pretrained", lambda context, study: None)
+    monkeypatch.setattr(module, "server_settings", lambda context: settings)
+    monkeypatch.setattr(RunFolder, "locked", lambda folder: nullcontext())
+
+    def run(course):
+        controller, reasons = RoundsController(), []
+        controller.fl_ctx = None
+        controller._begin = lambda study, run, folder: ServerRounds.start(study, "run", ["a", "b"])
+        controller._course = lambda server, folder: SimpleNamespace(run=course)
+        controller.system_panic = lambda reason, context: reasons.append(reason)
+        controller.exception = lambda message: None
+        controller.run()
+        return json.loads((tmp_path / "run" / "results.json").read_text()), reasons
+
+    return run
+
+
+def raising(error):
+    def course():
+        raise error
+
+    return course
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (AggregationError("too few sites"), "too few sites"),
+        (OSError("no space left"), "no space left"),
+        (TypeError("a\nb"), "an unexpected TypeError, which the server's log has in full: a b"),
+        (KeyError("label_cases"), "an unexpected KeyError, which the server's log has in full: 'label_cases'"),
+        (MemoryError(), "an unexpected MemoryError, which the server's log has in full:"),
+    ],
+)
+def test_a_run_that_fails_has_its_reason_whatever_it_was(ended, error, reason):
+    results, reasons = ended(raising(error))
+    assert results["status"] == "FAILED" and results["reasons"] == [reason] == reasons
+
+
+def test_an_aborted_job_has_its_reason_and_says_how_to_go_on(ended):
+    results, reasons = ended(lambda: None)
+    assert results["status"] == "FAILED" and reasons == []
+    assert results["reasons"] == [
+        "the job was aborted after round 0 of 3; submit it again with continue_run: run to go on"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (
+            ReturnCode.EXECUTION_EXCEPTION,
+            "NVFlare at the site answered EXECUTION_EXCEPTION; the site's own log says why",
+        ),
+        (ReturnCode.OK, "site 'north' must send an answer that can be read; the server's log says what NVFlare missed"),
+    ],
+)
+def test_a_result_that_nvflare_does_not_pass_on_is_answered_at_once(monkeypatch, code, reason):
+    received = []
+    monkeypatch.setattr(ModelController, "_process_result", lambda *arguments: None)
+    task = SimpleNamespace(get_prop={AppConstants.TASK_PROP_CALLBACK: received.append}.get)
+    result = SimpleNamespace(get_return_code=lambda: code)
+    client_task = SimpleNamespace(result=result, client=SimpleNamespace(name="north"), task=task)
+    RoundsController()._process_result(client_task, None)
+    (model,) = received
+    assert model.meta["client_name"] == "north" and from_model(model).meta == {"error": reason}
