@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,14 @@ from silofl.errors import ConfigError
 from silofl.inference.directory import plain_study
 from silofl.studies import simulate
 from silofl.studies.methods import algorithm_of
-from silofl.studies.simulation import Simulation, changes_algorithm, check_pretrained, settled, study_file
+from silofl.studies.simulation import (
+    Simulation,
+    changes_algorithm,
+    check_pretrained,
+    read_simulation,
+    settled,
+    study_file,
+)
 from silofl.study import Study, load_study
 
 CENTRALISED = "centralised"
@@ -174,22 +180,11 @@ def _check_same(run: ComparedRun, study: Study, simulation: Simulation) -> None:
     """Refuse an earlier run of another study, or on other data or sites."""
     wanted, found = plain_study(study), plain_study(load_study(study_file(run.path / "job")))
     differences = [key for key in sorted(wanted.keys() | found.keys()) if wanted.get(key) != found.get(key)]
-    settings = _settings(run.path / "run.json")
-    here = {"data": simulation.data, "sites": list(simulation.sites), "left_out": None}
-    here |= {"pretrained": simulation.pretrained}
-    differences += [f"{key} of the run" for key, value in here.items() if settings.get(key) != value]
+    earlier = read_simulation(run.path)
+    compared = ("data", "sites", "left_out", "pretrained")
+    differences += [f"{key} of the run" for key in compared if getattr(earlier, key) != getattr(simulation, key)]
     if differences:
         raise ConfigError(
             f"{run.path} must be a run of what is asked for, not one that differs in {', '.join(differences)}; "
             "remove it, or choose another --out"
         )
-
-
-def _settings(path: Path) -> dict[str, object]:
-    try:
-        settings = json.loads(path.read_text())
-    except ValueError:
-        settings = None
-    if not isinstance(settings, dict):
-        raise ConfigError(f"{path} must be the run.json that silofl wrote; it is broken: remove the run")
-    return settings

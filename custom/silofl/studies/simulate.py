@@ -55,6 +55,7 @@ from silofl.studies.simulation import (
     changes_algorithm,
     check_pretrained,
     guard_batchnorm,
+    read_simulation,
     settled,
     study_file,
 )
@@ -158,16 +159,9 @@ def resume(run: Path, console: Console) -> int:
 
     A run that has its result is shown, not run again.
     """
-    path = run / "run.json"
-    if not path.is_file():
+    if not (run / "run.json").is_file():
         raise ConfigError(f"{run} must hold a run, with a run.json; it holds none: name the folder given to --out")
-    try:
-        settings = json.loads(path.read_text())
-        simulation = Simulation(settings["data"], tuple(settings["sites"]), settings["threads"])
-        simulation = replace(simulation, **{key: settings.get(key) for key in ("left_out", "pretrained", "cache")})
-        simulation = replace(simulation, is_alone=bool(settings.get("is_alone")))
-    except (ValueError, KeyError, TypeError):
-        raise ConfigError(f"{path} must be the run.json that silofl wrote; it is broken: start the run anew") from None
+    simulation = read_simulation(run)
     study = load_study(study_file(run / "job"))
     RunFolder(run, study).mend()
     if is_finished(run) and read_results(run).rounds >= study.rounds:

@@ -13,6 +13,7 @@ from silofl.data.phantoms import LABELS, UNSEEN_SITE, is_phantoms, make_phantoms
 from silofl.errors import ConfigError, nearest
 from silofl.files import write_json
 from silofl.models.pretrained import read_pretrained
+from silofl.schema import optional, read
 from silofl.settings import check_key, parse, read_yaml
 from silofl.study import Study, load_study
 
@@ -36,10 +37,24 @@ class Simulation:
     data: str | None = None
     sites: tuple[str, ...] = ()
     threads: int | None = None
-    left_out: str | None = None
-    pretrained: str | None = None
-    is_alone: bool = False
-    cache: str | None = None
+    left_out: str | None = optional()
+    pretrained: str | None = optional()
+    is_alone: bool = optional(False)
+    cache: str | None = optional()
+
+
+def read_simulation(run: Path) -> Simulation:
+    """Return the settings of an earlier run from its ``run.json``, which also holds the changes to its study.
+
+    Raises:
+        ConfigError: The file is broken.
+    """
+    path = run / "run.json"
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        return read(Simulation, {key: value for key, value in settings.items() if key != "changes"}, str(path))
+    except (ValueError, AttributeError):
+        raise ConfigError(f"{path} must be the run.json that silofl wrote; it is broken: start the run anew") from None
 
 
 def settled(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> tuple[Study, Simulation]:
