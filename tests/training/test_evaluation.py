@@ -8,7 +8,7 @@ from torch import nn
 
 from silofl.data.site_data import Examples
 from silofl.models import build_plain_model
-from silofl.training.evaluation import decide, evaluate, predict, score
+from silofl.training.evaluation import evaluate, most_likely, predict, score
 
 CPU = torch.device("cpu")
 
@@ -69,16 +69,16 @@ def test_evaluation_changes_nothing_of_the_model(network, part):
 
 def test_one_output_is_foreground_above_zero():
     logits = torch.tensor([[[[-1.0, 0.0, 1e-6]]]])
-    assert decide(logits).tolist() == [[[0, 0, 1]]]
+    assert most_likely(logits).tolist() == [[[0, 0, 1]]]
 
 
 def test_several_outputs_give_the_largest():
     logits = torch.tensor([[[[0.0, 5.0]], [[1.0, 4.0]], [[-1.0, 6.0]]]])
-    assert decide(logits).tolist() == [[[1, 2]]]
+    assert most_likely(logits).tolist() == [[[1, 2]]]
 
 
 def test_a_class_above_255_keeps_its_number():
-    assert decide(nn.functional.one_hot(torch.tensor([299, 3]), 300).float()).tolist() == [299, 3]
+    assert most_likely(nn.functional.one_hot(torch.tensor([299, 3]), 300).float()).tolist() == [299, 3]
 
 
 def test_segmentation_is_scored_by_the_foreground(make_study, make_part):

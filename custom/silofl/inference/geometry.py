@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from silofl.data.preparation import Passage, Preparation, PreparedImage
 from silofl.data.transforms import metadata_tracking
 from silofl.errors import DataError
+from silofl.training.evaluation import most_likely
 
 if TYPE_CHECKING:
     from monai.transforms import Compose
@@ -59,9 +60,7 @@ def decide(probabilities: NDArray[np.float32]) -> NDArray[np.uint8]:
     Args:
         probabilities: (n, out_channels, H, W).
     """
-    if probabilities.shape[1] == 1:
-        return (probabilities[:, 0] > 0.5).astype(np.uint8)
-    return probabilities.argmax(axis=1).astype(np.uint8)
+    return most_likely(probabilities, threshold=0.5).astype(np.uint8)
 
 
 def decide_on_input(

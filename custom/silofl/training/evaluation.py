@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from silofl.data.batches import evaluation_batches
 from silofl.data.site_data import Examples
 from silofl.study import Study
 from silofl.training.metrics import Score, accuracy_by_case, dice_by_case
+
+Outputs = TypeVar("Outputs", Tensor, NDArray)
 
 
 def evaluate(model: nn.Module, part: Examples, study: Study, device: torch.device) -> tuple[NDArray, Score]:
@@ -28,10 +31,11 @@ def evaluate(model: nn.Module, part: Examples, study: Study, device: torch.devic
 
 def predict(model: nn.Module, part: Examples, batch_size: int, device: torch.device) -> NDArray:
     """Return label maps (N, H, W) uint8, or classes (N,) int64, in the part's order."""
+    kind = torch.uint8 if part.targets.ndim > 1 else torch.int64
     model.eval()
     with torch.inference_mode():
-        answers = [decide(model(inputs)).cpu().numpy() for inputs, _ in evaluation_batches(part, batch_size, device)]
-    return np.concatenate(answers)
+        batches = evaluation_batches(part, batch_size, device)
+        return np.concatenate([most_likely(model(inputs)).to(kind).cpu().numpy() for inputs, _ in batches])
 
 
 def outputs_of(function: Callable[[Tensor], Tensor], images: NDArray, batch_size: int, device: torch.device) -> NDArray:
@@ -47,10 +51,14 @@ def softmax_of(network: nn.Module, images: NDArray, batch_size: int, device: tor
     return outputs_of(lambda batch: network(batch).double().softmax(dim=1), images, batch_size, device)
 
 
-def decide(logits: Tensor) -> Tensor:
-    """Return the label of each pixel or image: the largest logit, or logit > 0 where there is one output."""
-    labels = logits[:, 0] > 0 if logits.shape[1] == 1 else logits.argmax(dim=1)
-    return labels.to(torch.uint8 if logits.ndim > 2 else torch.int64)
+def most_likely(outputs: Outputs, threshold: float = 0.0) -> Outputs:
+    """Return the label of each pixel or image: the largest output, or whether the only one is above the threshold.
+
+    Args:
+        outputs: A model's answers, (N, outputs, ...), as a tensor or an array.
+        threshold: 0 for logits, 0.5 for probabilities.
+    """
+    return outputs[:, 0] > threshold if outputs.shape[1] == 1 else outputs.argmax(1)
 
 
 def score(predictions: NDArray, part: Examples, study: Study, probabilities: NDArray | None = None) -> Score:
