@@ -17,7 +17,7 @@ from silofl.data.phantoms import make_phantoms
 from silofl.federation.results import Results
 from silofl.report.comparison import Method
 from silofl.report.methods import methods_notes, methods_table
-from silofl.report.tables import markdown
+from silofl.report.tables import markdown_table
 
 DEVELOPMENT = 0
 JOB = "fedsm_phantoms"
@@ -39,7 +39,7 @@ def main() -> None:
         Method("fedsm", {seed: own for seed, (own, _) in results.items()}),
         Method(f"FedAvg at its best ({name_of(tuned)})", {seed: fedavg for seed, (_, fedavg) in results.items()}),
     ]
-    print(markdown(methods_table(methods, len(seeds)), methods_notes(methods, seeds)))
+    print(markdown_table(methods_table(methods, len(seeds)), methods_notes(methods, seeds)))
 
 
 def run(out: Path, seed: int, rounds: int, choices: Choices) -> tuple[Results, Results]:

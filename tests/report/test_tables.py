@@ -9,7 +9,7 @@ from silofl.report.tables import (
     everyone_sentence,
     label_table,
     last_weights,
-    markdown,
+    markdown_table,
     mean_of_known,
     metric_columns,
     number,
@@ -139,7 +139,7 @@ def test_the_test_data_of_all_sites_are_an_average_and_a_sentence(classes):
 def test_markdown_has_the_best_in_bold_the_second_best_underlined_and_the_notes_below():
     rows = (("a", "0.500"), ("b|c", "0.250"), ("d", "0.125"))
     table = TextTable(("method", "east"), rows, best_cells=frozenset({(0, 1)}), second_cells=frozenset({(1, 1)}))
-    assert markdown(table, ["One.", "Two."]).splitlines() == [
+    assert markdown_table(table, ["One.", "Two."]).splitlines() == [
         "| method | east |",
         "| --- | --- |",
         "| a | **0.500** |",

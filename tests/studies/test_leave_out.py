@@ -15,7 +15,7 @@ from silofl.inference.directory import read, write
 from silofl.models import build_model
 from silofl.models.selector import build_selector
 from silofl.settings import parse
-from silofl.studies.leave_out import assembled, evaluate, unseen_result
+from silofl.studies.leave_out import assembled, measure_unseen, unseen_result
 from silofl.study import Study
 
 from .conftest import write_result
@@ -70,7 +70,7 @@ def make_part(*cases):
 
 
 def found(contents, *parts):
-    return evaluate(SuperModel(contents, CPU), parts or (make_part("a", "b"), make_part(), make_part("c")))
+    return measure_unseen(SuperModel(contents, CPU), parts or (make_part("a", "b"), make_part(), make_part("c")))
 
 
 def by_gamma(result):

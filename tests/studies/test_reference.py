@@ -11,9 +11,9 @@ from silofl.studies.reference import (
     all_answers,
     all_keys,
     keys_of,
-    markdown,
     meanings_of,
     study_keys,
+    study_page,
     summary_of,
     values_of,
 )
@@ -63,11 +63,11 @@ class Plain:
 
 def test_the_page_is_what_the_settings_say():
     page = ROOT / "docs" / "study.md"
-    assert page.read_text() == markdown(), "the settings have changed: make docs"
+    assert page.read_text() == study_page(), "the settings have changed: make docs"
 
 
 def test_every_key_of_a_study_has_a_meaning_and_stands_on_the_page():
-    page, keys = markdown(), list(study_keys(all_answers()))
+    page, keys = study_page(), list(study_keys(all_answers()))
     assert {"training.learning_rate", "federation.min_sites", "algorithm.name"} <= {key.name for key in keys}
     assert [
         key.name for key in keys if not key.meaning or (key.inner is None and f"| `{key.name}` |" not in page)

@@ -273,7 +273,7 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
         mixing=new(recipe.mixing),
         parts=tuple(map(new, recipe.parts)),
     )
-    _check(recipe, sections)
+    _check_together(recipe, sections)
     return recipe
 
 
@@ -316,7 +316,7 @@ def _changed(answer: Answer, constants: object) -> Answer:
         raise ConfigError(f"{where}.{sentence_of(error, type(answer))}") from None
 
 
-def _check(recipe: Recipe, sections: Mapping[str, object]) -> None:
+def _check_together(recipe: Recipe, sections: Mapping[str, object]) -> None:
     """Refuse constants that would do nothing, and answers that do not go together."""
     for answer in recipe.answers:
         for name, partner in answer.idle(set(sections.get(answer.section, ())), recipe).items():

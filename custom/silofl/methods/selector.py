@@ -114,7 +114,7 @@ class SelectorPart(Part):
         senders = [site for site, whole in zip(answers, is_whole, strict=True) if whole]
         chosen = {site: of_role(ROLE, answers[site]) for site in senders}
         mean = mix(chosen, np.tile(weights / weights.sum(), (len(chosen), 1)))[next(iter(chosen))]
-        parameters, average, square = _split(mean)
+        parameters, average, square = _parameters_and_moments(mean)
         if self.settings.learning == "gradients":
             new, adam = adam_step(self.parameters, parameters, self.adam, self.settings.learning_rate)
             return replace(self, parameters=new, adam=adam)
@@ -211,7 +211,7 @@ class SiteSelector(SitePart):
     def _received(self) -> tuple[HarmonizedModel, list[str]]:
         work, outputs = self.work, list(self.work.message.about(ROLE)["outputs"])
         model = build_selector(work.study, len(outputs), work.study.seed).to(work.device)
-        write_arrays(model.state_dict(), _split(work.message.of(ROLE))[0])
+        write_arrays(model.state_dict(), _parameters_and_moments(work.message.of(ROLE))[0])
         return model, outputs
 
     def _learner(self, site: str | None) -> Learner:
@@ -239,7 +239,7 @@ class SiteSelector(SitePart):
         return with_role(ROLE, {name: trained[name] - array for name, array in sent.items()})
 
     def _trained(self) -> Arrays:
-        parameters, average, square = _split(self.work.message.of(ROLE))
+        parameters, average, square = _parameters_and_moments(self.work.message.of(ROLE))
         if self._settings.learning == "local_steps":
             return read_arrays(self._model.state_dict(), parameters)
         state = AdamState(average, square, int(self.work.message.about(ROLE)["step"]))
@@ -264,7 +264,7 @@ def kinds(study: Study) -> list[Kind]:
 SITE = SiteSelector
 
 
-def _split(arrays: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+def _parameters_and_moments(arrays: Arrays) -> tuple[Arrays, Arrays, Arrays]:
     parameters = {name: array for name, array in arrays.items() if not role_of(name)}
     return parameters, of_role(AVERAGE, arrays), of_role(SQUARE, arrays)
 

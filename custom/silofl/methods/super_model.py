@@ -106,7 +106,7 @@ class SuperModelPart(Part):
         is_holder = site in self.holders
         # With FedSM-extra the selector goes on learning after the models were sent, so the test brings it again.
         has_selector = not is_holder if self.learns_site else exchange.task == TEST
-        arrays = ({} if is_holder else _models(run)) | (_selector(run) if has_selector else {})
+        arrays = ({} if is_holder else _all_models(run)) | (_selector(run) if has_selector else {})
         return Message(with_role(ROLE, arrays), {ROLE: self._facts(run)})
 
     def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> SuperModelPart:
@@ -147,7 +147,7 @@ class SuperModelPart(Part):
 
     def contents(self, run: Run) -> Contents:
         """Return the super model itself."""
-        return _contents(_models(run) | _selector(run), self._facts(run), self.study, run.image_shape, {})
+        return _contents(_all_models(run) | _selector(run), self._facts(run), self.study, run.image_shape, {})
 
     def results(self, run: Run, tests: Mapping[str, SuperScore]) -> dict[str, Any]:
         """Return the value of each model, the selector's choices, and the values by threshold."""
@@ -269,7 +269,7 @@ def kinds(study: Study) -> list[Kind]:
 SITE = SiteSuperModel
 
 
-def _models(run: Run) -> Arrays:
+def _all_models(run: Run) -> Arrays:
     """Return all models of the reported round as ``global/...``, ``<site>/...``, and the arrays common to all."""
     parts = run.reported_parts()
     arrays = with_role(GLOBAL, parts[GLOBAL].common)

@@ -33,8 +33,8 @@ class ActivityCNN(nn.Module):
     def __init__(self, in_channels: int, num_classes: int, normalization: str = "batch") -> None:
         super().__init__()
         self.features = nn.Sequential(
-            *_level(in_channels, WIDTHS[0], normalization),
-            *_level(WIDTHS[0], WIDTHS[1], normalization),
+            *_level_over_time(in_channels, WIDTHS[0], normalization),
+            *_level_over_time(WIDTHS[0], WIDTHS[1], normalization),
             # Windows of 128 points have this many steps here already; any other length is averaged to it.
             nn.AdaptiveAvgPool2d((1, STEPS)),
             nn.Flatten(),
@@ -47,6 +47,6 @@ class ActivityCNN(nn.Module):
         return self.head(self.hidden(self.features(windows)))
 
 
-def _level(in_channels: int, channels: int, normalization: str) -> list[nn.Module]:
+def _level_over_time(in_channels: int, channels: int, normalization: str) -> list[nn.Module]:
     convolution = nn.Conv2d(in_channels, channels, kernel_size=(1, KERNEL))
     return [convolution, map_norm(normalization, channels), nn.ReLU(), nn.MaxPool2d((1, 2))]

@@ -19,7 +19,7 @@ HEAD = 4096
 HEAD_GRID = 7
 
 
-class Selector(nn.Module):
+class SelectorNetwork(nn.Module):
     """VGG-11's convolutions, its hidden layers or a global mean, and one linear layer over sites or models.
 
     Attributes:
@@ -55,7 +55,7 @@ def build_selector(study: Study, num_outputs: int, seed: int) -> HarmonizedModel
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         is_light = study.recipe.answer("selector").network == "light"
-        return HarmonizedModel(nn.Identity(), Selector(study.data.channels, num_outputs, is_light))
+        return HarmonizedModel(nn.Identity(), SelectorNetwork(study.data.channels, num_outputs, is_light))
 
 
 def _convolutions(in_channels: int, is_light: bool) -> list[nn.Module]:

@@ -14,11 +14,11 @@ from silofl.report.tables import (
     METRIC_NAMES,
     MISSING,
     TextTable,
-    count,
     mean_of_known,
     number,
     print_lines,
     print_table,
+    whole,
 )
 from silofl.training.metrics import pooled
 from silofl.training.site_score import Values
@@ -137,7 +137,7 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
     notes += _about([i for i, run in numbered if run.normalization == "batch_stateless"], BATCH_DEPENDENT)
     for unit in sorted({run.split_unit for run in results if shares_patients(run.split_unit)}):
         notes += _about([i for i, run in numbered if run.split_unit == unit], f"split {split_sentence(unit)}")
-    notes += _shared_batchnorm(results)
+    notes += _batchnorm_note(results)
     return [*notes, "Each row is one run with one seed; a small difference can be chance: repeat it with other seeds."]
 
 
@@ -203,7 +203,7 @@ def averages_also(results: Results, sites: Sequence[str]) -> dict[str, float]:
 def rows_of_methods(methods: Sequence[Method]) -> list[Row]:
     """Return all rows in the given order; a method with a selector has four, which come from the same runs."""
     sites, keys = method_sites(methods), averages_beside(methods)
-    return [_row(name, tested, method, sites, keys) for method in methods for name, tested in _models(method, sites)]
+    return [_to_row(name, tested, method, sites, keys) for method in methods for name, tested in _models(method, sites)]
 
 
 def _with_all_sites(results: Sequence[Results]) -> list[int]:
@@ -226,7 +226,7 @@ def _about(rows: Sequence[int], sentence: str) -> list[str]:
     return [f"Run{'s' * (len(rows) > 1)} {', '.join(map(str, rows))}: {sentence}."] if rows else []
 
 
-def _shared_batchnorm(results: Sequence[Results]) -> list[str]:
+def _batchnorm_note(results: Sequence[Results]) -> list[str]:
     """Return a sentence where some runs share BatchNorm and others keep it at home."""
     runs = [(i, run) for i, run in enumerate(results, start=1) if run.normalization == "batch"]
     shared = [i for i, run in runs if run.recipe_value("stays_home") in SHARES_BATCHNORM]
@@ -255,7 +255,7 @@ def _run_row(row: int, results: Results, sites: Sequence[str]) -> tuple[str, ...
     names = (results.study, results.algorithm, results.preset, results.normalization, results.seed, results.status)
     words = (str(row), *(MISSING if name is None else str(name) for name in names))
     values = (results.mean, results.spread, results.pooled, *map(results.sites.get, sites))
-    return (*words, count(results.best_round), *map(number, values))
+    return (*words, whole(results.best_round), *map(number, values))
 
 
 def _models(method: Method, sites: Sequence[str]) -> list[tuple[str, list[_ModelValues]]]:
@@ -276,7 +276,9 @@ def _of_model(results: Results, model: str) -> _ModelValues:
     return _ModelValues(values, pooled(known))
 
 
-def _row(name: str, tested: Sequence[_ModelValues], method: Method, sites: Sequence[str], keys: Sequence[str]) -> Row:
+def _to_row(
+    name: str, tested: Sequence[_ModelValues], method: Method, sites: Sequence[str], keys: Sequence[str]
+) -> Row:
     """Return the known values of each column; a mean counts only where every site has a value."""
     found = [list(map(one.sites.get, sites)) for one in tested]
     averages = [

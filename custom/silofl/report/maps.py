@@ -24,7 +24,7 @@ from rich.console import Console
 from silofl.files import write_atomically, write_text
 from silofl.report.canvas import GRID, INK, LINE_COLOURS, MUTED, Image, legend, literal, panels, png, point_style
 from silofl.report.run_records import RunRecords, SelectorFeatures, SiteWeights
-from silofl.report.tables import TextTable, markdown, print_lines, print_table
+from silofl.report.tables import TextTable, markdown_table, print_lines, print_table
 
 SEED = 0
 # t-SNE's perplexity: the least that its authors advise, and the usual one.
@@ -193,8 +193,8 @@ def partition_table(counts: Counts) -> TextTable:
     Args:
         counts: Site -> part -> class -> number of examples; what is missing is 0.
     """
-    classes = _classes(counts)
-    rows = [[_count(counts, site, "training", name) for name in classes] + _totals(counts, site) for site in counts]
+    classes = _all_classes(counts)
+    rows = [[_tally(counts, site, "training", name) for name in classes] + _totals(counts, site) for site in counts]
     rows.append([sum(column) for column in zip(*rows, strict=True)])
     cells = tuple((name, *map(str, row)) for name, row in zip((*counts, "all sites"), rows, strict=True))
     return TextTable(("site", *classes, *PARTS), cells, num_summary=1)
@@ -206,7 +206,7 @@ def partition_image(counts: Counts) -> Image:
     Args:
         counts: Site -> part -> class -> number of examples; what is missing is 0.
     """
-    classes = _classes(counts)
+    classes = _all_classes(counts)
     largest = max((n for parts in counts.values() for part in parts.values() for n in part.values()), default=0)
     width, height = CELL_INCH * len(counts) + 3.4, CELL_INCH * max(len(classes), 4) + 0.9
     figure, ((axes,),) = panels(1, 1, (width, height), "compressed")
@@ -229,7 +229,7 @@ def write_partition(folder: Path, counts: Counts) -> tuple[Path, ...]:
     image, picture, table = partition_image(counts), folder / "partition.png", folder / "partition.md"
     write_atomically(picture, lambda stream: stream.write(image.png))
     shown = f"\n![{image.alt}]({picture.name})\n\n{image.caption}\n"
-    write_text(table, markdown(partition_table(counts), [NOTE]) + shown)
+    write_text(table, markdown_table(partition_table(counts), [NOTE]) + shown)
     return picture, table
 
 
@@ -292,12 +292,12 @@ def _name_axes(axes: Axes, sites: Sequence[str], title: str) -> None:
     axes.spines[:].set_visible(False)
 
 
-def _classes(counts: Counts) -> list[str]:
+def _all_classes(counts: Counts) -> list[str]:
     """Return all classes, in the order in which the sites name them."""
     return list(dict.fromkeys(name for parts in counts.values() for part in parts.values() for name in part))
 
 
-def _count(counts: Counts, site: str, part: str, name: str) -> int:
+def _tally(counts: Counts, site: str, part: str, name: str) -> int:
     return counts[site].get(part, {}).get(name, 0)
 
 
@@ -314,7 +314,7 @@ def _dots(
     axes: Axes, counts: Counts, part: str, classes: Sequence[str], largest: int, style: Mapping[str, object]
 ) -> None:
     places = [
-        (x, y, _count(counts, site, part, name)) for x, site in enumerate(counts) for y, name in enumerate(classes)
+        (x, y, _tally(counts, site, part, name)) for x, site in enumerate(counts) for y, name in enumerate(classes)
     ]
     shown = [(x, y, _area(count, largest)) for x, y, count in places if count]
     if shown:

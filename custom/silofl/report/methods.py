@@ -107,7 +107,7 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
         f"Metric: {_common(methods, lambda run: str(run.metric))}; client average: mean over sites; pooled: mean "
         "over all cases.",
         *(f"{AVERAGES_ALSO[key]}: {_DEFINITIONS[key]}" for key in averages_beside(methods)),
-        _seeds(seeds),
+        _seeds_note(seeds),
         f"Split: {_common(methods, lambda run: split_sentence(run.split_unit))}.",
         f"Normalization: {_common(methods, lambda run: normalization_label(run.normalization))}.",
         f"Rounds: {_common(methods, _rounds)}.",
@@ -117,7 +117,7 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
         *_shared_batchnorm(methods),
         *_weights(methods),
         *_ahead(rows, len(seeds)),
-        *_shortcomings(methods),
+        *_unfinished_notes(methods),
     ]
 
 
@@ -192,7 +192,7 @@ def _marking(methods: Sequence[Method]) -> list[str]:
     ]
 
 
-def _seeds(seeds: Sequence[int]) -> str:
+def _seeds_note(seeds: Sequence[int]) -> str:
     named = ", ".join(map(str, seeds))
     if len(seeds) == 1:
         return f"One seed, {named}: a small difference can be chance; repeat it with other seeds."
@@ -286,7 +286,7 @@ def _ahead(rows: Sequence[Row], num_seeds: int) -> list[str]:
     ]
 
 
-def _shortcomings(methods: Sequence[Method]) -> list[str]:
+def _unfinished_notes(methods: Sequence[Method]) -> list[str]:
     notes = []
     for method in methods:
         notes += [f"{method.name}, seed {seed}: no numbers: {why}" for seed, why in method.unfinished.items()]

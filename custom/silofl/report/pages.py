@@ -38,13 +38,13 @@ from silofl.report.sentences import (
 from silofl.report.super_model import models_of_runs, super_values, unseen_values
 from silofl.report.tables import (
     MISSING,
-    count,
     duration,
     everyone_sentence,
     label_table,
     last_weights,
     number,
     site_table,
+    whole,
 )
 from silofl.study import CLASSIFICATION_ONLY
 
@@ -85,7 +85,7 @@ def write_report(run: Path) -> Path:
         ConfigError: The folder is no run, one of its files is broken, or it cannot be written to.
     """
     records = read_run(run)
-    return _write(run / "report.html", _render("report.html.j2", report_values(records)))
+    return _write_page(run / "report.html", _render("report.html.j2", report_values(records)))
 
 
 def write_comparison(runs: Sequence[Path], out: Path) -> Path:
@@ -101,7 +101,7 @@ def write_comparison(runs: Sequence[Path], out: Path) -> Path:
     if not runs:
         raise ConfigError("a comparison must have at least one run, not none; name the runs' folders")
     records = [read_run(run) for run in runs]
-    return _write(out, _render("comparison.html.j2", comparison_values(records)))
+    return _write_page(out, _render("comparison.html.j2", comparison_values(records)))
 
 
 def report_values(run: RunRecords) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "subtitle": _subtitle(run),
         "status": _status(run),
         "caveats": caveats(run.results),
-        "facts": _facts(run),
+        "facts": _headline(run),
         "folder": str(run.path),
         "model": run.results.model,
         "metric": run.results.metric or MISSING,
@@ -135,8 +135,12 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "weights_absence": "No weights travel: each site trains alone." if _is_local(run) else "No round has finished.",
         "traffic": traffic_table(run.ledger, run.sites),
         "traffic_image": traffic_image(run),
-        "models": _models(run),
-        "versions": _versions(run.results.version),
+        "models": _model_files(run),
+        "versions": [
+            ("silofl of the run", run.results.version or MISSING),
+            ("Python", platform.python_version()),
+            *((name, _installed(name)) for name in PACKAGES),
+        ],
     }
 
 
@@ -177,7 +181,7 @@ def _status(run: RunRecords) -> dict[str, Any]:
     return banner | {"sentence": status_sentence(status), "remedy": remedy}
 
 
-def _facts(run: RunRecords) -> list[tuple[str, str]]:
+def _headline(run: RunRecords) -> list[tuple[str, str]]:
     """Return the numbers at the top of the report, without those that are missing."""
     results = run.results
     planned = f" of {results.rounds}" if results.rounds else ""
@@ -185,10 +189,10 @@ def _facts(run: RunRecords) -> list[tuple[str, str]]:
         (f"{results.metric or 'value'}, mean over sites", number(results.mean)),
         ("spread (std)", number(results.spread)),
         ("pooled over cases", number(results.pooled)),
-        ("best round" if results.status != UNFINISHED else "best round so far", count(run.best_round)),
+        ("best round" if results.status != UNFINISHED else "best round so far", whole(run.best_round)),
         ("rounds finished", f"{len(run.ledger)}{planned}"),
-        ("sites", count(len(run.sites) or None)),
-        ("test cases", count(sum(results.tested.cases.values()) or None)),
+        ("sites", whole(len(run.sites) or None)),
+        ("test cases", whole(sum(results.tested.cases.values()) or None)),
         ("time of all rounds", duration(sum(record.seconds for record in run.ledger)) if run.ledger else MISSING),
     ]
     return [(name, value) for name, value in facts if value != MISSING]
@@ -222,7 +226,7 @@ def _pictures_absence(run: RunRecords) -> str:
     return "The pictures stay at the sites: no image ever leaves one. Each site keeps its own as pictures.npz."
 
 
-def _models(run: RunRecords) -> dict[str, Any]:
+def _model_files(run: RunRecords) -> dict[str, Any]:
     """Return the files of the models in the run's folder, and the size of an image where it is known."""
     study = run.path / "job" / "app" / "config" / "study.yaml"
     shown = next(iter(run.pictures.values()), None)
@@ -238,13 +242,6 @@ def _models(run: RunRecords) -> dict[str, Any]:
 
 def _is_local(run: RunRecords) -> bool:
     return run.results.recipe_value("stays_home") == "everything"
-
-
-def _versions(run_version: str | None) -> list[tuple[str, str]]:
-    """Return the version that wrote the run, and those installed where the report is made."""
-    return [("silofl of the run", run_version or MISSING), ("Python", platform.python_version())] + [
-        (name, _installed(name)) for name in PACKAGES
-    ]
 
 
 def _installed(package: str) -> str:
@@ -266,7 +263,7 @@ def _render(template: str, values: dict[str, Any]) -> str:
     return environment.get_template(template).render(values)
 
 
-def _write(path: Path, page: str) -> Path:
+def _write_page(path: Path, page: str) -> Path:
     if path.is_dir():
         raise ConfigError(
             f"{path} must be a file to write, not a folder; name one in it, as {path / 'comparison.html'}"

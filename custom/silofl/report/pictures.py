@@ -79,10 +79,10 @@ def case_grid(pictures: Pictures, labels: Mapping[int, str], metric: str) -> byt
     figure, grid = panels(3, len(ranks), _inches(3, len(ranks)), "compressed")
     window = grey_window([pictures.images])
     for column, (place, rank) in enumerate(ranks.items()):
-        _show(grid[0, column], pictures.images[place], window)
+        _show_image(grid[0, column], pictures.images[place], window)
         outlined = (pictures.truths[place], pictures.predictions[place])
         for axes, mask in zip(grid[1:, column], outlined, strict=True):
-            _show(axes, pictures.images[place], window)
+            _show_image(axes, pictures.images[place], window)
             _outline(axes, mask, labels)
         value = f"{short_metric(metric)} {pictures.values[place]:.3f}"
         _head(grid[0, column], f"{rank}: {value}", str(pictures.cases[place]))
@@ -100,8 +100,8 @@ def before_and_after(pictures: Mapping[str, Pictures], window: Window) -> bytes:
     figure, grid = panels(2, len(pictures), _inches(2, len(pictures)), "compressed")
     for column, (site, shown) in enumerate(pictures.items()):
         place = len(shown.cases) // 2
-        _show(grid[0, column], shown.images[place], window)
-        _show(grid[1, column], shown.normalized[place], window)
+        _show_image(grid[0, column], shown.images[place], window)
+        _show_image(grid[1, column], shown.normalized[place], window)
         _head(grid[0, column], site, str(shown.cases[place]))
     _name_rows(grid[:, 0], ("before", "after"))
     return png(figure, PICTURE_DPI, is_trimmed=True)
@@ -127,7 +127,7 @@ def same_case(runs: Mapping[str, Pictures], case: str, labels: Mapping[int, str]
     rows = -(-len(panes) // columns)
     figure, grid = panels(rows, columns, _inches(rows, columns), "compressed")
     for axes, (title, name, image, mask) in zip(grid.flat, panes, strict=False):
-        _show(axes, image, grey_window([image]))
+        _show_image(axes, image, grey_window([image]))
         _outline(axes, mask, labels)
         _head(axes, title, name)
     for axes in grid.flat[len(panes) :]:
@@ -201,7 +201,7 @@ def _inches(rows: int, columns: int) -> tuple[float, float]:
     return PANEL_INCH * columns + 0.4, (PANEL_INCH + 0.1) * rows + 0.8
 
 
-def _show(axes: Axes, image: NDArray, window: Window) -> None:
+def _show_image(axes: Axes, image: NDArray, window: Window) -> None:
     """Show a grey or colour image of shape (C, H, W)."""
     scaled = np.clip((image - window[0]) / (window[1] - window[0]), 0, 1)
     pixels = scaled.transpose(1, 2, 0) if len(image) == 3 else scaled[0]

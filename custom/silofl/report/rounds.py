@@ -74,7 +74,7 @@ def participation_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTa
         (
             site,
             *(str(sum(site in getattr(r, kind) for r in ledger)) for kind in ("asked", "answered", *KINDS)),
-            _examples(ledger, site),
+            _last_examples(ledger, site),
         )
         for site in sites
     )
@@ -291,7 +291,7 @@ def _best_sentence(run: RunRecords) -> str:
     return sentence + (f" {absence[0].upper()}{absence[1:]}." if absence else "")
 
 
-def _examples(ledger: Sequence[Round], site: str) -> str:
+def _last_examples(ledger: Sequence[Round], site: str) -> str:
     counts = [record.examples[site] for record in ledger if site in record.examples]
     return str(counts[-1]) if counts else MISSING
 

@@ -12,7 +12,7 @@ from silofl.federation.results import Results, SuperResults
 from silofl.report.comparison import are_comparable, compared_sites
 from silofl.report.maps import feature_image
 from silofl.report.run_records import RunRecords, SelectorTest, ThresholdTest, UnseenTest
-from silofl.report.tables import TextTable, best_and_second, count, mean_of_known, number, print_lines, print_table
+from silofl.report.tables import TextTable, best_and_second, mean_of_known, number, print_lines, print_table, whole
 from silofl.training.site_score import Counts, Values
 
 GLOBAL, PERSONAL, SUPER, ENSEMBLE = "global", "personal", "super", "ensemble"
@@ -114,12 +114,12 @@ def models_of_runs(results: Sequence[Results], names: Sequence[str]) -> TextTabl
     if not any(run.super_model for run in results):
         return None
     sites = compared_sites(results)
-    found = [(name, model, v) for name, run in zip(names, results, strict=True) for model, v in _models(run).items()]
+    found = [(name, model, v) for name, run in zip(names, results, strict=True) for model, v in _by_model(run).items()]
     table = [list(map(values.get, sites)) for *_, values in found]
     table = [[*row, None if None in row else mean_of_known(row)] for row in table]
     rows = tuple((name, model, *map(number, row)) for (name, model, _), row in zip(found, table, strict=True))
     best: frozenset[tuple[int, int]] = frozenset()
-    if are_comparable([run for run in results if _models(run)]):
+    if are_comparable([run for run in results if _by_model(run)]):
         columns = enumerate(zip(*table, strict=True), start=2)
         best = frozenset((i, column) for column, values in columns for i in best_and_second(values)[0])
     return TextTable(("run", "model", *sites, "mean"), rows, num_text=2, best_cells=best)
@@ -191,7 +191,7 @@ def unseen_table(unseen: UnseenTest) -> TextTable:
 def gamma_table(unseen: UnseenTest, tests: Sequence[ThresholdTest]) -> TextTable:
     """Return one row for each candidate of gamma: the value, and how many cases the global model answers."""
     rows = tuple(
-        (f"{test.threshold:g}", number(test.value), _share(test.choices[GLOBAL], unseen.num_cases)) for test in tests
+        (f"{test.threshold:g}", number(test.value), _percent(test.choices[GLOBAL], unseen.num_cases)) for test in tests
     )
     return TextTable(("gamma", unseen.metric, "chosen: global"), rows, num_text=0)
 
@@ -252,7 +252,7 @@ def threshold_sentence(results: Results, found: SuperResults) -> str:
     if found.threshold is None:
         return "No threshold is used: the selector knows the global model too, and the most probable model answers."
     rule = "a site's model answers where the selector's score for it is above gamma, otherwise the global model."
-    return f"The threshold gamma is {found.threshold:g}: {rule} {_origin(results)}".rstrip()
+    return f"The threshold gamma is {found.threshold:g}: {rule} {_threshold_origin(results)}".rstrip()
 
 
 def unseen_sentence(unseen: UnseenTest) -> str:
@@ -266,10 +266,10 @@ def unseen_sentence(unseen: UnseenTest) -> str:
 def choices_in_words(choices: Counts) -> str:
     """List the number of cases that each model answered."""
     ranked = sorted(((name, cases) for name, cases in choices.items() if cases), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{name} {count(cases)}" for name, cases in ranked)
+    return ", ".join(f"{name} {whole(cases)}" for name, cases in ranked)
 
 
-def _models(results: Results) -> dict[str, Values]:
+def _by_model(results: Results) -> dict[str, Values]:
     """Return name -> site -> value of the models of one run; nothing for a run without any value."""
     if results.super_model:
         return model_values(results)
@@ -298,7 +298,7 @@ def _against(values: Values, others: Values, rival: str) -> str:
     return f"The super model is below {rival} at {len(below)} of {len(pairs)} sites: {where}."
 
 
-def _origin(results: Results) -> str:
+def _threshold_origin(results: Results) -> str:
     wanted = results.constant("super_model", "threshold")
     if wanted != "tuned":
         return "The study fixed it." if wanted is not None else ""
@@ -312,7 +312,7 @@ def _origin(results: Results) -> str:
 
 def _super_rows(unseen: UnseenTest, selector: SelectorTest, sites: Sequence[str]) -> list[tuple[str, ...]]:
     def row(label: str, value: float | None, choices: Counts) -> tuple[str, ...]:
-        chosen = (_share(choices[name] if name in choices else 0, unseen.num_cases) for name in (GLOBAL, *sites))
+        chosen = (_percent(choices[name] if name in choices else 0, unseen.num_cases) for name in (GLOBAL, *sites))
         return label, number(value), *chosen
 
     if selector.answer == "ensemble":
@@ -339,5 +339,5 @@ def _alone(name: str) -> str:
     return _ALONE[name] if name in _ALONE else f"model of {name} alone"
 
 
-def _share(part: int, total: int) -> str:
+def _percent(part: int, total: int) -> str:
     return f"{part} ({part / total:.0%})" if total else str(part)

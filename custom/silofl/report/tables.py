@@ -67,7 +67,7 @@ def number(value: float | None) -> str:
     return MISSING if value is None else f"{value:.3f}"
 
 
-def count(value: int | None) -> str:
+def whole(value: int | None) -> str:
     """Return a whole number, ``-`` where there is none."""
     return MISSING if value is None else str(value)
 
@@ -111,7 +111,7 @@ def site_table(results: Results) -> TextTable:
     """Return one row a site, then the mean over sites, their spread and the mean over all cases."""
     columns = ("site", results.metric or "value", "test cases", "excluded cases", "validation")
     rows = [
-        (site, number(own.value), count(own.num_cases), count(own.num_excluded), number(own.validation))
+        (site, number(own.value), whole(own.num_cases), whole(own.num_excluded), number(own.validation))
         for site, own in results.by_site.items()
     ]
     rows += _summary_rows(results)
@@ -193,14 +193,14 @@ def print_table(table: TextTable, console: Console) -> None:
     for i, row in enumerate(table.rows):
         if table.num_summary and i == len(table.rows) - table.num_summary:
             rich.add_section()
-        marked = [_marked(cell, table, i, j) for j, cell in enumerate(row)]
+        marked = [_marked_text(cell, table, i, j) for j, cell in enumerate(row)]
         rich.add_row(*marked, style="bold" if i in table.best else None)
     # Measured on a wide console: on its own, rich cuts a table to the terminal's width.
     rich.width = Measurement.get(console, console.options.update(width=10_000), rich).maximum
     console.print(rich, soft_wrap=True)
 
 
-def markdown(table: TextTable, notes: Sequence[str]) -> str:
+def markdown_table(table: TextTable, notes: Sequence[str]) -> str:
     """Return a table in Markdown, the best cells bold, the second-best underlined, with its notes as a list."""
     lines = [table.columns, ("---",) * len(table.columns)]
     for i, row in enumerate(table.rows):
@@ -237,7 +237,7 @@ def _summary_rows(results: Results) -> list[tuple[str, ...]]:
     ]
 
 
-def _marked(cell: str, table: TextTable, row: int, column: int) -> Text:
+def _marked_text(cell: str, table: TextTable, row: int, column: int) -> Text:
     is_best = (row, column) in table.best_cells or (row in table.best and table.columns[column] == "mean")
     # A sign besides the style, for terminals without bold letters.
     mark = "*" if is_best else "+" if (row, column) in table.second_cells else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,8 +31,7 @@ from silofl.options import (
 from silofl.report.comparison import Method, method_sites
 from silofl.report.methods import is_comparable, methods_notes, methods_table, methods_values
 from silofl.report.sentences import changes_sentence
-from silofl.report.tables import duration, markdown, print_lines, print_table
-from silofl.settings import NAME
+from silofl.report.tables import duration, markdown_table, print_lines, print_table
 from silofl.studies import pooled as centralised
 from silofl.studies import simulate
 from silofl.studies.compared_runs import CENTRALISED, ComparedRun, Comparison, planned
@@ -88,36 +86,6 @@ def run(options: argparse.Namespace) -> int:
     return code
 
 
-class _Row(argparse.Action):
-    """Action of ``--as NAME``: give the row the settings since the row before."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        """Take the settings for this row, so that those that follow belong to the next."""
-        name = str(values)
-        if not re.fullmatch(NAME, name) or name in namespace.variants or not namespace.settings:
-            parser.error(
-                "--as must follow at least one --set, with a name of its own of letters, digits, '.', '_' and '-', not "
-                f"{name!r}"
-            )
-        try:
-            changes = by_key(namespace.settings)
-        except ConfigError as error:
-            parser.error(str(error))
-        # New objects: the old ones may be the parser's defaults, which the next call gets too.
-        namespace.variants = {**namespace.variants, name: changes}
-        namespace.settings = []
-
-
-def _seeds(text: str) -> tuple[int, ...]:
-    return tuple(natural(seed) for seed in text.split(","))
-
-
 def compare(asked: Comparison, out: Path, console: Console) -> int:
     """Run all runs that are not finished, print the table and write it as ``table.md`` and ``table.json``.
 
@@ -153,7 +121,7 @@ def compare(asked: Comparison, out: Path, console: Console) -> int:
             console.print("to go on with the comparison, give the same command again")
             return ExitCode.INTERRUPTED
     methods = collected(runs, failures)
-    _show(methods, runs, asked, out, console)
+    _show_table(methods, runs, asked, out, console)
     return _exit_code(methods)
 
 
@@ -197,7 +165,7 @@ def _result(run: ComparedRun, failure: str | None) -> Results:
     return centralised.by_their_sites(results, centralised.read_scores(run.path, results))
 
 
-def _show(
+def _show_table(
     methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comparison, out: Path, console: Console
 ) -> None:
     """Print the table with its notes, and write both."""
@@ -206,7 +174,7 @@ def _show(
     console.print()
     print_table(table, console)
     print_lines(["", *notes], console)
-    write_text(out / "table.md", markdown(table, notes))
+    write_text(out / "table.md", markdown_table(table, notes))
     values = {
         "seeds": list(asked.seeds),
         "sites": method_sites(methods),

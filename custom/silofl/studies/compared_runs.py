@@ -114,10 +114,10 @@ def seeded(asked: Comparison, out: Path, pattern: ComparedRun) -> list[ComparedR
         changes = {**pattern.changes, **asked.changes, "seed": seed}
         path = out / "runs" / f"{_folder(pattern.name)}-seed{seed}"
         run = replace(pattern, seed=seed, path=path, changes=changes)
-        given = asked.pretrained if _settled(run)[0].recipe.needs_pretrained else None
+        given = asked.pretrained if _settled_run(run)[0].recipe.needs_pretrained else None
         runs.append(replace(run, wanted=replace(run.wanted, pretrained=given)))
     for run in runs:
-        _check(run)
+        _check_startable(run)
     return runs
 
 
@@ -130,7 +130,7 @@ def read_data_of(runs: Sequence[ComparedRun]) -> None:
     read: set[str] = set()
     for run in runs:
         if run.name not in read:
-            simulate.read_data(*_settled(run), run.path)
+            simulate.read_data(*_settled_run(run), run.path)
             read.add(run.name)
 
 
@@ -150,25 +150,25 @@ def _folder(name: str) -> str:
     return name.replace(":", "-")
 
 
-def _check(run: ComparedRun) -> None:
+def _check_startable(run: ComparedRun) -> None:
     """Refuse a run that could not start, or whose folder contains something else."""
-    study, simulation = _settled(run)
+    study, simulation = _settled_run(run)
     if run.has_started:
         _check_same(run, study, simulation)
         return
-    with _named(run):
+    with _with_name(run):
         check_pretrained(run.job, study, simulation)
     if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
         raise ConfigError(f"{run.path} must hold a run or nothing, not something else; remove it")
 
 
-def _settled(run: ComparedRun) -> tuple[Study, Simulation]:
-    with _named(run):
+def _settled_run(run: ComparedRun) -> tuple[Study, Simulation]:
+    with _with_name(run):
         return settled(run.job, run.wanted, run.changes)
 
 
 @contextmanager
-def _named(run: ComparedRun) -> Iterator[None]:
+def _with_name(run: ComparedRun) -> Iterator[None]:
     """Begin the errors of a run with its name."""
     try:
         yield

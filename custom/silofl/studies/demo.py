@@ -68,7 +68,7 @@ def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console
     for number, (name, (job, own)) in enumerate(RUNS.items(), start=2):
         run = out / name
         console.print(f"\n{number}. Training {name}: the images stay in their hospital's folder, only updates travel")
-        code = _run(jobs / job, data, run, own | changes, console)
+        code = _train(jobs / job, data, run, own | changes, console)
         if code:
             return code
         runs.append(run)
@@ -91,7 +91,7 @@ def _predict_unseen(out: Path, data: Path, number: int, console: Console) -> int
     return code
 
 
-def _run(job: Path, data: Path, run: Path, changes: dict[str, object], console: Console) -> int:
+def _train(job: Path, data: Path, run: Path, changes: dict[str, object], console: Console) -> int:
     if simulate.is_finished(run):
         console.print(f"   already finished: {run}; delete it to train again")
         return ExitCode.COMPLETE

@@ -166,11 +166,11 @@ def estimate(study: Study, setting: Setting) -> Estimate:
     Raises:
         ConfigError: The setting is not possible, or the study does not allow so many sites.
     """
-    _check(study, setting)
+    _check_setting(study, setting)
     shape = image_shape(study, setting.image_size)
     traffic = count_traffic(study, setting.sites, shape)
     step = setting.seconds_per_step or _measured_step(study, shape, setting.sites)
-    training = step * _steps(study, setting)
+    training = step * _steps_a_round(study, setting)
     transfer = setting.sites * traffic.site_bytes * 8 / setting.bandwidth
     rounds = zip(traffic.bytes_to, traffic.bytes_from, strict=True)
     largest = max([to + back for to, back in rounds] + [traffic.finish_bytes_to])
@@ -237,7 +237,7 @@ def print_estimate(found: Estimate, console: Console) -> None:
         console.print(f"{name}: {value}", markup=False)
 
 
-def _check(study: Study, setting: Setting) -> None:
+def _check_setting(study: Study, setting: Setting) -> None:
     if setting.seconds_per_step is not None and not 0 < setting.seconds_per_step < math.inf:
         raise ConfigError(f"--seconds-per-step must be a number above 0, not {setting.seconds_per_step}")
     for key, wanted in (("min_sites", study.federation.min_sites), ("sites", study.federation.sites or 1)):
@@ -245,7 +245,7 @@ def _check(study: Study, setting: Setting) -> None:
             raise ConfigError(f"--sites must be at least federation.{key}, {wanted}, not {setting.sites}")
 
 
-def _steps(study: Study, setting: Setting) -> int:
+def _steps_a_round(study: Study, setting: Setting) -> int:
     """Return the training steps of a round; a further exchange of a part counts like a pass of all models."""
     server = ServerRounds.start(study, "estimate", site_names(setting.sites), {})
     passes = study.training.local_epochs * (1 + len(server.asks(AFTER, 1)))

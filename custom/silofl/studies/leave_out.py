@@ -66,7 +66,7 @@ def unseen_result(run: Path, site: str, load: Callable[[], SiteData], console: C
     # Set as at the sites: other thread counts round sums differently.
     torch.set_num_threads(contents.study.torch_threads)
     model = SuperModel(contents, choose_device(contents.study.device))
-    found = evaluate(model, (data.training, data.validation, data.test))
+    found = measure_unseen(model, (data.training, data.validation, data.test))
     result = UnseenTest.from_dict({"site": site, "fingerprint": fingerprint} | found)
     write_json(run / "unseen.json", result.as_dict())
     return result
@@ -91,7 +91,7 @@ def assembled(run: Path) -> Contents:
     return Contents(first.study, first.image_shape, states, "mean", facts=facts, domain=domain)
 
 
-def evaluate(model: SuperModel, parts: Sequence[Examples]) -> dict[str, Any]:
+def measure_unseen(model: SuperModel, parts: Sequence[Examples]) -> dict[str, Any]:
     """Measure a super model on all cases of a site that none of its models has seen.
 
     Args:

@@ -75,7 +75,7 @@ def new_study(target: Path, job: Path, found: Survey) -> Study:
     if target.exists():
         raise ConfigError(f"TARGET must be a new folder, not {target}, which exists; name another")
     template = load_study(study_file(job))
-    _check_fits(job, template, found)
+    _check_template(job, template, found)
     values: dict[str, Any] = read_yaml(study_file(job))
     values.pop("continue_run", None)
     comments = _fit(values, template, found, target.resolve().name)
@@ -83,14 +83,14 @@ def new_study(target: Path, job: Path, found: Survey) -> Study:
     # A pretrained model stays behind: it knows the other job's data.
     shutil.copytree(job, target, ignore=shutil.ignore_patterns("*.pt"))
     write_text(
-        study_file(target), _text(values, comments, job, found, [type(answer) for answer in study.recipe.answers])
+        study_file(target), _study_text(values, comments, job, found, [type(answer) for answer in study.recipe.answers])
     )
     meta = json.loads((target / "meta.json").read_text(encoding="utf-8"))
     write_json(target / "meta.json", meta | {"name": study.name})
     return study
 
 
-def _check_fits(job: Path, template: Study, found: Survey) -> None:
+def _check_template(job: Path, template: Study, found: Survey) -> None:
     """Refuse a job for another task, or with a network for another kind of images."""
     is_of_windows, has_windows = template.model.name == WINDOW_NETWORK, found.kind == "windows"
     example = EXAMPLES.get((found.task, has_windows), "another")
@@ -158,7 +158,7 @@ def _least_side(study: Study) -> int:
     return max(LEAST_SIDE.get(study.model.name, 1), LEAST_SELECTOR_SIDE if study.recipe.answer("selector") else 1)
 
 
-def _text(
+def _study_text(
     values: Mapping[str, Any],
     comments: Mapping[str, str],
     job: Path,

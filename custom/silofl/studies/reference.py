@@ -146,7 +146,7 @@ def values_of(kind: object) -> str:
     return WORDS.get(kind, getattr(kind, "__name__", str(kind)))
 
 
-def markdown() -> str:
+def study_page() -> str:
     """Return the page."""
     lines = [
         "# study.yaml",
@@ -159,26 +159,26 @@ def markdown() -> str:
         "",
         "This page is written by `make docs` from the settings themselves; change their docstrings, not this page.",
         "",
-        *_section("the study", Study, "", with_summary=False),
+        *_section_page("the study", Study, "", with_summary=False),
     ]
     for key in keys_of(Study):
         if key.inner and key.name == "algorithm":
             lines += _algorithm(key.inner)
         elif key.inner:
-            lines += _section(f"`{key.name}`", key.inner, f"{key.name}.")
+            lines += _section_page(f"`{key.name}`", key.inner, f"{key.name}.")
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _algorithm(settings: type) -> list[str]:
-    lines = _section("`algorithm`", settings, "algorithm.")
+    lines = _section_page("`algorithm`", settings, "algorithm.")
     names = ", ".join(f"`{name}`" for name in algorithm_names())
     lines += [f"Algorithms: {names}. Presets: {', '.join(f'`{name}`' for name in PRESET_NAMES)}.", ""]
     lines += [
         "Any of the following goes before the preset. An answer is borrowed by the name of an algorithm that has it:"
     ]
-    lines += ["", *HEADER, *map(_row, recipe_keys(_lenders)), ""]
+    lines += ["", *HEADER, *map(_key_row, recipe_keys(_lenders)), ""]
     for answer in all_answers():
-        lines += _section(f"`algorithm.{answer.section}`", answer, f"algorithm.{answer.section}.", level="###")
+        lines += _section_page(f"`algorithm.{answer.section}`", answer, f"algorithm.{answer.section}.", level="###")
     lines += ["### Presets", "", "What they choose, where it is not a default above:", ""]
     lines += ["| algorithm | preset | keys |", "|---|---|---|"]
     base = _preset_values(Recipe())
@@ -199,7 +199,7 @@ def _preset_values(recipe: Recipe) -> dict[str, Any]:
     return _flat(named["constants"]) | plain
 
 
-def _section(title: str, section: type, prefix: str, with_summary: bool = True, level: str = "##") -> list[str]:
+def _section_page(title: str, section: type, prefix: str, with_summary: bool = True, level: str = "##") -> list[str]:
     lines = [f"{level} {title[0].upper()}{title[1:]}", ""]
     lines += [summary_of(section), ""] if with_summary else []
     return [*lines, *_table(section, prefix), ""]
@@ -214,11 +214,11 @@ def _table(section: type, prefix: str) -> list[str]:
         elif key.inner:
             lines.append(f"| `{key.name}` | keys and values | | {key.meaning} See below. |")
         else:
-            lines.append(_row(key))
+            lines.append(_key_row(key))
     return lines
 
 
-def _row(key: Key) -> str:
+def _key_row(key: Key) -> str:
     default = "" if key.default is None else f"`{key.default}`".replace("`not given`", "not given")
     cells = (f"`{key.name}`", key.values, default, key.meaning)
     return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
@@ -290,4 +290,4 @@ def _one_line(text: str) -> str:
 
 
 if __name__ == "__main__":
-    write_text(Path(sys.argv[1]), markdown())
+    write_text(Path(sys.argv[1]), study_page())
