@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import time
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
@@ -59,7 +59,9 @@ def run(options: argparse.Namespace) -> int:
     code = ExitCode.COMPLETE
     with ExitStack() as stack:
         # Two servers with the same store would run each other's jobs.
-        stack.enter_context(_in_use(data))
+        lock = data / ".silofl" / "network.lock"
+        lock.parent.mkdir(exist_ok=True)
+        stack.enter_context(held(lock))
         jobs = [_changed_copy(job, out / "jobs" / job.name, options) for job in options.jobs]
         spaces = stack.enter_context(Namespaces(sites)) if options.namespaces else None
         console.print(f"2. Keys, certificates and a kit for each participant in {out / 'kits'}")
@@ -74,12 +76,6 @@ def run(options: argparse.Namespace) -> int:
         console.print("\nShutting down")
     console.print(f"The federation took {(time.monotonic() - started) / 60:.1f} minutes.")
     return code
-
-
-def _in_use(data: Path) -> AbstractContextManager[None]:
-    lock = data / ".silofl" / "network.lock"
-    lock.parent.mkdir(exist_ok=True)
-    return held(lock)
 
 
 def _make_network(project: Project, workspace: Path, data: Path) -> Path:

@@ -246,7 +246,8 @@ def running_statistics(model: nn.Module) -> Statistics:
         raise ConfigError(
             "every BatchNorm layer must keep running statistics to compare sites by; choose normalization: batch"
         )
-    return [(_float64(layer.running_mean), _float64(layer.running_var)) for layer in layers]
+    pairs = [(layer.running_mean, layer.running_var) for layer in layers]
+    return [tuple(values.detach().double().cpu().numpy() for values in pair) for pair in pairs]
 
 
 def statistics_sizes(model: nn.Module, layers: Literal["all", "last"] = "all") -> list[int]:
@@ -257,10 +258,6 @@ def statistics_sizes(model: nn.Module, layers: Literal["all", "last"] = "all") -
     """
     watched = _watched_layers(model, layers)
     return [layer.in_features if isinstance(layer, nn.Linear) else layer.num_features for layer in watched]
-
-
-def _float64(values: Tensor) -> NDArray[np.float64]:
-    return values.detach().double().cpu().numpy()
 
 
 def _weight_row(distance: NDArray, site: int, self_weight: float) -> NDArray:

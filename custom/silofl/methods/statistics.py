@@ -131,7 +131,11 @@ class StatisticsPart(Part):
             if answer.entries[ROLE].withheld:
                 without[site] = answer.entries[ROLE].withheld
             else:
-                statistics[site] = self._statistics(answer.of(ROLE))
+                layers = answer.of(ROLE)
+                statistics[site] = [
+                    tuple(np.asarray(layers[f"{layer}/{kind}"], dtype=np.float64) for kind in PAIR)
+                    for layer in range(len(self.sizes))
+                ]
         new = replace(self, statistics=statistics, without=without)
         record = new._record(run.sites, exchange.round, replies.missing)
         return replace(new, history=[*self.history, record])
@@ -176,10 +180,6 @@ class StatisticsPart(Part):
         """Return what `state` described."""
         statistics = {site: [tuple(pair.numpy()) for pair in tensors] for site, tensors in state["statistics"].items()}
         return replace(self, statistics=statistics, without=dict(state["without"]), history=list(state["history"]))
-
-    def _statistics(self, arrays: Arrays) -> Statistics:
-        layers = range(len(self.sizes))
-        return [tuple(np.asarray(arrays[f"{layer}/{kind}"], dtype=np.float64) for kind in PAIR) for layer in layers]
 
     def _record(self, sites: Sequence[str], finished: int, missing: Mapping[str, str]) -> dict[str, Any]:
         distance = self.distances(sites)

@@ -137,7 +137,10 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
     notes += _about([i for i, run in numbered if run.normalization == "batch_stateless"], BATCH_DEPENDENT)
     for unit in sorted({run.split_unit for run in results if shares_patients(run.split_unit)}):
         notes += _about([i for i, run in numbered if run.split_unit == unit], f"split {split_sentence(unit)}")
-    notes += _batchnorm_note(results)
+    normalised = [(i, run) for i, run in numbered if run.normalization == "batch"]
+    shared = [i for i, run in normalised if run.recipe_value("stays_home") in SHARES_BATCHNORM]
+    if len(shared) < len(normalised):
+        notes += _about(shared, SHARED_BATCHNORM)
     return [*notes, "Each row is one run with one seed; a small difference can be chance: repeat it with other seeds."]
 
 
@@ -224,13 +227,6 @@ def _left_out(place: int, results: Results, sites: Sequence[str]) -> str:
 def _about(rows: Sequence[int], sentence: str) -> list[str]:
     """Return a sentence that begins with the rows that it is about; nothing without any."""
     return [f"Run{'s' * (len(rows) > 1)} {', '.join(map(str, rows))}: {sentence}."] if rows else []
-
-
-def _batchnorm_note(results: Sequence[Results]) -> list[str]:
-    """Return a sentence where some runs share BatchNorm and others keep it at home."""
-    runs = [(i, run) for i, run in enumerate(results, start=1) if run.normalization == "batch"]
-    shared = [i for i, run in runs if run.recipe_value("stays_home") in SHARES_BATCHNORM]
-    return _about(shared, SHARED_BATCHNORM) if len(shared) < len(runs) else []
 
 
 def _differences(results: Sequence[Results]) -> list[str]:

@@ -120,7 +120,9 @@ def draw_map(shown: FeatureMap, sites: list[str]) -> bytes:
     handles = []
     for place, site in enumerate(sites):
         style = point_style(place)
-        _scatter(axes, shown, shown.owners == site, style)
+        for is_ringed, edge, width in ((False, "white", 0.5), (True, INK, 1.4)):
+            points = shown.points[(shown.owners == site) & (shown.is_wrong == is_ringed)]
+            axes.scatter(*points.T, s=60, marker=style["marker"], c=style["color"], edgecolors=edge, linewidths=width)
         handles.append(Line2D([], [], linestyle="", markersize=8, **style))
     if shown.is_wrong.any():
         handles.append(Line2D([], [], linestyle="", marker="o", markersize=8, color="none", markeredgecolor=INK))
@@ -194,7 +196,11 @@ def partition_table(counts: Counts) -> TextTable:
         counts: Site -> part -> class -> number of examples; what is missing is 0.
     """
     classes = _all_classes(counts)
-    rows = [[_tally(counts, site, "training", name) for name in classes] + _totals(counts, site) for site in counts]
+    rows = [
+        [_tally(counts, site, "training", name) for name in classes]
+        + [sum(counts[site].get(part, {}).values()) for part in PARTS]
+        for site in counts
+    ]
     rows.append([sum(column) for column in zip(*rows, strict=True)])
     cells = tuple((name, *map(str, row)) for name, row in zip((*counts, "all sites"), rows, strict=True))
     return TextTable(("site", *classes, *PARTS), cells, num_summary=1)
@@ -237,12 +243,6 @@ def print_partition(counts: Counts, console: Console) -> None:
     """Print the table and how to read it."""
     print_table(partition_table(counts), console)
     print_lines([NOTE], console)
-
-
-def _scatter(axes: Axes, shown: FeatureMap, is_own: NDArray, style: Mapping[str, str]) -> None:
-    for is_ringed, edge, width in ((False, "white", 0.5), (True, INK, 1.4)):
-        points = shown.points[is_own & (shown.is_wrong == is_ringed)]
-        axes.scatter(*points.T, s=60, marker=style["marker"], c=style["color"], edgecolors=edge, linewidths=width)
 
 
 def _is_wrong(site: str, own: SelectorFeatures) -> NDArray:
@@ -299,10 +299,6 @@ def _all_classes(counts: Counts) -> list[str]:
 
 def _tally(counts: Counts, site: str, part: str, name: str) -> int:
     return counts[site].get(part, {}).get(name, 0)
-
-
-def _totals(counts: Counts, site: str) -> list[int]:
-    return [sum(counts[site].get(part, {}).values()) for part in PARTS]
 
 
 def _area(count: int, largest: int) -> float:

@@ -17,6 +17,7 @@ from silofl.report.tables import MISSING, TextTable, byte_size, duration, mean_o
 Value = Callable[[Round, str], float | None]
 KINDS = ("late", "failed", "refused")
 LATE_REASON = "no answer in time"
+MEAN_STYLE = {"color": INK, "linewidth": 2.6}
 MODEL_CURVES = "Each site's validation cases with the global model, and with the site's personalised model."
 ACCURACY_CURVES = (
     f"{MODEL_CURVES} On the right the share of its slices that the selector takes for this site's. The validation "
@@ -110,7 +111,7 @@ def training_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, 
     names = list(sites)
     if has_validation:
         _site_lines(row[0], ledger, sites, validation_value)
-        handles.append(_mean_line(row[0], ledger, mean_validation))
+        handles.append(_line(row[0], ledger, [mean_validation(record) for record in ledger], **MEAN_STYLE))
         names.append("mean over sites")
         _finish(row[0], ledger, f"Validation: {metric}", best_round)
     _finish(row[-1], ledger, "Training loss", best_round)
@@ -138,8 +139,8 @@ def model_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, bes
             axes.set_ylim(-0.03, 1.12)
             for line in lines:
                 line.set(alpha=0.35, linewidth=1)
-        # A lambda would use the loop's last value.
-        lines.append(_mean_line(axes, ledger, partial(_mean_of, value, sites)))
+        means = [mean_of_known(value(record, site) for site in sites) for record in ledger]
+        lines.append(_line(axes, ledger, means, **MEAN_STYLE))
         handles = handles or lines
         _finish(axes, ledger, title, best_round)
     legend(figure, handles, [*sites, "mean over sites"])
@@ -152,7 +153,7 @@ def drift_curves(ledger: Sequence[Round], sites: Sequence[str]) -> bytes | None:
         return None
     figure, ((axes,),) = panels(1, 1, (10.4, 3.2))
     handles = _site_lines(axes, ledger, sites, partial(_measured, "drift"))
-    handles.append(_mean_line(axes, ledger, mean_drift))
+    handles.append(_line(axes, ledger, [mean_drift(record) for record in ledger], **MEAN_STYLE))
     _finish(axes, ledger, "Drift", None)
     axes.set_ylim(bottom=0)
     legend(figure, handles, [*sites, "mean over sites"])
@@ -186,7 +187,10 @@ def run_curves(ledgers: Mapping[str, Sequence[Round]], sites: Sequence[str]) -> 
     rounds = [record.round for ledger in ledgers.values() for record in ledger]
     handles = []
     for axes, site in zip(grid.flat, [None, *sites], strict=False):
-        handles = [_run_line(axes, i, ledger, site) for i, ledger in enumerate(ledgers.values())]
+        handles = []
+        for place, ledger in enumerate(ledgers.values()):
+            values = [validation_value(record, site) if site else mean_validation(record) for record in ledger]
+            handles.append(_line(axes, ledger, values, linewidth=1.8, **line_style(place)))
         style_axes(axes, site or "Mean over sites", rounds)
     for axes in grid.flat[len(sites) + 1 :]:
         axes.set_visible(False)
@@ -224,24 +228,11 @@ def _model_value(model: str, record: Round, site: str) -> float | None:
     return score.models.get(model) if score and score.models else None
 
 
-def _mean_of(value: Value, sites: Sequence[str], record: Round) -> float | None:
-    return mean_of_known(value(record, site) for site in sites)
-
-
 def _site_lines(axes: Axes, ledger: Sequence[Round], sites: Sequence[str], value: Value) -> list[Line2D]:
     return [
         _line(axes, ledger, [value(record, site) for record in ledger], linewidth=1.6, **line_style(i))
         for i, site in enumerate(sites)
     ]
-
-
-def _mean_line(axes: Axes, ledger: Sequence[Round], value: Callable[[Round], float | None]) -> Line2D:
-    return _line(axes, ledger, [value(record) for record in ledger], color=INK, linewidth=2.6)
-
-
-def _run_line(axes: Axes, place: int, ledger: Sequence[Round], site: str | None) -> Line2D:
-    values = [validation_value(record, site) if site else mean_validation(record) for record in ledger]
-    return _line(axes, ledger, values, linewidth=1.8, **line_style(place))
 
 
 def _line(axes: Axes, ledger: Sequence[Round], values: Sequence[float | None], **style: object) -> Line2D:

@@ -16,7 +16,7 @@ from silofl.federation.ledger import Round, best_of, read_ledger
 from silofl.federation.outcome import without_numbers
 from silofl.federation.results import UNFINISHED, Results, read_results
 from silofl.schema import group, optional, plain, read, read_file, read_json, read_list
-from silofl.study import Study, load_study
+from silofl.study import load_study
 from silofl.training.site_score import Counts, Values
 
 T = TypeVar("T", "Pictures", "SelectorFeatures")
@@ -231,7 +231,8 @@ def read_run(path: Path) -> RunRecords:
     found, ledger = read_results(path), read_ledger(path)
     if found is None and ledger is None and not (path / "run.json").is_file():
         raise ConfigError(f"{path} must be the folder of a run; it holds no results.json, ledger.json or run.json")
-    study = _study(path)
+    file = path / "job" / "app" / "config" / "study.yaml"
+    study = load_study(file) if file.is_file() else None
     results = found or without_numbers(study or path.name, UNFINISHED)
     pictures = _at_sites(path, results, "pictures.npz", Pictures)
     return RunRecords(
@@ -265,11 +266,6 @@ def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
         words += [str(run.results.preset)] * differs["preset"] + [f"seed {run.results.seed}"] * differs["seed"]
         names[" ".join(words)] = run
     return names
-
-
-def _study(path: Path) -> Study | None:
-    file = path / "job" / "app" / "config" / "study.yaml"
-    return load_study(file) if file.is_file() else None
 
 
 def _at_sites(path: Path, results: Results, name: str, kind: type[T]) -> dict[str, T]:

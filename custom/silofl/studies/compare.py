@@ -170,7 +170,9 @@ def _show_table(
 ) -> None:
     """Print the table with its notes, and write both."""
     table = methods_table(methods, len(asked.seeds), is_comparable(methods))
-    notes = methods_notes(methods, asked.seeds) + _changes_notes(asked)
+    changed = {"every row": asked.changes, **asked.variants}
+    notes = methods_notes(methods, asked.seeds)
+    notes += [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
     console.print()
     print_table(table, console)
     print_lines(["", *notes], console)
@@ -183,12 +185,6 @@ def _show_table(
     }
     write_json(out / "table.json", values | {"runs": [_described(run, methods) for run in runs]})
     console.print(f"table: {out / 'table.md'}, {out / 'table.json'}", markup=False)
-
-
-def _changes_notes(asked: Comparison) -> list[str]:
-    """Name the changes of the command line to the study of every row, and of single rows."""
-    changed = {"every row": asked.changes, **asked.variants}
-    return [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
 
 
 def _described(run: ComparedRun, methods: Sequence[Method]) -> dict[str, Any]:

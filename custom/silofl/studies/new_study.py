@@ -121,7 +121,9 @@ def _fit(values: dict[str, Any], template: Study, found: Survey, name: str) -> d
     else:
         settings.pop("volume_transforms", None)
     if found.kind != "windows":
-        sizes = _sizes(parse(Study, values, "the new study.yaml"), found)
+        study = parse(Study, values, "the new study.yaml")
+        samples = [(sample.path, study, sample.record.image, sample.record.index) for sample in found.samples]
+        sizes = np.array([prepare_image(*sample).shape[2:] for sample in samples])
         settings["transforms"], comments["data.transforms"] = _resize(sizes, template)
     if len(found.sites) < template.federation.min_sites:
         values["federation"]["min_sites"] = len(found.sites)
@@ -129,14 +131,13 @@ def _fit(values: dict[str, Any], template: Study, found: Survey, name: str) -> d
     return comments
 
 
-def _sizes(study: Study, found: Survey) -> np.ndarray:
-    """Return height and width of each of the first images, (n, 2), as the study prepares them."""
-    samples = [(sample.path, study, sample.record.image, sample.record.index) for sample in found.samples]
-    return np.array([prepare_image(*sample).shape[2:] for sample in samples])
-
-
 def _resize(sizes: np.ndarray, template: Study) -> tuple[list[dict[str, Any]], str]:
-    """Return the transforms that bring images to one size where they are not, and a remark."""
+    """Return the transforms that bring images to one size where they are not, and a remark.
+
+    Args:
+        sizes: Height and width of the first images as the study prepares them, (n, 2).
+        template: The job's study, which names the networks.
+    """
     least, most = sizes.min(axis=0), sizes.max(axis=0)
     is_one_size, needed = (least == most).all(), _least_side(template)
     remark = f"the first images measure {least[0]} x {least[1]}" + ("" if is_one_size else f" to {most[0]} x {most[1]}")

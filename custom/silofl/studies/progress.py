@@ -41,10 +41,12 @@ class RoundLines:
     def _line(self, ledger: list[Round], number: int) -> str:
         record = ledger[number]
         loss = np.mean([values["loss"] for values in record.metrics.values()])
+        mean = ledger[number - 1].validation_mean if number else None
         parts = [
             f"round {record.round:>3}/{self.study.total_rounds}",
             f"loss {loss:.4f}",
-            self._validation(ledger, number),
+            # Sites validate a round's model in the next round, so this is the round before.
+            "" if mean is None else f"validation {self.study.metric} {mean:.4f} (round {number})",
             f"{len(record.answered)} of {len(record.asked)} sites",
             f"{record.seconds:.1f} s",
         ]
@@ -54,11 +56,6 @@ class RoundLines:
         missing = {"late": record.late, "failed": record.failed, "refused": record.refused}
         parts += [f"{kind}: {', '.join(sites)}" for kind, sites in missing.items() if sites]
         return "  ".join(part for part in parts if part)
-
-    def _validation(self, ledger: list[Round], number: int) -> str:
-        """Return the validation of the round before, because sites validate a round's model in the next round."""
-        mean = ledger[number - 1].validation_mean if number else None
-        return "" if mean is None else f"validation {self.study.metric} {mean:.4f} (round {number})"
 
 
 def _duration(seconds: float) -> str:
