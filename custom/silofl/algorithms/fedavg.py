@@ -67,5 +67,6 @@ def server_step(
 
 
 def _between(start: NDArray, end: NDArray, fraction: float) -> NDArray:
+    # In float64 and rounded once, as in `mix`.
     start64, end64 = np.asarray(start, np.float64), np.asarray(end, np.float64)
     return (start64 + fraction * (end64 - start64)).astype(np.asarray(end).dtype)

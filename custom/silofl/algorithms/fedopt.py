@@ -129,6 +129,7 @@ def server_update(
     """
     if kind not in NAMES:
         raise ConfigError(f"kind must be one of {', '.join(NAMES)}, not {kind!r}")
+    # The paper begins with v = tau^2 and corrects nothing; torch begins with 0 and corrects for it.
     state = state or _start(kind, parameters, 0.0 if is_corrected else tau**2)
     steps, new, means, squares = state.steps + 1, {}, {}, {}
     for name, array in parameters.items():
@@ -148,6 +149,8 @@ def server_update(
     return new, Moments(means, squares, steps)
 
 
+# A large v falls towards a small d^2 by the factor beta2 with Adam, but only by (1 - beta2) d^2 a step with Yogi, whose
+# learning rate therefore does not jump up after rare large differences.
 SQUARES: dict[str, Callable[[NDArray, NDArray, float], NDArray]] = {
     "adam": lambda v, squared, beta2: beta2 * v + (1 - beta2) * squared,
     "yogi": lambda v, squared, beta2: v - (1 - beta2) * squared * np.sign(v - squared),

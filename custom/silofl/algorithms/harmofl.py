@@ -253,6 +253,7 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
     counts = [None if count is None else count.clone() for _, _, count in kept]
     for module in moving:
         # Not eval mode, which would normalise by the running statistics instead of by the batch.
+        # With momentum 0 they take nothing of the second pass, whose weights are not the model's.
         module.momentum = 0.0
     try:
         yield

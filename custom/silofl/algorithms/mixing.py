@@ -96,6 +96,7 @@ def _check_weights(weights: NDArray, sites: list[str]) -> None:
             f"weights must have shape {(len(sites), len(sites))} for {len(sites)} sites, not {weights.shape}"
         )
     for site, row in zip(sites, weights, strict=True):
+        # Rows that somebody computed in float32 sum to 1 within some 1e-7.
         if not np.isclose(row.sum(), 1.0, rtol=0, atol=1e-6):
             raise AggregationError(f"the weights that site {site!r} listens with must sum to 1, not {row.sum():.6g}")
 
@@ -110,6 +111,8 @@ def _weighted_sum(arrays: list[NDArray], row: NDArray) -> NDArray:
     arrays = [np.asarray(array) for array in arrays]
     total = np.empty(arrays[0].shape, dtype=arrays[0].dtype)
     flat, parts = total.reshape(-1), [array.reshape(-1) for array in arrays]
+    # In float64 and rounded once at the end: in float32 every further site would round the sum again, and the mean of
+    # equal models would not be that model.
     for start in range(0, flat.size, PIECE):
         piece = slice(start, start + PIECE)
         flat[piece] = sum(weight * part[piece].astype(np.float64) for part, weight in zip(parts, row, strict=True))

@@ -77,6 +77,7 @@ def new_control(
         divisor: ``K eta``: the sum of the steps' learning rates; with momentum eta times FedNova's norm.
     """
     return {
+        # In the array's dtype: a NumPy float64 divisor would make float32 arrays float64.
         name: control[name] - server_control[name] + (received[name] - trained[name]) / np.asarray(divisor, array.dtype)
         for name, array in control.items()
     }
@@ -98,6 +99,8 @@ def corrected(step: Step, correction: Mapping[str, Tensor]) -> Step:
                 if parameter.grad is not None:
                     parameter.grad.add_(amount)
 
+        # A hook, and not a change between backward and step: the given step calls both, and may go backward twice
+        # before it moves (HarmoFL).
         handle = optimizer.register_step_pre_hook(shift)
         try:
             return step(model, optimizer, loss, batch)

@@ -117,6 +117,7 @@ class SiteControl(SitePart):
     def step(self, role: str, step: Step) -> Step:
         """Correct every step by ``c - c_i``."""
         work = self.work
+        # Copied now: training changes the parameters in place, and option II needs where they began.
         self._received = _parameters(work.models[role], work.study)
         received = work.message.of(ROLE)
         self._again = of_role(OWN, received)
@@ -178,6 +179,7 @@ class SiteControl(SitePart):
 def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
     """Return c = 0."""
     names = _parameters(build_plain_model(study, study.seed), study)
+    # In float64: small changes are added to this sum for as long as the run lasts.
     return [ControlPart(study, tuple(sites), {name: np.zeros(array.shape) for name, array in names.items()})]
 
 

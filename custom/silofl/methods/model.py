@@ -99,6 +99,7 @@ class ModelPart(Part):
         }
         mixed = mixed_models(started, trained, weights_of(self.role))
         if not self._is_own(exchange.round):
+            # All rows of the weights are equal, so that any site's mean is everybody's.
             first = next(iter(mixed))
             return replace(self, common=self._stepped(started[first], mixed[first], replies, run))
         own = {site: self.of(site) for site in run.sites}
@@ -117,6 +118,7 @@ class ModelPart(Part):
         """Give a site that comes late the mean of the others' models."""
         if not self.own:
             return self
+        # Not the initial model: the others are rounds ahead of it.
         mean = mix(self.own, uniform_weights(len(self.own)))
         return replace(self, own=dict(sorted((self.own | {site: next(iter(mean.values()))}).items())))
 
@@ -237,6 +239,7 @@ class SiteModels(SitePart):
         loss, learners = make_loss(study), {}
         for role, model in self.work.models.items():
             if kept:
+                # Momentum and Adam's moments go on from round to round; they never travel.
                 self._optimizers[role].load_state_dict(kept["optimizer"][role])
             step = study.recipe.make_step()
             for part in self.work.parts:

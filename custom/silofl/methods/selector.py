@@ -184,6 +184,7 @@ class SiteSelector(SitePart):
         learners = {ROLE: self._learner(site)}
         results = work.train(learners, examples, ROLE, work.message.meta["step"])
         if kept := self.kept():
+            # The models and all else stay as the training before this exchange left them.
             work.to_keep = {**work.kept, self.name: kept}
         return Message(self._update(), work.numbers(results))
 

@@ -136,6 +136,7 @@ class SuperModelPart(Part):
         counts = [table for table in tables if table]
         threshold = self.settings.threshold if self.thresholds else None
         if threshold == "tuned":
+            # Without counts the largest, 1: a model that nobody could measure on its choice is never chosen.
             threshold = tune_threshold(counts) if counts else THRESHOLDS[-1]
         holders, refused = self.holders | set(replies.accepted), self.refused | replies.refused
         return replace(self, holders=holders, threshold=threshold, refused=refused)
@@ -199,6 +200,7 @@ class SiteSuperModel(SitePart):
         answers = dict.fromkeys(results, ENSEMBLE) if contents.is_ensemble else chosen
         result = score_of(results, answers)
         self._keep_features(model)
+        # All models have the same input normalisation, and the pictures need no more of one.
         keep_test(work.folder, result, _predictions(part, results, answers), model.network(GLOBAL), part, work.device)
         return result.numbers() | {
             "models": by_model(results) | {"super": value_of(result)},

@@ -156,6 +156,7 @@ class Work:
         update = Message()
         for part in self.parts:
             update |= part.finish(results)
+        # Last: where anything before fails, the state of the round before stays on the disk.
         self.to_keep = {part.name: kept for part in self.parts if (kept := part.kept())}
         meta = self.numbers(results)
         return update | Message(meta=meta | {"metrics": validation | meta["metrics"]})
@@ -163,6 +164,7 @@ class Work:
     def _epochs(self, examples: Examples, *what: object) -> Iterator[Iterator[Batch]]:
         settings, augment = self.study.training, augmentation(self.study, examples.targets.ndim > 1)
         for epoch in range(1, settings.local_epochs + 1):
+            # From the round, not from a running state: a resumed run draws what the uninterrupted one would have.
             seed = seed_of(self.study.seed, self.site, self.number, epoch, *what)
             # Dropout draws from torch's global generator.
             torch.manual_seed(seed)

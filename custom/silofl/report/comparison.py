@@ -113,6 +113,7 @@ def best_runs(results: Sequence[Results]) -> frozenset[int]:
     full = _with_all_sites(results)
     if len(full) < 2 or not are_comparable([results[i] for i in full]):
         return frozenset()
+    # As shown: of two numbers that look equal, none is marked alone.
     best = max(round(results[i].mean, 3) for i in full)
     return frozenset(i for i in full if round(results[i].mean, 3) == best)
 

@@ -97,6 +97,7 @@ def plane(features: NDArray) -> tuple[NDArray, str]:
         return principal_components(features), "PCA"
     from sklearn.manifold import TSNE  # here, because it takes a second to import and most pages need no map
 
+    # From PCA, and with a seed: the same features always give the same map.
     tsne = TSNE(n_components=2, perplexity=perplexity, init="pca", random_state=SEED)
     return tsne.fit_transform(features.astype(np.float64)), f"t-SNE (perplexity {perplexity}, seed {SEED})"
 

@@ -99,6 +99,7 @@ def best_and_second(values: Sequence[float | None]) -> Places:
 
     A single value is not marked as the best, nor the lower of two as the second-best.
     """
+    # As shown: of two numbers that look equal, none is marked alone.
     known = {place: round(value, 3) for place, value in enumerate(values) if value is not None}
     if len(known) < 2:
         return [], []

@@ -114,6 +114,7 @@ def seeded(asked: Comparison, out: Path, pattern: ComparedRun) -> list[ComparedR
         changes = {**pattern.changes, **asked.changes, "seed": seed}
         path = out / "runs" / f"{_folder(pattern.name)}-seed{seed}"
         run = replace(pattern, seed=seed, path=path, changes=changes)
+        # Given to all rows together: those that need none would refuse it.
         given = asked.pretrained if _settled_run(run)[0].recipe.needs_pretrained else None
         runs.append(replace(run, wanted=replace(run.wanted, pretrained=given)))
     for run in runs:

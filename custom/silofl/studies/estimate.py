@@ -174,6 +174,7 @@ def estimate(study: Study, setting: Setting) -> Estimate:
     transfer = setting.sites * traffic.site_bytes * 8 / setting.bandwidth
     rounds = zip(traffic.bytes_to, traffic.bytes_from, strict=True)
     largest = max([to + back for to, back in rounds] + [traffic.finish_bytes_to])
+    # At worst the messages of all other sites stand before the last one's on the server's line.
     slowest = training + setting.sites * largest * 8 / setting.bandwidth
     return Estimate(
         study=study.name,

@@ -35,6 +35,8 @@ def centralised_runs(asked: Comparison, out: Path, console: Console) -> list[Com
         raise ConfigError("--pooled must go with a metric of each case, as accuracy, not balanced_accuracy")
     console.print(WARNING.format(folder=out / "pooled"), style="bold red", markup=False)
     data = pool_sites(Path(str(simulation.data)), simulation.sites, study, out / "pooled")
+    # One simulated site holds all data, so that the number of sites that the study waits for would never come; and with
+    # one site FedAvg is plain training.
     alone = study.federation.model_dump(exclude={"sites"}) | {"min_sites": 1}
     changes = {"algorithm": {"name": "fedavg"}, "federation": alone}
     wanted = Simulation(str(data), (POOLED_SITE,), 1, is_alone=asked.is_alone)

@@ -281,6 +281,7 @@ def _outcome(run: Path, simulation: Simulation, study: Study, console: Console) 
 
 def _with_everyone(run: Path, results: Results, simulation: Simulation, study: Study, console: Console) -> Results:
     """Add the test of each site's model on all sites' test data to the result."""
+    # A site that was left out is tested by itself; its data are none of the federation's.
     sites = replace(simulation, left_out=None)
     try:
         results = replace(results, everyone=everyone(run, read_data(study, sites, run)))

@@ -26,6 +26,7 @@ def seed_of(*parts: object) -> int:
     """Return a seed that depends on all parts (study seed, site, round, epoch) and on nothing else."""
     # Not hash(), which differs from process to process.
     digest = hashlib.sha256("/".join(str(part) for part in parts).encode()).digest()
+    # Four bytes, which every generator takes: NumPy's RandomState refuses more.
     return int.from_bytes(digest[:4], "little")
 
 

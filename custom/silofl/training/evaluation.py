@@ -48,6 +48,7 @@ def outputs_of(function: Callable[[Tensor], Tensor], images: NDArray, batch_size
 def softmax_of(network: nn.Module, images: NDArray, batch_size: int, device: torch.device) -> NDArray[np.float64]:
     """Return a classifier's probabilities (N, outputs) of images (N, C, H, W)."""
     network.eval()
+    # In float64: float32 rounds sure scores to exactly 1, and equal scores are ties to an AUROC.
     return outputs_of(lambda batch: network(batch).double().softmax(dim=1), images, batch_size, device)
 
 

@@ -76,6 +76,7 @@ class _Progress:
 
     def learn(self, batch: Batch, where: str) -> None:
         learner = self._learner
+        # float() waits for the GPU at every step; in return the error names the very batch.
         value = float(learner.step(learner.model, learner.optimizer, learner.loss, batch))
         if not math.isfinite(value):
             raise TrainingError(f"the loss of the {self._whose} must be finite, not {value}, {where}")

@@ -196,6 +196,7 @@ def pooled_score(scores: Iterable[Mapping[str, Any]], metric: str) -> float | No
     """
     if metric != "balanced_accuracy":
         return pooled([(score["value"], score["num_cases"]) for score in scores])
+    # Over all sites' cases of a class first: the sites' own means are over different classes, where a site lacks some.
     recalls: dict[str, list[tuple[float, int]]] = {}
     for score in scores:
         for label, cases in score.get("label_cases", {}).items():
