@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ from silofl.report.comparison import Method, method_sites
 from silofl.report.methods import is_comparable, methods_notes, methods_table, methods_values
 from silofl.report.sentences import changes_sentence
 from silofl.report.tables import duration, markdown_table, print_lines, print_table
+from silofl.settings import NAME
 from silofl.studies import pooled as centralised
 from silofl.studies import simulate
 from silofl.studies.compared_runs import CENTRALISED, ComparedRun, Comparison, planned
@@ -84,6 +86,36 @@ def run(options: argparse.Namespace) -> int:
     if options.json and code != ExitCode.INTERRUPTED:
         print((options.out / "table.json").read_text(), end="")
     return code
+
+
+class _Row(argparse.Action):
+    """Action of ``--as NAME``: give the row the settings since the row before."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Take the settings for this row, so that those that follow belong to the next."""
+        name = str(values)
+        if not re.fullmatch(NAME, name) or name in namespace.variants or not namespace.settings:
+            parser.error(
+                "--as must follow at least one --set, with a name of its own of letters, digits, '.', '_' and '-', not "
+                f"{name!r}"
+            )
+        try:
+            changes = by_key(namespace.settings)
+        except ConfigError as error:
+            parser.error(str(error))
+        # New objects: the old ones may be the parser's defaults, which the next call gets too.
+        namespace.variants = {**namespace.variants, name: changes}
+        namespace.settings = []
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    return tuple(natural(seed) for seed in text.split(","))
 
 
 def compare(asked: Comparison, out: Path, console: Console) -> int:
