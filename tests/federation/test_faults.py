@@ -47,7 +47,7 @@ def carried_out(tmp_path, site_data, make_study):
             state_dir=f"{path}/sites/{{site}}",
             cache_dir=f"{site_data}/.cache",
             has_progress=False,
-            min_examples=1,
+            min_patients=0,
         )
         try:
             run_alone(study, path, ("east", "west"), settings, None, count)

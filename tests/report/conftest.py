@@ -34,7 +34,10 @@ def whole(values):
         return {key: value for key, value in (values | NO_NUMBERS).items() if key not in TESTED}
     for together in (TESTED, CLASSES, SUPER):
         values = (together | values) if together.keys() & values.keys() else values
-    validation = {site: {"num_cases": 1, "num_excluded": 0} | score for site, score in values["validation"].items()}
+    validation = {
+        site: {"num_cases": int(score["value"] is not None), "num_excluded": 0} | score
+        for site, score in values["validation"].items()
+    }
     everyone = {"everyone": {"by_site": {}} | values["everyone"]} if "everyone" in values else {}
     return values | {"validation": validation} | everyone
 
@@ -140,7 +143,7 @@ def record():
             "weights": {site: {"east": 0.25, "west": 0.75} for site in scores},
             "examples": {"east": 10, "west": 30},
             "metrics": {site: {"loss": 1 / number, "drift": 0.1} for site in scores},
-            "validation": {s: SiteScore(value=v, num_cases=1, num_excluded=0) for s, v in scores.items()},
+            "validation": {s: SiteScore(value=v, num_cases=int(v is not None), num_excluded=0) for s, v in scores.items()},
             "drift": 0.1,
             "bytes_to": dict.fromkeys(scores, 1_000_000),
             "bytes_from": dict.fromkeys(scores, 500_000),
