@@ -33,7 +33,10 @@ def test_the_ledger_is_read_as_it_was_written(tmp_path):
 
 
 def validated(number, **values):
-    scores = {site: SiteScore(value=value, num_cases=0 if value is None else 2, num_excluded=0) for site, value in values.items()}
+    scores = {
+        site: SiteScore(value=value, num_cases=0 if value is None else 2, num_excluded=0)
+        for site, value in values.items()
+    }
     return Round(number, validation=scores)
 
 

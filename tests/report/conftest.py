@@ -143,7 +143,9 @@ def record():
             "weights": {site: {"east": 0.25, "west": 0.75} for site in scores},
             "examples": {"east": 10, "west": 30},
             "metrics": {site: {"loss": 1 / number, "drift": 0.1} for site in scores},
-            "validation": {s: SiteScore(value=v, num_cases=int(v is not None), num_excluded=0) for s, v in scores.items()},
+            "validation": {
+                s: SiteScore(value=v, num_cases=int(v is not None), num_excluded=0) for s, v in scores.items()
+            },
             "drift": 0.1,
             "bytes_to": dict.fromkeys(scores, 1_000_000),
             "bytes_from": dict.fromkeys(scores, 500_000),
