@@ -15,6 +15,7 @@ import yaml
 from provisioning import __main__ as provisioning
 from silofl import cli
 from silofl.algorithms.recipe import PRESET_NAMES, algorithm_names
+from silofl.federation.egress import Gate
 from silofl.methods.parts import kinds
 from silofl.settings import parse
 from silofl.site import Site
@@ -203,6 +204,17 @@ def test_the_privacy_page_has_a_row_for_each_kind_that_an_algorithm_sends():
         )
     }
     assert listed == sent
+
+
+def test_the_privacy_page_says_what_each_kind_can_tell():
+    text = text_of(ROOT / "docs" / "privacy.md")
+    risks = {}
+    for name in algorithm_names():
+        study = changed_study(JOBS / "fedavg_phantoms", PLAIN_SGD | {"algorithm": {"name": name}})
+        risks |= Gate.of(study, Site(data="/data", state_dir="/state")).risks
+    assert len(risks) == 7
+    for kind, risk in risks.items():
+        assert f"| `{kind}` | {risk} |" in text
 
 
 # --- The worked example of docs/researcher.md

@@ -6,6 +6,8 @@ from silofl.errors import ConfigError
 from silofl.federation.egress_log import EgressLog
 from silofl.files import held
 
+RISKS = {kind: f"what {kind} tell" for kind in ("weights", "batchnorm", "numbers", "amplitude")}
+
 
 def record(number, kind="weights", size=16, refused=False, task="train"):
     facts = {"round": number, "task": task, "refused": refused, "name": "a", "kind": kind}
@@ -18,7 +20,7 @@ def lines(folder):
 
 
 def test_each_record_is_a_line_with_its_time(tmp_path):
-    log = EgressLog(tmp_path / "run", "north", "organs")
+    log = EgressLog(tmp_path / "run", "north", "organs", RISKS)
     log.write([record(1), record(1, "numbers")])
     log.write([record(2)])
     assert [(line["round"], line["kind"]) for line in lines(tmp_path / "run")] == [
@@ -30,7 +32,7 @@ def test_each_record_is_a_line_with_its_time(tmp_path):
 
 
 def test_the_summary_adds_up_rounds_arrays_and_bytes(tmp_path):
-    log = EgressLog(tmp_path, "north", "organs")
+    log = EgressLog(tmp_path, "north", "organs", RISKS)
     log.write([record(1, size=16), record(1, size=4), record(1, "numbers")])
     log.write([record(3, size=16), record(3, "batchnorm", 8, refused=True)])
     text = (tmp_path / "egress.md").read_text()
@@ -38,30 +40,33 @@ def test_the_summary_adds_up_rounds_arrays_and_bytes(tmp_path):
     assert "| left | train | weights | what weights are for | 1-3 | 3 | 36 |\n" in text
     assert "| left | train | numbers | what numbers are for | 1 | 1 | 0 |\n" in text
     assert "| refused | train | batchnorm | what batchnorm are for | 3 | 1 | 8 |\n" in text
+    # of the kinds that were asked for, and no others
+    told = text.partition("## What it can tell")[2]
+    assert "- **weights**: what weights tell.\n" in told and "amplitude" not in told
 
 
 def test_a_run_that_goes_on_adds_to_its_records(tmp_path):
-    EgressLog(tmp_path, "north", "organs").write([record(1)])
-    EgressLog(tmp_path, "north", "organs").write([record(2)])
+    EgressLog(tmp_path, "north", "organs", RISKS).write([record(1)])
+    EgressLog(tmp_path, "north", "organs", RISKS).write([record(2)])
     assert [line["round"] for line in lines(tmp_path)] == [1, 2]
     assert "| 1-2 | 2 | 32 |" in (tmp_path / "egress.md").read_text()
 
 
 def test_a_line_that_was_cut_off_is_removed(tmp_path):
-    EgressLog(tmp_path, "north", "organs").write([record(1)])
+    EgressLog(tmp_path, "north", "organs", RISKS).write([record(1)])
     with (tmp_path / "egress.jsonl").open("a") as stream:
         stream.write('{"round": 2, "ta')
-    EgressLog(tmp_path, "north", "organs").write([record(2)])
+    EgressLog(tmp_path, "north", "organs", RISKS).write([record(2)])
     assert [line["round"] for line in lines(tmp_path)] == [1, 2]
 
 
 def test_an_answer_without_a_round_is_recorded_too(tmp_path):
-    EgressLog(tmp_path, "north", "organs").write([record(None)])
+    EgressLog(tmp_path, "north", "organs", RISKS).write([record(None)])
     assert "|  | 1 | 16 |" in (tmp_path / "egress.md").read_text()
 
 
 def test_the_folder_is_in_use_as_long_as_the_log_lives_and_two_may_use_it(tmp_path):
-    first, second = EgressLog(tmp_path, "north", "organs"), EgressLog(tmp_path, "north", "organs")
+    first, second = EgressLog(tmp_path, "north", "organs", RISKS), EgressLog(tmp_path, "north", "organs", RISKS)
     for log in (first, second):
         log.write([record(1)])
     with pytest.raises(ConfigError, match="must not be in use"), held(tmp_path / "lock"):

@@ -115,7 +115,7 @@ def test_a_link_in_the_state_is_deleted_and_what_it_points_to_stays(tmp_path, si
 
 def test_nothing_is_deleted_while_a_run_uses_it(tmp_path, site):
     first = write(tmp_path / "state/organs/a-run/x")
-    log = EgressLog(tmp_path / "state/organs" / RUN, "north", "organs")
+    log = EgressLog(tmp_path / "state/organs" / RUN, "north", "organs", {})
     with pytest.raises(ConfigError, match="must not be in use; another run still writes it"):
         forget(kept_of(site(), "organs", None))
     assert first.exists() and log.path.parent.is_dir()

@@ -27,7 +27,7 @@ def test_an_answer_that_failed_holds_no_arrays_and_the_round_of_its_task():
 
 
 def test_a_kind_holds_the_names_of_its_role_or_some_of_them():
-    whole, some = Kind("selector", "", "selector"), Kind("weights", "", "model", names=frozenset({"a"}))
+    whole, some = Kind("selector", "", "", "selector"), Kind("weights", "", "", "model", names=frozenset({"a"}))
     assert whole.holds("selector", "anything") and not whole.holds("model", "anything")
     assert some.holds("model", "a") and not some.holds("model", "b") and not some.holds("global", "a")
 

@@ -33,6 +33,10 @@ OTHERS = {
     NUMBERS: "counts, losses, scores, and what the images are like; no case is named",
     UNKNOWN: "not a part of the study's model",
 }
+NUMBERS_RISK = (
+    "they tell the server how many patients and images there are and how good the models are on them, and where a part "
+    "has one case only, that case's score; more cases, or no validation and test data in dataset.json"
+)
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,11 @@ class Gate:
         """Return the kind of an array by its name on the wire."""
         known = kind_of(self.kinds, role_of(name), name.removeprefix(f"{role_of(name)}/"))
         return known.name if known else UNKNOWN
+
+    @property
+    def risks(self) -> dict[str, str]:
+        """Kind -> what it can tell of the images, to whom, and the switch that stops it."""
+        return {kind.name: kind.risk for kind in self.kinds} | {NUMBERS: NUMBERS_RISK}
 
     def purpose(self, kind: str) -> str:
         """Return the sentence on a kind for people."""

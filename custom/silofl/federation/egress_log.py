@@ -23,6 +23,7 @@ Study {study}, run {run}, to the study's server; first {first}, last {last} (UTC
 | | answer to | kind | what it is | rounds | records | bytes |
 | --- | --- | --- | --- | --- | --- | --- |
 """
+RISKS = "\n## What it can tell, to whom, and which switch stops it\n\n"
 
 
 @dataclass
@@ -60,9 +61,10 @@ class EgressLog:
         folder: The site's folder of the run; made when missing.
         site: The site's name.
         study: The study's name.
+        risks: Kind -> what it can tell, to whom, and what stops it.
     """
 
-    def __init__(self, folder: Path, site: str, study: str) -> None:
+    def __init__(self, folder: Path, site: str, study: str, risks: Mapping[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "egress.jsonl"
         # Shared, so that a job which goes on with a run need not wait until the last one's process has ended.
@@ -71,6 +73,7 @@ class EgressLog:
         self._sums: dict[tuple[bool, str, str], Sum] = {}
         self._names = {"site": site, "study": study, "run": folder.name}
         self._times: list[str] = []
+        self._risks = risks
         self._add(_complete_records(self.path))
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
@@ -86,7 +89,9 @@ class EgressLog:
         self._add(timed)
         rows = [_row(*key, self._sums[key]) for key in sorted(self._sums)]
         header = HEADER.format(**self._names, first=min(self._times), last=max(self._times))
-        write_text(self.path.with_suffix(".md"), header + "".join(rows))
+        sent = sorted({kind for _, _, kind in self._sums} & self._risks.keys())
+        risks = "".join(f"- **{kind}**: {self._risks[kind]}.\n" for kind in sent)
+        write_text(self.path.with_suffix(".md"), header + "".join(rows) + f"{RISKS}{risks}")
 
     def _add(self, records: Iterable[Mapping[str, Any]]) -> None:
         for record in records:

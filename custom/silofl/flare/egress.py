@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from nvflare.apis.filter import Filter
@@ -61,7 +62,7 @@ class Egress(Filter):
             return make_reply(code if code in CODES else ReturnCode.EXECUTION_EXCEPTION)
         message, request = from_model(FLModelUtils.from_shareable(shareable)), _request(fl_ctx)
         study, site, gate = self._job(fl_ctx)
-        log = self._log(fl_ctx, study, site, request.run)
+        log = self._log(fl_ctx, study, site, request.run, gate.risks)
         reason = gate.refusal(request, message)
         if reason is not None:
             self.log_error(fl_ctx, reason, fire_event=False)
@@ -80,11 +81,11 @@ class Egress(Filter):
             self._jobs = {job: (study, site, Gate.of(study, site))}
         return self._jobs[job]
 
-    def _log(self, fl_ctx: FLContext, study: Study, site: Site, run: str) -> EgressLog:
+    def _log(self, fl_ctx: FLContext, study: Study, site: Site, run: str, risks: Mapping[str, str]) -> EgressLog:
         name = fl_ctx.get_identity_name()
         folder = site.run_folder(study.name, name, run)
         if folder not in self._logs:
-            self._logs[folder] = EgressLog(folder, name, study.name)
+            self._logs[folder] = EgressLog(folder, name, study.name, risks)
         return self._logs[folder]
 
 

@@ -20,11 +20,16 @@ def super_model_readme(study: Study, sites: Sequence[str], image_shape: Sequence
         shape=" x ".join(map(str, image_shape)),
         domain=domain.sentence,
         inputs=" ".join(file for kind, file in INPUTS.items() if kind in (domain.kinds or INPUTS)),
+        selector_note=SELECTOR if len(sites) > 1 else "",
         batch_note=STATELESS if study.model.normalization == "batch_stateless" else "",
     )
 
 
 INPUTS = {"volumes": "scan.nii.gz dicom_folder", "pictures": "picture.png"}
+SELECTOR = """
+**Whoever holds this folder can ask of any image which of these hospitals it came from**: the selector is a classifier
+of hospitals, and the models differ as their images do. Give it to nobody who must not know.
+"""
 STATELESS = """
 The network's BatchNorm keeps no statistics, so that a prediction depends on the images that stand beside it: all
 slices of a case are always predicted together, whatever the batch size.
@@ -35,7 +40,7 @@ README = """# Super model of {name}
 - trained with {algorithm}; models of sites: {sites}
 - learnt from {domain}; images of another kind are refused, unusual ones are answered with a warning
 - images are prepared as in training, to channels x rows x columns = {shape}
-{batch_note}
+{selector_note}{batch_note}
 `model.json` says what this is and how it decides, with the SHA-256 of every file in `weights/` and one fingerprint of
 all that decides predictions; a folder that was changed is refused. It needs SiloFL, and no federation.
 
@@ -65,6 +70,7 @@ def bundle_readme(study: Study, members: Sequence[str], image_shape: Sequence[in
         name=study.name,
         task=study.task,
         members=", ".join(members),
+        selector_note=SELECTOR if len(members) > 1 else "",
         shape=", ".join(map(str, image_shape)),
     )
 
@@ -74,7 +80,7 @@ BUNDLE_README = """# {name}: a super model as a MONAI bundle
 `models/model.ts` is TorchScript and needs PyTorch alone. It takes all slices of one case, prepared as in training, as
 float32 (n, {shape}), picks the model that fits the case, and returns probabilities ({task}); its method
 `member_weights` returns the weight of each of {members}. On a GPU it computes in float32.
-
+{selector_note}
 `configs/inference.json` reads a NIfTI, MHA, NRRD, PNG, JPEG or TIFF file or a DICOM series folder, prepares it as the
 study did, and writes the answer on the file's own grid; a file of another kind than the `domain` there, the images that
 the models learnt from, is refused, and an unusual one is warned of in the log. Reading and preparing are SiloFL's,

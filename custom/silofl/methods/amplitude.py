@@ -21,6 +21,10 @@ from silofl.training.loop import TrainingResult
 
 ROLE, MEAN = "amplitude", "amplitude/mean"
 PURPOSE = "the mean frequency amplitude of the training images, sent once so that all sites normalise alike"
+RISK = (
+    "it tells the server, and mixed all sites, the contrast, noise and stain of the site's images, and of few patients "
+    "their outlines; min_patients, or amplitude: {band: 0}, which leaves one number a channel"
+)
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list
 
 def kinds(study: Study) -> list[Kind]:
     """Return the kinds of its arrays that leave a site."""
-    return [Kind("amplitude", PURPOSE, ROLE, is_of_images=True)]
+    return [Kind("amplitude", PURPOSE, RISK, ROLE, is_of_images=True)]
 
 
 SITE = SiteAmplitude

@@ -29,6 +29,7 @@ from silofl.training.losses import make_loss
 # A site's own c_i travels to it as control/own/NAME, should it have lost it.
 ROLE, OWN = "control", "own"
 PURPOSE = "how the site's control variate changed, a mean gradient; it corrects the other sites' steps"
+RISK = "as the weights, and more plainly, since with option 1 it is the mean gradient of all training images; option 2"
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list
 
 def kinds(study: Study) -> list[Kind]:
     """Return what leaves a site for it."""
-    return [Kind("control", PURPOSE, ROLE)]
+    return [Kind("control", PURPOSE, RISK, ROLE)]
 
 
 SITE = SiteControl

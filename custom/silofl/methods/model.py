@@ -35,7 +35,15 @@ from silofl.training.losses import make_loss
 from silofl.training.pictures import keep_test
 
 WEIGHTS = "what the round's training changed in the model's weights; they are mixed with other sites'"
+WEIGHTS_RISK = (
+    "the server may rebuild rough images from it, above all after few steps on few images; more local steps, NVFlare's "
+    "filters, or local training"
+)
 BATCHNORM = "what the round's training changed in BatchNorm, which holds means over the site's images"
+BATCHNORM_RISK = (
+    "it tells the server and, mixed, all sites the scanner's look, and helps to rebuild images from the weights; "
+    "stays_home: batchnorm, or the filter BatchNormStaysHome"
+)
 
 
 @dataclass(frozen=True)
@@ -317,7 +325,8 @@ def kinds(study: Study) -> list[Kind]:
     for role, model in build_models(study, None).items():
         batchnorm = frozenset(batchnorm_names(model))
         weights = frozenset(model.state_dict()) - batchnorm - input_norm_names(model)
-        kinds += [Kind("weights", WEIGHTS, role, names=weights), Kind("batchnorm", BATCHNORM, role, names=batchnorm)]
+        kinds.append(Kind("weights", WEIGHTS, WEIGHTS_RISK, role, names=weights))
+        kinds.append(Kind("batchnorm", BATCHNORM, BATCHNORM_RISK, role, names=batchnorm))
     return kinds
 
 

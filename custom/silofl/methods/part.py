@@ -151,6 +151,7 @@ class Kind:
     Attributes:
         name: What ``may_leave`` of site.yaml calls it.
         purpose: What it is, and what it is for.
+        risk: What it can tell of the images, to whom, and the switch that stops it; for the privacy officer.
         is_of_images: Whether it is a mean over the images themselves, which would show them if there were few.
         role: The role of its arrays.
         names: Their names within the role; None for all.
@@ -158,6 +159,7 @@ class Kind:
 
     name: str
     purpose: str
+    risk: str
     role: str
     is_of_images: bool = False
     names: frozenset[str] | None = None

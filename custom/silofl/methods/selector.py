@@ -45,6 +45,10 @@ ROLE = "selector"
 AVERAGE, SQUARE = "average", "square"
 HEAD = ("network.head.weight", "network.head.bias")
 PURPOSE = "what the selector learnt, which tells the sites' images apart"
+RISK = (
+    "it is a classifier of hospitals: whoever holds the super model can ask of any image which hospital it came from; "
+    "may_leave without selector, and a study without one"
+)
 
 
 @dataclass(frozen=True)
@@ -259,7 +263,7 @@ def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list
 
 def kinds(study: Study) -> list[Kind]:
     """Return the kinds of its arrays that leave a site."""
-    return [Kind("selector", PURPOSE, ROLE)]
+    return [Kind("selector", PURPOSE, RISK, ROLE)]
 
 
 SITE = SiteSelector

@@ -33,6 +33,10 @@ from silofl.study import Study
 ROLE, PRETRAINED = "statistics", "pretrained"
 PAIR = ("mean", "variance")
 PURPOSE = "means and variances of the model's features over the training images, to compare sites by"
+RISK = (
+    "they tell the server how like other sites' the images are, and of few patients what they show; min_patients, or "
+    "may_leave without statistics: the site then listens to all alike"
+)
 
 
 class Entry(Section):
@@ -245,7 +249,7 @@ def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list
 
 def kinds(study: Study) -> list[Kind]:
     """Return the kinds of its arrays that leave a site."""
-    return [Kind("statistics", PURPOSE, ROLE, is_of_images=True)]
+    return [Kind("statistics", PURPOSE, RISK, ROLE, is_of_images=True)]
 
 
 SITE = SiteStatistics
