@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from silofl.models import build_model, build_plain_model
 from silofl.study import load_study
@@ -37,7 +38,11 @@ def test_a_run_writes_what_people_and_programs_read(finished, small_job):
     assert {row["part"] for row in rows} == {"training", "validation", "test"}
     assert (run / "report.html").stat().st_size > 10_000
     assert "round   3/3" in printed and "north" in printed
-    assert list((run / "tensorboard").glob("*/events*"))
+    for site in ("north", "south"):
+        events = EventAccumulator(str(run / "tensorboard" / site)).Reload()
+        drawn = {name: [(one.step, one.value) for one in events.Scalars(name)] for name in events.Tags()["scalars"]}
+        losses = [(record["round"], pytest.approx(record["metrics"][site]["loss"])) for record in ledger]
+        assert drawn["loss"] == losses and [step for step, _ in drawn["validation"]] == [1, 2, 3]
 
     study = load_study(small_job / "app" / "config" / "study.yaml")
     model = build_model(study, (1, 32, 32), seed=0)

@@ -40,7 +40,7 @@ class RoundsController(ModelController):
         super().__init__(persistor_id="", ignore_result_error=True)
         self._late: set[str] = set()
         self._timeout_s = 0.0
-        self._tracking = Tracking(self)
+        self._tracking = Tracking()
 
     def run(self) -> None:
         """Carry out all rounds, choose the best one and test it; the results go to the run's folder."""
@@ -86,7 +86,7 @@ class RoundsController(ModelController):
     def _course(self, server: ServerRounds, folder: RunFolder) -> Course:
         def save() -> None:
             folder.save(server)
-            self._tracking.send(server.ledger, self.fl_ctx)
+            self._tracking.send(server.ledger, self.engine)
 
         return Course(
             server,

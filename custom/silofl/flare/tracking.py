@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from nvflare.apis.analytix import AnalyticsDataType, LogWriterName
-from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.engine_spec import EngineSpec
 from nvflare.apis.fl_constant import EventScope, FLContextKey, ReservedKey
-from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.utils.analytix_utils import create_analytic_dxo
 from nvflare.widgets.fed_event import FedEventHeader
@@ -21,29 +20,26 @@ EVENT = "fed.analytix_log_stats"
 
 
 class Tracking:
-    """What of a ledger has been sent to the receivers that a job names.
+    """What of a ledger has been sent to the receivers that a job names."""
 
-    Args:
-        component: Fires the events.
-    """
-
-    def __init__(self, component: FLComponent) -> None:
-        self._component = component
+    def __init__(self) -> None:
         self._sent: set[tuple[int, str, str]] = set()
 
-    def send(self, ledger: Sequence[Round], fl_ctx: FLContext) -> None:
+    def send(self, ledger: Sequence[Round], engine: EngineSpec) -> None:
         """Send the numbers of the last two rounds that are new; a round's validation comes with the next one."""
         for record in ledger[-2:]:
             for site, name, value in _numbers(record):
                 if (record.round, site, name) not in self._sent:
                     self._sent.add((record.round, site, name))
-                    self._fire(_event(site, name, value, record.round), fl_ctx)
+                    _fire(_event(site, name, value, record.round), engine)
 
-    def _fire(self, event: Shareable, fl_ctx: FLContext) -> None:
+
+def _fire(event: Shareable, engine: EngineSpec) -> None:
+    with engine.new_context() as fl_ctx:
         fl_ctx.set_prop(FLContextKey.EVENT_DATA, event, private=True, sticky=False)
         fl_ctx.set_prop(FLContextKey.EVENT_SCOPE, EventScope.FEDERATION, private=True, sticky=False)
-        self._component.fire_event(EVENT, fl_ctx)
-        fl_ctx.set_prop(FLContextKey.EVENT_SCOPE, EventScope.LOCAL, private=True, sticky=False)
+        # The engine's own, since that of a component makes every event a local one.
+        engine.fire_event(EVENT, fl_ctx)
 
 
 def _numbers(record: Round) -> Iterator[tuple[str, str, float]]:
