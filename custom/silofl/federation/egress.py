@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from silofl.errors import AggregationError, ConfigError
 from silofl.federation.server import ServerRounds
-from silofl.methods.answer import plain_text
+from silofl.methods.answer import Answer, plain_text
 from silofl.methods.part import Exchange, Expected, Kind, Message
 from silofl.methods.parts import kind_of, kinds
 from silofl.models.roles import role_of
@@ -126,12 +126,14 @@ class Gate:
                 f"the site lets only {', '.join(sorted(self.allowed)) or 'no arrays'} leave, not {kind}; the answer "
                 f"held {len(names[kind])} such arrays: change the study, or ask the site"
             )
-        if not self._has_plain_numbers(message):
+        answer = self._read(message)
+        if answer is None:
             return (
                 "the site lets only the numbers of an answer leave that the study's schema has, each in its range; ask "
                 "the site for its egress.jsonl"
             )
-        expected = self._expected(request, message)
+        self._server.image_shape = answer.numbers.image_shape
+        expected = self._server.expected("site", Exchange(request.task, request.round, request.step))
         for name, array in message.arrays.items():
             if name not in expected:
                 return (
@@ -145,7 +147,7 @@ class Gate:
                     f"of shape {np.shape(array)}; ask the site for its egress.jsonl"
                 )
         of_images = [kind.name for kind in self.kinds if kind.is_of_images and kind.name in names]
-        if of_images and not _count(message.meta.get("num_patients")) >= self.min_patients:
+        if of_images and (answer.numbers.num_patients or 0) < self.min_patients:
             return f"the site lets {of_images[0]} leave only from {self.min_patients} patients or more; it has fewer"
         return None
 
@@ -169,24 +171,20 @@ class Gate:
         """A server of this study that has asked for nothing yet, whose parts say what they expect of an answer."""
         return ServerRounds.start(self.study, "", ["site"], {})
 
-    def _has_plain_numbers(self, message: Message) -> bool:
-        """Whether all that is no array is what the server would read, under names that the study has."""
+    def _read(self, message: Message) -> Answer | None:
+        """Return the answer as the server would read it; None where it holds other numbers, texts or names."""
         meta = message.meta
         if "error" in meta:
-            is_plain = meta["error"] == plain_text(meta["error"])
-            return is_plain and not message.arrays and meta.keys() <= {"round", "error", "held"}
+            is_plain = meta["error"] == plain_text(meta["error"]) and meta.keys() <= {"round", "error", "held"}
+            return Answer() if is_plain and not message.arrays else None
         try:
-            metrics = self._server.read("site", message).numbers.metrics
+            answer = self._server.read("site", message)
         except AggregationError:
-            return False
-        scores = [score for score in (metrics.validation, metrics.test) if score]
+            return None
         labels = {"0", *(str(label) for label in self.study.labels)}
-        return all({*(score.labels or ())} <= labels and {*(score.also or ())} <= METRICS for score in scores)
-
-    def _expected(self, request: Request, message: Message) -> dict[str, Expected]:
-        server, shape = self._server, message.meta.get("image_shape")
-        server.image_shape = tuple(shape) if isinstance(shape, list) and all(map(_count, shape)) else None
-        return server.expected("site", Exchange(request.task, request.round, request.step))
+        scores = [score for score in (answer.numbers.metrics.validation, answer.numbers.metrics.test) if score]
+        is_known = all({*(score.labels or ())} <= labels and {*(score.also or ())} <= METRICS for score in scores)
+        return answer if is_known else None
 
     def _of_array(self, name: str, array: NDArray) -> dict[str, Any]:
         kind = self.kind(name)
@@ -202,10 +200,6 @@ class Gate:
 
 
 def _shape(wanted: Expected, sent: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Return the shape that an array must have: as it was sent, where that depends on the number of sites."""
-    is_sent = sent is not None and wanted.shape is not None and len(sent) == len(wanted.shape)
-    return sent if is_sent else wanted.shape
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    """Return the shape that an array must have; its first axis is as it was sent, since it may count the sites."""
+    is_sent = sent is not None and wanted.shape is not None and sent[1:] == wanted.shape[1:]
+    return sent if is_sent and len(sent) == len(wanted.shape) else wanted.shape
