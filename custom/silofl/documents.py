@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from silofl.errors import ConfigError, one_line
 KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 # The ledger of a hundred sites and a thousand rounds has as many bytes.
 LARGEST_JSON = 1 << 28
+ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 # JSON's null is a value too.
 ABSENT = object()
 
@@ -72,8 +74,14 @@ def read_json_document(path: Path) -> object:
         ConfigError: As `read_document`; or it is no JSON, which knows no NaN and no infinity.
     """
     text = read_document(path, "JSON", LARGEST_JSON)
+    if text is None:
+        return ABSENT
     try:
-        return ABSENT if text is None else json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_refuse)
+        # Half a character pair can be written as an escape, and in no page, terminal or file name afterwards.
+        if ESCAPED_HALF.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"{path} must be JSON; it is broken ({one_line(error)}): restore it, or delete it and have it made anew"

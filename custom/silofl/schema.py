@@ -22,6 +22,8 @@ J = TypeVar("J", dict, list)
 WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", dict: "keys and values"}
 WORDS |= {type(None): "null"}
 TABLES = (Mapping, dict)
+# Larger whole numbers are none of NumPy's.
+LARGEST = 1 << 62
 # The second is what remains of a type with a range, such as `Value | None` of `silofl.training.site_score`.
 UNIONS = (types.UnionType, Union)
 
@@ -223,6 +225,8 @@ def _value(hint: object, value: object, key: str) -> object:
     # JSON does not tell 1 from 1.0, so an int is a number too; a bool, although an int in Python, is none.
     wanted = (int, float) if hint is float else hint
     if origin is None and isinstance(value, wanted) and (hint is bool or not isinstance(value, bool)):
+        if isinstance(value, int | float) and not abs(value) <= LARGEST:
+            raise ConfigError(f"{key} must be between -{LARGEST} and {LARGEST}, not {shown(value)}")
         return value
     suggestion = nearest(value, arguments) if origin is Literal else ""
     raise ConfigError(f"{key} must be {words(hint)}, not {shown(value)}{suggestion}")
