@@ -14,9 +14,10 @@ CONFIGURATIONS = sorted((ROOT / "jobs").glob("*/app/config/config_fed_*.json"))
 # Room or file of the package -> the rooms and files that it may import besides itself.
 BELOW = {
     "errors": set(),
-    "files": {"errors"},
-    "settings": {"errors"},
-    "schema": {"errors"},
+    "documents": {"errors"},
+    "files": {"documents", "errors"},
+    "settings": {"documents", "errors"},
+    "schema": {"documents", "errors"},
     "algorithms": {"settings", "errors"},
     "site": {"settings", "errors"},
     "study": {"algorithms", "settings", "errors"},

@@ -37,7 +37,11 @@ def test_a_json_file_of_keys_and_values_is_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [(None, "must exist"), ("{", "must be a JSON file: Expecting"), ("[1]", "must hold keys and values, not list")],
+    [
+        (None, "must exist"),
+        ("{", "must be JSON; it is broken .Expecting"),
+        ("[1]", "must hold keys and values, not list"),
+    ],
 )
 def test_a_json_file_that_cannot_be_read_is_one_sentence(tmp_path, text, sentence):
     path = tmp_path / "a.json"

@@ -1,10 +1,13 @@
+import os
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
 from silofl.errors import ConfigError
-from silofl.settings import load, parse
+from silofl.files import read_json
+from silofl.settings import load, parse, read_yaml
 from silofl.site import Server, Site
 from silofl.study import Study, load_study
 
@@ -73,7 +76,7 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"model": {"normalization": "bach"}}, "model.normalization must be .*did you mean 'batch'"),
         ({"data": {"channels": 0}}, "data.channels must be greater than 0, not 0"),
         ({"data": {"channels": 10**9}}, "data.channels must be less than or equal to 4096, not 1000000000"),
-        ({"model": {"features": [10**9] * 6}}, "model.features.0 must be less than or equal to 4096, not 1000000000"),
+        ({"model": {"features": [10**9] * 6}}, "model.features.0 must be less than or equal to 1024, not 1000000000"),
         ({"data": {"split_unit": "recording"}}, "data.split_unit must be .*did you mean 'recordings'"),
         ({"name": "a/b"}, "name must be letters, digits"),
         ({"training": {"betas": [0.9, 1.0]}}, "training.betas.1 must be less than 1"),
@@ -108,17 +111,97 @@ def test_files_that_cannot_be_read_are_told_apart(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="must exist; it is not there"):
         load_study(path)
     path.write_text("a: [1")
-    with pytest.raises(ConfigError, match="must be a YAML file"):
+    with pytest.raises(ConfigError, match="study.yaml, it must be YAML; while parsing"):
         load_study(path)
     path.write_text("rounds: 3\nseed: 1\nrounds: 4\n")
-    with pytest.raises(ConfigError, match="'rounds' must stand once, not 2 times; remove one"):
+    with pytest.raises(ConfigError, match="line 3: 'rounds' must stand once, not in line 1 too; remove one"):
         load_study(path)
     path.write_text("just words")
     with pytest.raises(ConfigError, match="must hold keys and values, not str"):
         load_study(path)
-    monkeypatch.setattr(Path, "read_text", lambda *a, **k: (_ for _ in ()).throw(PermissionError()))
+    monkeypatch.setattr(Path, "open", lambda *a, **k: (_ for _ in ()).throw(PermissionError()))
     with pytest.raises(ConfigError, match="permission was denied"):
         load_study(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (
+            "rounds: !!int abc",
+            r"line 5: a value must be written without a tag, not with 'tag:yaml.org,2002:int'",
+        ),
+        ("rounds: !!python/object/apply:os.system [ls]", "line 5: a value must be written without a tag"),
+        ("rounds: &a 3\nseed: *a", r"line 6: a value must be written out, not referred to by '\*'; write it again"),
+        ("labels: {<<: {1: a}}", "labels.<<.* must be"),
+        ("rounds: 2026-13-45", "rounds must be a valid integer, not '2026-13-45'"),
+        ("rounds: " + "9" * 5000, "it must be YAML; Exceeds the limit"),
+        ("rounds: 1" + ":1" * 4000 + ".0", "it must be YAML; "),
+        ("rounds: " + "[" * 40, "line 5: values must lie at most 32 deep"),
+        ("rounds: " + "[" * 100_000, "line 5: values must lie at most 32 deep"),
+        (
+            "\n".join(f"a{i}: 1" for i in range(9000)),
+            "there must be at most 5000 keys and values",
+        ),
+        ("x" * (1 << 18) + ": 1", "study.yaml must be a YAML file of at most 131072 bytes; it is larger"),
+        ('name: "\\ud800"', r"line 5: a text must hold whole characters, not '\\ud800'; correct it"),
+        ('name: "\\U00110000"', "it must be YAML; "),
+        ("? [1, 2]\n: 3", "line 6: a key must be a text or a number, not a list or a table"),
+        ("labels: {1: a, 1: b}", "line 5: 1 must stand once, not in line 5 too; remove one"),
+        ("y" * 1000 + ": 1", r"study.yaml: y+\.\.\. must be a known key; it is not$"),
+    ],
+)
+def test_what_no_settings_file_needs_is_one_short_sentence_in_time(tmp_path, line, sentence):
+    path, started = tmp_path / "study.yaml", time.process_time()
+    key = line.partition(":")[0]
+    path.write_text("".join(f"{name}: {value}\n" for name, value in MINIMAL.items() if name != key) + f"{line}\n")
+    with pytest.raises(ConfigError, match=sentence) as refusal:
+        load_study(path)
+    assert len(str(refusal.value)) < 700 and "\n" not in str(refusal.value)
+    assert time.process_time() - started < 2
+
+
+def test_the_largest_settings_file_is_read_in_time(tmp_path):
+    path, started = tmp_path / "study.yaml", time.process_time()
+    path.write_text("\n".join(f"key{i}: {'x' * 40}" for i in range(2400)) + "\nname: x\ntask: segmentation\n")
+    with pytest.raises(ConfigError, match="must be a known key"):
+        parse(Study, read_yaml(path) | MINIMAL, "study.yaml")
+    assert time.process_time() - started < 2
+
+
+def test_a_pipe_a_device_or_a_folder_is_no_settings_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path, kind in ((tmp_path / "pipe", "a pipe"), (Path("/dev/zero"), "a device"), (tmp_path, "a folder")):
+        with pytest.raises(ConfigError, match=f"must be a YAML file, not {kind}; put the file there"):
+            load_study(path)
+        with pytest.raises(ConfigError, match=f"must be a JSON file, not {kind}; put the file there"):
+            read_json(path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"torch_threads": 10**9},
+        {"rounds": 10**9},
+        {"training": {"batch_size": 10**9}},
+        {"training": {"local_epochs": 10**9}},
+        {"model": {"features": [32, 32, 64, 128, 256, 10**9]}},
+        {"data": {"channels": 10**9}},
+        {"federation": {"sites": 10**9}},
+        {"federation": {"task_timeout_s": 1e300}},
+        {"algorithm": {"name": "adafed", "statistics": {"refresh_every": 10**9}}},
+        {"algorithm": {"name": "fedsm", "selector": {"steps": 10**9}}},
+    ],
+)
+def test_a_number_that_no_machine_could_count_to_is_refused(changes):
+    with pytest.raises(ConfigError, match="must be less than or equal to (10|4096)"):
+        study(**changes)
+
+
+def test_a_date_as_a_name_is_a_text(tmp_path):
+    path = tmp_path / "site.yaml"
+    path.write_text("data: /d\nstate_dir: 2026-01-02\n")
+    assert load(Site, path).state_dir == "2026-01-02"
 
 
 def test_a_sites_folders_are_filled_in(tmp_path, monkeypatch):

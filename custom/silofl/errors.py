@@ -56,3 +56,10 @@ def shown(value: object) -> str:
     except Exception:  # a number of too many digits, a list within lists without end
         return f"a {type(value).__name__} that cannot be written"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def one_line(text: object, most: int = 200) -> str:
+    """Return a text for a sentence, on one line of at most so many characters that can all be printed."""
+    letters = (letter if letter.isprintable() else " " for letter in str(text)[: 4 * most])
+    line = " ".join("".join(letters).split())
+    return line if len(line) <= most else f"{line[: most - 3]}..."

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import torch
 
+from silofl.documents import ABSENT, read_json_document
 from silofl.errors import ConfigError, DamagedError, StateError
 
 DIGEST = hashlib.sha256().digest_size
@@ -81,14 +82,9 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: It cannot be read, or holds something else.
     """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path} must exist; it is not there") from None
-    except PermissionError:
-        raise ConfigError(f"{path} must be readable by this account; permission was denied: grant it") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} must be a JSON file: {' '.join(str(error).split())}") from None
+    values = read_json_document(path)
+    if values is ABSENT:
+        raise ConfigError(f"{path} must exist; it is not there")
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold keys and values, not {type(values).__name__}")
     return values

@@ -6,10 +6,9 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-import yaml
 from rich.console import Console
 
-from silofl.errors import ConfigError
+from silofl.errors import ConfigError, shown
 from silofl.settings import read_value
 
 
@@ -52,9 +51,9 @@ def setting(text: str) -> tuple[str, object]:
     try:
         if key and value.strip():
             return key, read_value(value)
-    except (ConfigError, yaml.YAMLError):
+    except ConfigError:
         pass
-    raise argparse.ArgumentTypeError(f"must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}")
+    raise argparse.ArgumentTypeError(f"must be KEY=VALUE, as training.learning_rate=0.01, not {shown(text)}")
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,6 @@ its docstring their meanings.
 from __future__ import annotations
 
 import inspect
-import json
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
@@ -15,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from silofl.documents import ABSENT, read_json_document
 from silofl.errors import ConfigError, nearest, shown
 
 R = TypeVar("R")
@@ -22,6 +22,8 @@ J = TypeVar("J", dict, list)
 WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", dict: "keys and values"}
 WORDS |= {type(None): "null"}
 TABLES = (Mapping, dict)
+# Larger whole numbers are none of NumPy's.
+LARGEST = 1 << 62
 # The second is what remains of a type with a range, such as `Value | None` of `silofl.training.site_score`.
 UNIONS = (types.UnionType, Union)
 
@@ -85,14 +87,9 @@ def read_json(path: Path, kind: type[J]) -> J | None:
     Raises:
         ConfigError: The file cannot be read, is broken, or holds another kind than the one asked for.
     """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    value = read_json_document(path)
+    if value is ABSENT:
         return None
-    except PermissionError:
-        raise ConfigError(f"{path} must be readable by this account; permission was denied: grant it") from None
-    except (ValueError, RecursionError):
-        raise ConfigError(f"{path} must be JSON; it is broken: restore it, or delete it and resume the run") from None
     if not isinstance(value, kind):
         raise ConfigError(f"{path} must hold a JSON {kind.__name__}, not {type(value).__name__}; restore it")
     return value
@@ -228,6 +225,8 @@ def _value(hint: object, value: object, key: str) -> object:
     # JSON does not tell 1 from 1.0, so an int is a number too; a bool, although an int in Python, is none.
     wanted = (int, float) if hint is float else hint
     if origin is None and isinstance(value, wanted) and (hint is bool or not isinstance(value, bool)):
+        if isinstance(value, int | float) and not abs(value) <= LARGEST:
+            raise ConfigError(f"{key} must be between -{LARGEST} and {LARGEST}, not {shown(value)}")
         return value
     suggestion = nearest(value, arguments) if origin is Literal else ""
     raise ConfigError(f"{key} must be {words(hint)}, not {shown(value)}{suggestion}")

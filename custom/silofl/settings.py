@@ -12,7 +12,8 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from silofl.errors import ConfigError, nearest, shown
+from silofl.documents import read_document
+from silofl.errors import ConfigError, nearest, one_line, shown
 
 S = TypeVar("S", bound="Section")
 
@@ -24,8 +25,11 @@ def _no_bool(value: object) -> object:
     return value
 
 
-Count = Annotated[int, BeforeValidator(_no_bool), Field(gt=0)]
-Natural = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
+# What a study counts is looped over or allocated: more is a slip of the pen.
+MOST = 1_000_000
+Whole = Annotated[int, BeforeValidator(_no_bool)]
+Count = Annotated[Whole, Field(gt=0, le=MOST)]
+Natural = Annotated[Whole, Field(ge=0, le=MOST)]
 Positive = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
 Share = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]
@@ -47,6 +51,10 @@ WORDS = {
     "string_pattern_mismatch": "letters, digits, '.', '_' and '-'",
 }
 QUOTED = r"'([^']+)'"
+# A settings file's characters, keys and values, and depth; a second of PyYAML's time at the most.
+LONGEST, MOST_VALUES, DEEPEST = 1 << 17, 5000, 32
+# Half a character pair, or a null character, is in no name that a file or another program could have.
+NO_TEXT = re.compile(r"[\0\ud800-\udfff]")
 
 
 class Section(BaseModel):
@@ -78,28 +86,74 @@ def load(section: type[S], path: Path) -> S:
     return parse(section, read_yaml(path), path.name)
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML's safe loader, which refuses a repeated key instead of taking its last value."""
+class _PlainLoader(yaml.SafeLoader):
+    """YAML's safe loader for plain values: no aliases, tags, dates or merged keys, each key once, all of it bounded."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._count = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
+        """Build the node of the next event, after a look at it."""
+        event = self.peek_event()
+        self._count += 1
+        self._check(event)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Build a mapping."""
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
+        lines: dict[object, int] = {}
+        for key_node, _ in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise ConfigError(f"line {line}: a key must be a text or a number, not a list or a table; correct it")
+            key = self.construct_object(key_node)
+            if key in lines:
                 raise ConfigError(
-                    f"line {node.start_mark.line + 1}: {key!r} must stand once, not {keys.count(key)} times"
+                    f"line {line}: {shown(key)} must stand once, not in line {lines[key]} too; remove one"
                 )
+            lines[key] = line
         return super().construct_mapping(node, deep)
+
+    def _check(self, event: yaml.Event) -> None:
+        where = f"line {event.start_mark.line + 1}"
+        if self._count > MOST_VALUES:
+            raise ConfigError(f"{where}: there must be at most {MOST_VALUES} keys and values, not more; remove some")
+        if self._depth >= DEEPEST:
+            raise ConfigError(f"{where}: values must lie at most {DEEPEST} deep, not deeper; flatten them")
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigError(f"{where}: a value must be written out, not referred to by '*'; write it again")
+        if event.tag is not None:
+            raise ConfigError(f"{where}: a value must be written without a tag, not with {shown(event.tag)}; remove it")
+        if isinstance(event, yaml.ScalarEvent) and NO_TEXT.search(event.value):
+            raise ConfigError(f"{where}: a text must hold whole characters, not {shown(event.value)}; correct it")
+
+
+# Without the resolvers of dates, which are texts, and of '<<', whose keys would escape the look for twins.
+_PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":timestamp", ":merge"))]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def read_value(text: str) -> object:
     """Return the value that a YAML text stands for.
 
     Raises:
-        ConfigError: A key is repeated.
-        yaml.YAMLError: The text is no YAML.
+        ConfigError: The text is no YAML of plain values, is too large or too deep, or repeats a key.
     """
-    return yaml.load(text, Loader=_UniqueKeys)
+    if len(text) > LONGEST:
+        raise ConfigError(f"the text must have at most {LONGEST} characters, not {len(text)}; shorten it")
+    try:
+        return yaml.load(text, Loader=_PlainLoader)
+    except ConfigError:
+        raise
+    # PyYAML lets the errors of int, float and chr pass.
+    except (yaml.YAMLError, ValueError, ArithmeticError) as error:
+        raise ConfigError(f"it must be YAML; {one_line(error)}: correct it") from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -108,16 +162,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: It cannot be read, holds something else, or repeats a key.
     """
+    text = read_document(path, "YAML", LONGEST)
+    if text is None:
+        raise ConfigError(f"{path} must exist; it is not there")
     try:
-        values = read_value(path.read_text(encoding="utf-8"))
+        values = read_value(text)
     except ConfigError as error:
-        raise ConfigError(f"{path.name}, {error}; remove one") from None
-    except FileNotFoundError:
-        raise ConfigError(f"{path} must exist; it is not there") from None
-    except PermissionError:
-        raise ConfigError(f"{path} must be readable by this account; permission was denied: grant it") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} must be a YAML file: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{path.name}, {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path.name} must hold keys and values, not {type(values).__name__}")
     return values
@@ -130,17 +181,17 @@ def sentence_of(error: ValidationError, section: type[Section]) -> str:
     inner = first.get("ctx", {}).get("error")
     if isinstance(inner, ConfigError):
         return str(inner)
-    key = _key(first)
+    key, name = _key(first), one_line(_key(first))
     if first["type"] == "unexpected_keyword_argument":
-        return f"{key} must be a known key; it is not"
+        return f"{name} must be a known key; it is not"
     if first["type"] == "extra_forbidden":
-        return f"{key} must be a known key; it is not{_nearest_key(key, section)}"
+        return f"{name} must be a known key; it is not{_nearest_key(key, section)}"
     if first["type"] == "missing":
-        return f"{key} must be given; it is missing"
+        return f"{name} must be given; it is missing"
     # A value that may be one thing or another has one error for each.
     condition = ", or ".join(_condition(one) for one in error.errors() if _key(one) == key)
     suggestion = nearest(first["input"], re.findall(QUOTED, condition))
-    return f"{key} must be {condition}, not {shown(first['input'])}{suggestion}"
+    return f"{name} must be {condition}, not {shown(first['input'])}{suggestion}"
 
 
 def _key(error: Mapping[str, Any]) -> str:

@@ -9,12 +9,28 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from silofl.algorithms.recipe import Recipe, find_recipe
-from silofl.errors import ConfigError
-from silofl.settings import BelowOne, Count, Fraction, Name, Natural, NotNegative, Positive, Section, load, sentence_of
+from silofl.errors import ConfigError, shown
+from silofl.settings import (
+    BelowOne,
+    Count,
+    Fraction,
+    Name,
+    Natural,
+    NotNegative,
+    Positive,
+    Section,
+    Whole,
+    load,
+    sentence_of,
+)
 
 SplitUnit = Literal["patient", "recordings", "slices", "examples"]
 # More would fill the memory before anything could be said about it.
-Channels = Annotated[Count, Field(le=4096)]
+Channels = Annotated[Whole, Field(gt=0, le=4096)]
+Features = Annotated[Whole, Field(gt=0, le=1024)]
+# More threads than that are on no machine; a wait of months is a slip of the pen.
+Threads = Annotated[Whole, Field(gt=0, le=1024)]
+Seconds = Annotated[Positive, Field(le=10**7)]
 # DICOM's codes for the images of the studies that hospitals ask for; DX stands for CR too.
 Modality = Literal["CT", "MR", "PT", "NM", "US", "DX", "MG", "XA", "RF", "OP", "OPT", "SM", "GM", "ES", "XC"]
 
@@ -96,7 +112,7 @@ class ModelSettings(Section):
 
     name: Literal["unet", "densenet121", "lenet5", "alexnet", "activity_cnn"] = "unet"
     normalization: Literal["batch", "batch_stateless", "instance", "group"] = "batch"
-    features: Annotated[tuple[Channels, ...], Field(min_length=6, max_length=6)] = (32, 32, 64, 128, 256, 32)
+    features: Annotated[tuple[Features, ...], Field(min_length=6, max_length=6)] = (32, 32, 64, 128, 256, 32)
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     pretrained: Name = "pretrained.pt"
 
@@ -166,8 +182,8 @@ class FederationSettings(Section):
     sites: Count | None = None
     min_sites: Count = 1
     max_missed_rounds: Natural = 0
-    task_timeout_s: Positive = 3600.0
-    join_timeout_s: Positive = 600.0
+    task_timeout_s: Seconds = 3600.0
+    join_timeout_s: Seconds = 600.0
     max_update_ratio: Positive | None = 100.0
     min_sites_for_ratio: Count = 3
 
@@ -194,9 +210,9 @@ class Study(Section):
     task: Literal["segmentation", "classification"]
     labels: Annotated[dict[int, str], Field(min_length=1)]
     rounds: Count
-    seed: Annotated[Natural, Field(lt=2**32)] = 0
+    seed: Annotated[Whole, Field(ge=0, lt=2**32)] = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    torch_threads: Count = 1
+    torch_threads: Threads = 1
     metric: Literal["dice", "dice_with_background", "accuracy", "balanced_accuracy"] = "dice"
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
@@ -214,19 +230,21 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Study:
-        first = 1 if self.task == "segmentation" else 0
-        wanted = list(range(first, first + len(self.labels)))
-        if sorted(self.labels) != wanted:
-            raise ConfigError(f"labels must be numbered {wanted} for {self.task}, not {sorted(self.labels)}")
         # Label maps are uint8.
         if len(self.labels) > 255:
             raise ConfigError(
                 f"labels must be at most 255, the numbers that a label map can hold, not {len(self.labels)}"
             )
+        first = 1 if self.task == "segmentation" else 0
+        wanted, numbers = list(range(first, first + len(self.labels))), sorted(self.labels)
+        if numbers != wanted:
+            raise ConfigError(f"labels must be numbered {shown(wanted)} for {self.task}, not {shown(numbers)}")
         # Results are kept by name: of two equal ones only one would be seen.
         names = [name.strip() for name in self.labels.values()]
         if "" in names or len({*names}) < len(names):
-            raise ConfigError(f"labels must have a name of its own each, not {list(self.labels.values())}; rename one")
+            raise ConfigError(
+                f"labels must have a name of its own each, not {shown([*self.labels.values()])}; rename one"
+            )
         if self.task == "classification" and len(self.labels) < 2:
             raise ConfigError(f"labels must be at least 2 for classification, not {len(self.labels)}")
         fits = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[self.task]

@@ -8,10 +8,12 @@ import resource
 import sys
 import time
 from contextlib import contextmanager
+from copy import deepcopy
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from silofl.cli import main
 from silofl.data.decoder import end_decoder
 from silofl.errors import SiloFLError
 
@@ -65,6 +67,72 @@ def one_sentence(*private):
         assert not any(text in sentence for text in private)
     # On a machine that others use too, all takes longer.
     assert time.monotonic() - start < SECONDS * max(1, os.getloadavg()[0] / os.cpu_count())
+
+
+# Values that no file of ours holds at most places.
+NASTY = [
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    -0.5,
+    10**30,
+    1e300,
+    "",
+    "x",
+    "é\n",
+    "\ud800",
+    "../x",
+    "9" * 500,
+    [],
+    {},
+    [[]],
+    {"a": None},
+]
+
+
+def places(value, path=()):
+    """Return the path of keys and positions to every value within a value, itself included."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, each in inner for place in places(each, (*path, key)))]
+
+
+def altered(value, random):
+    """Return JSON's value with one or two of its inner values replaced, removed, renamed or twice there."""
+    value = deepcopy(value)
+    for _ in range(random.choice([1, 1, 2])):
+        *path, last = random.choice([path for path in places(value) if path] or [(None,)])
+        if last is None:
+            return value
+        parent = value
+        for key in path:
+            parent = parent[key]
+        change = random.choice(["remove", "rename", "replace", "replace"])
+        if change == "remove":
+            del parent[last]
+        elif change == "replace":
+            parent[last] = deepcopy(random.choice(NASTY))
+        elif isinstance(parent, dict):
+            parent[random.choice(["", "x", "\ud800", f"{last}s"])] = parent.pop(last)
+        else:
+            parent.append(deepcopy(parent[last]))
+    return value
+
+
+def ends_well(arguments, capsys, seconds=SECONDS):
+    """Run a command line, check that it does its work or prints one sentence, in time, and return its exit code."""
+    start = time.monotonic()
+    try:
+        code = main([str(argument) for argument in arguments])
+    except SystemExit as ending:
+        code = ending.code
+    out, error = capsys.readouterr()
+    assert code in (0, 1, 2, 3) and "Traceback" not in out + error
+    if code == 2:
+        assert error.startswith("silofl") and error.count("\n") == 1 and len(error) < 2000
+    assert time.monotonic() - start < seconds * max(1, os.getloadavg()[0] / os.cpu_count())
+    return code
 
 
 @pytest.fixture(autouse=True)

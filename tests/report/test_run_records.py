@@ -72,6 +72,11 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, name):
         ),
         ("results.json", '{"study": "a", "algoritm": "b"}', "algoritm must be a known key; it is not .* 'algorithm'"),
         ("unseen.json", '{"sites": "a"}', r"unseen.json: sites must be a known key; it is not \(did you mean 'site'"),
+        ("run.json", '{"changes": [1]}', r"run.json: changes must be {text: anything}, not .1."),
+        ("unseen.json", "[" * 100_000, "unseen.json must be JSON; it is broken"),
+        ("results.json", '{"mean": NaN}', "results.json must be JSON; it is broken .NaN is no number"),
+        ("results.json", r'{"study": "\ud800"}', "results.json must be JSON; it is broken"),
+        ("ledger.json", '[{"round": 99999999999999999999}]', "ledger.json: round must be between"),
         ("weights.json", "{}", "weights.json must hold a JSON list, not dict"),
         ("weights.json", '[{"round": 1}]', "weights.json: source must be given; it is missing"),
     ],
@@ -81,6 +86,22 @@ def test_a_broken_file_is_named(run, name, text, sentence):
     (folder / name).write_text(text)
     with pytest.raises(ConfigError, match=sentence):
         read_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"models": {"north": 0.5}}, "models must hold 'global' with a selector, not only .'north'."),
+        ({"by_threshold": []}, "by_threshold must be given with a threshold; it is empty"),
+        (
+            {"by_threshold": [{"threshold": None, "value": 0.5, "num_counted": 4, "choices": {"global": 4}}]},
+            "each row of by_threshold must have a threshold",
+        ),
+    ],
+)
+def test_the_test_of_a_left_out_site_without_what_its_tables_show_is_refused(unseen, changes, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        unseen(**changes)
 
 
 def test_broken_pictures_name_their_site(finished):

@@ -4,19 +4,14 @@ import errno
 import hashlib
 import os
 import shutil
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from silofl.documents import SpecialFileError, check_kind
 from silofl.errors import DataError
 
 TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 OF_SYSTEM = (*TOO_MANY_OPEN, errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOMEM, errno.EAGAIN)
-KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
-
-
-class SpecialFileError(OSError):
-    """A pipe, a socket or a device, of which reading may never end."""
 
 
 def is_of_system(error: Exception) -> bool:
@@ -118,15 +113,3 @@ def files_of(path: Path) -> Iterator[Path]:
                 yield member
     else:
         yield path
-
-
-def check_kind(path: Path) -> None:
-    """Refuse what is neither a file nor a folder before it is opened: opening a pipe waits for its writer.
-
-    Raises:
-        SpecialFileError: It is a pipe, a socket or a device.
-        OSError: It cannot be looked at.
-    """
-    mode = path.stat().st_mode
-    if stat.S_IFMT(mode) in KINDS:
-        raise SpecialFileError(errno.EINVAL, KINDS[stat.S_IFMT(mode)])

@@ -15,6 +15,7 @@ import numpy as np
 from silofl.data.anatomy import LESION_LABEL, ORGAN_LABEL, draw_anatomy, labels_of
 from silofl.data.scanner import Scanner, scan
 from silofl.errors import ConfigError, DataError
+from silofl.files import read_json
 
 LABELS = {ORGAN_LABEL: "organ", LESION_LABEL: "lesion"}
 SITES = ("north", "east", "south", "west")
@@ -87,7 +88,7 @@ def make_phantoms(target: Path, seed: int = 0, patients: dict[str, int] | None =
     wanted = {"seed": seed, "version": VERSION, "patients": patients}
     marker = target / MARKER
     if marker.exists():
-        _check_held(target, json.loads(marker.read_text()), wanted)
+        _check_held(target, read_json(marker), wanted)
         if _is_complete(target, patients):
             return target
     for site, count in patients.items():

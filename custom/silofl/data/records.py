@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from silofl.data.access import check_kind, open_error
+from silofl.data.access import open_error
+from silofl.documents import check_kind
 from silofl.errors import DataError, nearest
 
 KEYS = ("image", "label", "patient", "case", "slices", "index", "recording")

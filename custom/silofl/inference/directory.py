@@ -15,7 +15,8 @@ from torch import Tensor
 
 from silofl import __version__, schema
 from silofl.data.domain import Domain
-from silofl.errors import ConfigError
+from silofl.documents import ABSENT, read_json_document
+from silofl.errors import ConfigError, shown
 from silofl.files import save_tensors, write_json, write_text
 from silofl.inference.contents import PLAIN_NAME, Contents
 from silofl.inference.readme import super_model_readme
@@ -157,19 +158,15 @@ def _versions() -> dict[str, str]:
 
 
 def _read_facts(folder: Path) -> dict[str, Any]:
-    path = folder / "model.json"
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    facts = read_json_document(folder / "model.json")
+    if facts is ABSENT:
         inside = folder / FOLDER
         remedy = f"did you mean {inside}?" if inside.is_dir() else f"name the folder {FOLDER} of a finished run"
-        raise ConfigError(f"{folder} must be a super model with a model.json; there is none: {remedy}") from None
-    except (OSError, ValueError):
-        raise ConfigError(f"{folder.name}/model.json must be readable JSON; it is not: copy the folder again") from None
+        raise ConfigError(f"{folder} must be a super model with a model.json; there is none: {remedy}")
     if not isinstance(facts, dict) or facts.get("format") not in (FORMAT, WITHOUT_DOMAIN):
-        found = facts.get("format") if isinstance(facts, dict) else None
+        found = shown(facts.get("format") if isinstance(facts, dict) else None)
         raise ConfigError(
-            f"{folder.name}/model.json must have format {FORMAT} or {WITHOUT_DOMAIN}, not {found!r}; read it with the "
+            f"{folder.name}/model.json must have format {FORMAT} or {WITHOUT_DOMAIN}, not {found}; read it with the "
             "version of SiloFL that wrote it"
         )
     return facts

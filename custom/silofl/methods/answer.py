@@ -15,7 +15,7 @@ from pydantic import AfterValidator, ConfigDict, Field, Strict
 from silofl import schema
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
-from silofl.errors import AggregationError, ConfigError, SiloFLError, shown
+from silofl.errors import AggregationError, ConfigError, SiloFLError, one_line, shown
 from silofl.models.roles import of_role
 from silofl.settings import Section, parse
 from silofl.training.site_score import SiteScore
@@ -29,10 +29,7 @@ LONGEST_META = 1 << 20
 
 def plain_text(value: object) -> str:
     """Return a site's text as one line without control characters, cut to `LONGEST_TEXT` characters."""
-    text = value if isinstance(value, str) else shown(value)
-    line = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * LONGEST_TEXT])
-    line = " ".join(line.split())
-    return line if len(line) <= LONGEST_TEXT else f"{line[: LONGEST_TEXT - 3]}..."
+    return one_line(value if isinstance(value, str) else shown(value), LONGEST_TEXT)
 
 
 Text = Annotated[str, Strict(), AfterValidator(plain_text)]

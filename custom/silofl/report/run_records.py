@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import ConfigError
+from silofl.errors import ConfigError, shown
 from silofl.federation.ledger import Round, best_of, read_ledger
 from silofl.federation.outcome import without_numbers
 from silofl.federation.results import UNFINISHED, Results, read_results
+from silofl.inference.super_model import ENSEMBLE
+from silofl.models.roles import GLOBAL
 from silofl.schema import group, optional, plain, read, read_file, read_json, read_list
 from silofl.study import load_study
 from silofl.training.site_score import Counts, Values
@@ -164,6 +166,20 @@ class UnseenTest:
     selector: SelectorTest | None = group(None)
     assembled_from: str | None = optional()
 
+    def __post_init__(self) -> None:
+        """Refuse a super model with a selector without the values and the thresholds that its tables show."""
+        if self.selector is None:
+            return
+        for name in (GLOBAL, ENSEMBLE):
+            if name not in self.models:
+                raise ConfigError(f"models must hold {name!r} with a selector, not only {shown(list(self.models))}")
+        best, rows = self.selector.best_in_hindsight, self.selector.by_threshold
+        if self.selector.threshold is not None and not rows:
+            raise ConfigError("by_threshold must be given with a threshold; it is empty")
+        for test in (*rows, *([best] if best else [])):
+            if test.threshold is None or GLOBAL not in test.choices:
+                raise ConfigError(f"each row of by_threshold must have a threshold and how often {GLOBAL!r} answers")
+
     def as_dict(self) -> dict[str, Any]:
         """Return the content of unseen.json."""
         return plain(self)
@@ -172,6 +188,17 @@ class UnseenTest:
     def from_dict(cls, values: object, where: str = "unseen.json") -> UnseenTest:
         """Return the test that `as_dict` described; the errors of `silofl.schema.read`."""
         return read(cls, values, where)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The part of run.json that a report shows.
+
+    Attributes:
+        changes: The changes of the command line to the study, by dotted key.
+    """
+
+    changes: Mapping[str, Any] | None = optional()
 
 
 @dataclass(frozen=True)
@@ -244,7 +271,7 @@ def read_run(path: Path) -> RunRecords:
         features=_at_sites(path, results, "selector.npz", SelectorFeatures),
         unseen=read_unseen(path),
         site_weights=read_list(SiteWeights, path / "weights.json") or [],
-        changes=(read_json(path / "run.json", dict) or {"changes": {}}).get("changes", {}),
+        changes=_changes(path / "run.json"),
     )
 
 
@@ -266,6 +293,11 @@ def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
         words += [str(run.results.preset)] * differs["preset"] + [f"seed {run.results.seed}"] * differs["seed"]
         names[" ".join(words)] = run
     return names
+
+
+def _changes(path: Path) -> Mapping[str, Any]:
+    values = read_json(path, dict) or {}
+    return read(Changes, {key: values[key] for key in ("changes",) if key in values}, str(path)).changes or {}
 
 
 def _at_sites(path: Path, results: Results, name: str, kind: type[T]) -> dict[str, T]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from silofl.algorithms.recipe import Answer
 from silofl.data.preparation import prepare_image
 from silofl.data.survey import Survey, survey
 from silofl.errors import ConfigError, ExitCode
-from silofl.files import write_json, write_text
+from silofl.files import read_json, write_json, write_text
 from silofl.options import console_for
 from silofl.settings import parse, read_yaml
 from silofl.studies.reference import study_keys
@@ -85,7 +84,7 @@ def new_study(target: Path, job: Path, found: Survey) -> Study:
     write_text(
         study_file(target), _study_text(values, comments, job, found, [type(answer) for answer in study.recipe.answers])
     )
-    meta = json.loads((target / "meta.json").read_text(encoding="utf-8"))
+    meta = read_json(target / "meta.json")
     write_json(target / "meta.json", meta | {"name": study.name})
     return study
 

@@ -21,7 +21,7 @@ from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
-from silofl.files import held, write_json, write_text
+from silofl.files import held, read_json, write_json, write_text
 from silofl.flare.workspace import prepare_workspace
 from silofl.methods.parts import kinds
 from silofl.models.pretrained import read_pretrained
@@ -110,8 +110,8 @@ def run(options: argparse.Namespace) -> int:
 def print_json(run: Path) -> None:
     """Print a run's result, where it has one, as JSON on standard output."""
     if (run / "results.json").is_file():
-        results, unseen = json.loads((run / "results.json").read_text()), run / "unseen.json"
-        print(json.dumps(results | ({"unseen": json.loads(unseen.read_text())} if unseen.is_file() else {}), indent=1))
+        results, unseen = read_json(run / "results.json"), run / "unseen.json"
+        print(json.dumps(results | ({"unseen": read_json(unseen)} if unseen.is_file() else {}), indent=1))
 
 
 def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object], console: Console) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any
 
 from silofl.data.phantoms import LABELS, UNSEEN_SITE, is_phantoms, make_phantoms
 from silofl.errors import ConfigError, nearest
-from silofl.files import write_json
+from silofl.files import read_json, write_json
 from silofl.models.pretrained import read_pretrained
 from silofl.schema import optional, read
 from silofl.settings import check_key, parse, read_yaml
@@ -50,11 +49,8 @@ def read_simulation(run: Path) -> Simulation:
         ConfigError: The file is broken.
     """
     path = run / "run.json"
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        return read(Simulation, {key: value for key, value in settings.items() if key != "changes"}, str(path))
-    except (ValueError, AttributeError):
-        raise ConfigError(f"{path} must be the run.json that silofl wrote; it is broken: start the run anew") from None
+    settings = read_json(path)
+    return read(Simulation, {key: value for key, value in settings.items() if key != "changes"}, str(path))
 
 
 def settled(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> tuple[Study, Simulation]:
@@ -102,7 +98,7 @@ def check_pretrained(job: Path, study: Study, simulation: Simulation) -> None:
 def guard_batchnorm(job: Path, is_guarded: bool) -> None:
     """Add the filter that keeps BatchNorm at home to a copied job, or remove it."""
     path = study_file(job).with_name("config_fed_client.json")
-    config = json.loads(path.read_text())
+    config = read_json(path)
     guard = {"tasks": ["train"], "filters": [{"path": GUARD, "args": {}}]}
     others = [chain for chain in config["task_result_filters"] if chain != guard]
     write_json(path, config | {"task_result_filters": others + [guard] * is_guarded})

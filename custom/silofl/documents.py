@@ -1,0 +1,100 @@
+"""The text of settings and records, read in bounded time and memory, whatever lies at the path."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+from pathlib import Path
+
+from silofl.errors import ConfigError, one_line
+
+KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+# The ledger of a hundred sites and a thousand rounds has as many bytes.
+LARGEST_JSON = 1 << 28
+ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+# JSON's null is a value too.
+ABSENT = object()
+
+
+class SpecialFileError(OSError):
+    """A pipe, a socket or a device, of which reading may never end."""
+
+
+def check_kind(path: Path) -> None:
+    """Refuse what is neither a file nor a folder before it is opened: opening a pipe waits for its writer.
+
+    Raises:
+        SpecialFileError: It is a pipe, a socket or a device.
+        OSError: It cannot be looked at.
+    """
+    mode = path.stat().st_mode
+    if stat.S_IFMT(mode) in KINDS:
+        raise SpecialFileError(errno.EINVAL, KINDS[stat.S_IFMT(mode)])
+
+
+def read_document(path: Path, kind: str, most: int) -> str | None:
+    """Return the text of a file; None where there is none.
+
+    Args:
+        path: The file.
+        kind: Its format, for errors.
+        most: The bytes that it may have.
+
+    Raises:
+        ConfigError: It is no file, too large, cannot be read, or is not text in UTF-8.
+    """
+    try:
+        check_kind(path)
+        # The size is measured by reading: a file may grow, and those of the kernel say 0.
+        with path.open("rb") as stream:
+            content = stream.read(most + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError:
+        raise ConfigError(f"{path} must be readable by this account; permission was denied: grant it") from None
+    except OSError as error:
+        raise ConfigError(f"{path} must be a {kind} file, not {_what_it_is(error)}; put the file there") from None
+    except ValueError:
+        raise ConfigError(f"{kind} must be read from a path, not {str(path)!r}; correct the path") from None
+    if len(content) > most:
+        raise ConfigError(f"{path} must be a {kind} file of at most {most} bytes; it is larger: put another there")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} must be a {kind} file in UTF-8, not in another encoding; write it anew") from None
+
+
+def read_json_document(path: Path) -> object:
+    """Return the value in a JSON file; `ABSENT` where there is none.
+
+    Raises:
+        ConfigError: As `read_document`; or it is no JSON, which knows no NaN and no infinity.
+    """
+    text = read_document(path, "JSON", LARGEST_JSON)
+    if text is None:
+        return ABSENT
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+        # Half a character pair can be written as an escape, and in no page, terminal or file name afterwards.
+        if ESCAPED_HALF.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{path} must be JSON; it is broken ({one_line(error)}): restore it, or delete it and have it made anew"
+        ) from None
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _what_it_is(error: OSError) -> str:
+    if isinstance(error, SpecialFileError):
+        return str(error.strerror)
+    if isinstance(error, IsADirectoryError):
+        return "a folder"
+    return f"unreadable ({os.strerror(error.errno) if error.errno else type(error).__name__})"
