@@ -20,7 +20,7 @@ from silofl.federation.course import Tests
 from silofl.federation.ledger import FILE, Round, metrics_csv, read_ledger
 from silofl.federation.outcome import finished_results, without_numbers
 from silofl.federation.server import ServerRounds
-from silofl.files import held, load_state, read_json, save_state, save_tensors, write_json, write_text
+from silofl.files import held, load_state, make_folder, read_json, save_state, save_tensors, write_json, write_text
 from silofl.inference import directory
 from silofl.methods.model import arrays_of_parts
 from silofl.methods.part import Part
@@ -53,7 +53,7 @@ class RunFolder:
         self.path, self.study = path, study
         # Whether the checkpoint there may take the place of the one before it.
         self._is_whole = False
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
 
     def locked(self) -> AbstractContextManager[None]:
         """Hold the folder for this process; the errors of `silofl.files.held`."""
@@ -146,11 +146,11 @@ class RunFolder:
         """Copy the results without the checkpoint to another folder; nothing where it is the same folder."""
         if target.resolve() == self.path.resolve():
             return
+        make_folder(target)
         for path in [path for pattern in RESULTS for path in self.path.glob(pattern)]:
             if path.is_dir():
                 shutil.copytree(path, target / path.name, dirs_exist_ok=True)
             else:
-                target.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, target / path.name)
 
     def _read(self) -> tuple[dict[str, Any] | None, list[str]]:
