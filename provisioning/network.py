@@ -40,7 +40,8 @@ class Network:
         kits = find_kits(kits_folder(project))
         (self.server,) = (kit for kit in kits if kit.kind == "server")
         self.hospitals = [kit for kit in kits if kit.kind == "hospital"]
-        self._people = {kit.role: kit for kit in kits if kit.kind == "admin"}
+        people = [kit for kit in kits if kit.kind == "admin"]
+        self._people = {kit.role: kit for kit in reversed(people)} | {kit.name: kit for kit in people}
         self.project, self.logs, self._namespaces = project, logs, namespaces
         self._running: dict[str, ProcessTree] = {}
 
@@ -85,14 +86,14 @@ class Network:
                 tree.end()
             self._running = {}
 
-    def kit_of(self, role: str) -> Kit:
-        """Return the kit of the person of a role."""
-        return self._people[role]
+    def kit_of(self, person: str) -> Kit:
+        """Return the kit of a person, by name or by role: then of the first one."""
+        return self._people[person]
 
     @contextlib.contextmanager
-    def session(self, role: str = "lead") -> Iterator[Session]:
-        """Talk to the server through NVFlare's API with the kit of the person of a role."""
-        kit = self.kit_of(role)
+    def session(self, person: str = "lead") -> Iterator[Session]:
+        """Talk to the server through NVFlare's API with the kit of a person, as for `kit_of`."""
+        kit = self.kit_of(person)
         # NVFlare prints that it connects.
         with contextlib.redirect_stdout(io.StringIO()):
             session = new_secure_session(kit.name, str(kit.folder), timeout=SESSION_S)
@@ -107,19 +108,22 @@ class Network:
         with self.session() as session:
             return {client.name for client in session.get_system_info().client_info}
 
-    def run_job(self, job: Path, timeout_s: float, on_poll: Callable[[], None] = lambda: None) -> tuple[str, str]:
-        """Submit a job as the study lead and wait until it ends.
+    def run_job(
+        self, job: Path, timeout_s: float, on_poll: Callable[[], None] = lambda: None, person: str = "lead"
+    ) -> tuple[str, str]:
+        """Submit a job as a study lead and wait until it ends.
 
         Args:
             job: The job folder; NVFlare signs it with the lead's key.
             timeout_s: Seconds after which waiting is given up.
             on_poll: Called about twice a second.
+            person: The lead, as for `kit_of`.
 
         Returns:
             The job's id and NVFlare's last word on its status.
         """
         deadline = time.monotonic() + timeout_s
-        with self.session() as session:
+        with self.session(person) as session:
             number = session.submit_job(str(job.resolve()))
             while True:
                 status = session.get_job_meta(number).get("status", "")
@@ -142,9 +146,9 @@ class Network:
                     return found
                 time.sleep(POLL_S)
 
-    def download(self, number: str, target: Path) -> Path:
-        """Download a job's result as the study lead; returns its folder."""
-        with self.session() as session:
+    def download(self, number: str, target: Path, person: str = "lead") -> Path:
+        """Download a job's result as the lead who submitted it; returns its folder."""
+        with self.session(person) as session:
             return Path(session.download_job_result(number, str(target)))
 
     def _start(self, kit: Kit) -> None:

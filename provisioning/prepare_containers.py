@@ -8,6 +8,7 @@ SOURCE is a folder of this machine for Docker, the name of a persistent volume c
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
@@ -101,6 +102,8 @@ def run(options: argparse.Namespace) -> int:
     """Write the prepared copy of one kit."""
     kit = read_kit(options.kit)
     prepare(kit, options.out, Container(options.runtime, options.image, options.data, options.state))
+    if not re.search("@sha256:[0-9a-f]{64}$", options.image):
+        print(f"warning: {options.image} must end in @sha256:DIGEST to name the same image tomorrow; it does not")
     if options.runtime == "docker":
         print(f"start with: {options.out / 'startup' / 'start_docker.sh'}")
     else:

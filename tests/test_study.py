@@ -7,6 +7,7 @@ import yaml
 
 from silofl.errors import ConfigError
 from silofl.files import read_json
+from silofl.inference.directory import plain_study
 from silofl.settings import load, parse, read_yaml
 from silofl.site import Server, Site
 from silofl.study import Study, load_study
@@ -236,6 +237,50 @@ def test_a_site_may_name_a_folder_of_data_for_each_study_it_takes_part_in(monkey
         ConfigError, match=r"for study 'organ', not only for nuclei, organs \(did you mean 'organs'\?\)"
     ):
         site.data_folder("organ", "north")
+
+
+def test_a_pinned_study_may_have_a_folder_of_its_own():
+    pins = {name: {"sha256": "0" * 64, "lead": "a", **more} for name, more in (("a", {"data": "/own"}), ("b", {}))}
+    site = parse(Site, {"data": "/data/{study}", "state_dir": "/state", "studies": pins}, "site.yaml")
+    assert [site.data_folder(study, "north") for study in ("a", "b")] == [Path("/own"), Path("/data/b")]
+    assert set(site.data_by_study("b")) == {"a", "b"}
+
+
+@pytest.mark.parametrize("digest", ["", "abc", "0" * 63, "G" * 64, "0" * 64 + "\n"])
+def test_a_pin_that_no_study_can_have_is_refused(digest):
+    values = {"data": "/d", "state_dir": "/s", "studies": {"organs": {"sha256": digest, "lead": "a"}}}
+    with pytest.raises(ConfigError, match="studies.organs.sha256 must be the 64 digits that check-site prints, not"):
+        parse(Site, values, "site.yaml")
+
+
+def test_a_digest_is_that_of_the_settings_however_they_are_written():
+    same = [
+        study(),
+        study(continue_run="organs-1"),
+        study(seed=0, data={"channels": 1}),
+        parse(Study, dict(reversed(MINIMAL.items())), "study.yaml"),
+        parse(Study, plain_study(study()), "study.yaml"),
+    ]
+    assert {len(one.digest) for one in same} == {64} and len({one.digest for one in same}) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "other"},
+        {"rounds": 4},
+        {"seed": 1},
+        {"labels": {1: "other"}},
+        {"federation": {"min_sites": 2}},
+        {"training": {"local_epochs": 2}},
+        {"data": {"augment": [{"RandFlip": {"prob": 0.5}}]}},
+        {"algorithm": {"name": "fedprox"}},
+        {"algorithm": {"name": "harmofl", "preset": "paper"}},
+        {"algorithm": {"name": "fedavg", "server_lr": 0.5}},
+    ],
+)
+def test_whatever_a_study_decides_gives_another_digest(changes):
+    assert study(**changes).digest != study().digest
 
 
 def test_a_runs_folder_lies_in_the_studys_state():

@@ -35,6 +35,10 @@ class TrainingError(SiloFLError):
     """A site's training of one round cannot go on."""
 
 
+class PinError(SiloFLError):
+    """A study is not as a site has pinned it."""
+
+
 class StateError(SiloFLError):
     """A run cannot go on from what it keeps on disk."""
 

@@ -1,7 +1,8 @@
-"""Files written atomically: whatever happens meanwhile, the old version or the new one is there."""
+"""Files for their owner alone, written atomically: whatever happens, the old version or the new one is there."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import io
@@ -22,13 +23,40 @@ DIGEST = hashlib.sha256().digest_size
 ZIP = b"PK\x03\x04"
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder for this account alone, and those above it; one that is there keeps its mode."""
+    for folder in reversed([place for place in (path, *path.parents) if not place.exists()]):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    # Says what is wrong where a file is in its place.
+    path.mkdir(exist_ok=True)
+
+
+def open_own(path: Path, mode: str) -> IO[Any]:
+    """Open a file for writing, made for this account alone.
+
+    Raises:
+        ConfigError: It is a link, by which another account could have it written elsewhere.
+    """
+    try:
+        return open(path, mode, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600))
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise ConfigError(f"{path} must be a file of its own, not a link; remove it") from None
+
+
 def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
-    """Write a temporary file in the same folder, force it to the disk, and rename it to its place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a temporary file in the same folder, force it to the disk, and rename it to its place.
+
+    File and new folders are for this account alone, whatever its umask: they may show patients or a trained model.
+    """
+    make_folder(path.parent)
     # In the same folder: os.replace is atomic within one file system only.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Left by a process of the same number; whatever is put there afterwards is refused.
+    temporary.unlink(missing_ok=True)
     try:
-        with temporary.open("wb") as stream:
+        with open_own(temporary, "xb") as stream:
             write(stream)
             stream.flush()
             # Before the rename, or a power cut may leave the new name with no content.
@@ -53,9 +81,9 @@ def held(path: Path) -> Iterator[None]:
     """Hold a lock file for this process; it is let go when the process ends, however it ends.
 
     Raises:
-        ConfigError: Another process holds it.
+        ConfigError: Another process holds it, or it is a link.
     """
-    with path.open("w") as stream:
+    with open_own(path, "a") as stream:
         try:
             # Not a file with a process id: the kernel lets a lock go when its process dies, so none is ever stale.
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

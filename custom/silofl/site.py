@@ -4,13 +4,34 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Set
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from silofl.errors import ConfigError, nearest
+from silofl.errors import ConfigError, PinError, nearest
 from silofl.settings import NAME, WORDS, Name, Section
+
+
+def _digest(value: str) -> str:
+    if not re.fullmatch("[0-9a-f]{64}", value):
+        raise ValueError("the 64 digits that check-site prints")
+    return value
+
+
+class PinnedStudy(Section):
+    """A study that a site has read and agreed to.
+
+    Attributes:
+        sha256: The digest of its settings, as ``check-site`` prints it.
+        lead: Who submits it, by the name in the certificate.
+        data: The folder that holds its ``dataset.json``; as ``data`` of site.yaml says where not given.
+    """
+
+    sha256: Annotated[str, AfterValidator(_digest)]
+    lead: str
+    data: str | None = None
 
 
 class Site(Section):
@@ -20,6 +41,7 @@ class Site(Section):
         data: The folder that holds ``dataset.json``; ``{study}`` and ``{site}`` are filled in, and ``$VARIABLES``. Or
             study -> folder; then the site takes part in these studies alone.
         state_dir: Where the site keeps its own models, BatchNorm, optimiser and pictures, by run.
+        studies: Study -> what the site has agreed to; with any, it takes part in these alone, as they are pinned.
         cache_dir: Where decoded images are kept; next to the state when not given.
         device: Overrides the study's device.
         has_progress: Whether reading data shows a progress bar.
@@ -31,6 +53,7 @@ class Site(Section):
 
     data: dict[Name, str] | str
     state_dir: str
+    studies: dict[Name, PinnedStudy] = {}
     cache_dir: str | None = None
     device: Literal["auto", "cpu", "cuda"] | None = None
     has_progress: bool = True
@@ -44,15 +67,49 @@ class Site(Section):
         Raises:
             ConfigError: The site does not take part in the study, or the folder is no absolute path.
         """
-        if isinstance(self.data, str):
-            return _filled(self.data, study, site)
-        if study not in self.data:
-            known = ", ".join(sorted(self.data)) or "none"
+        folders = self.data_by_study(study)
+        if study not in folders:
+            known = ", ".join(sorted(folders)) or "none"
             raise ConfigError(
                 f"data of site.yaml must name a folder for study {study!r}, not only for {known}"
-                f"{nearest(study, self.data)}; add it to take part"
+                f"{nearest(study, folders)}; add it to take part"
             )
-        return _filled(self.data[study], study, site)
+        return _filled(folders[study], study, site)
+
+    def data_by_study(self, study: str) -> dict[str, str]:
+        """Return study -> its data folder as written, of this study and of all that are named."""
+        named = {study: self.data} if isinstance(self.data, str) else self.data
+        return named | {name: pinned.data for name, pinned in self.studies.items() if pinned.data}
+
+    def check_pinned(self, study: str, digest: str, leads: Set[str | None]) -> None:
+        """Refuse a study that is not as the site has pinned it; a site without pins takes part in every study.
+
+        Args:
+            study: The study's name.
+            digest: Of its settings.
+            leads: Who has submitted and who has signed it; None for nobody.
+
+        Raises:
+            PinError: It is not; the sentence is fit for the server.
+        """
+        pinned = self.studies.get(study)
+        if not self.studies:
+            return
+        if pinned is None:
+            raise PinError(
+                f"study {study!r} must be among those that the site has pinned; ask it to pin digest {digest}"
+            )
+        if digest != pinned.sha256:
+            raise PinError(
+                f"study {study!r} must be as the site has pinned it, not with digest {digest}; submit it as it was "
+                "agreed, or ask the site to pin this digest"
+            )
+        if leads != {pinned.lead}:
+            named = " and ".join(sorted(name or "nobody" for name in leads))
+            raise PinError(
+                f"study {study!r} must be submitted and signed by the lead whom the site has pinned, not by {named}; "
+                "have that lead submit it, or ask the site to pin another"
+            )
 
     def state_folder(self, study: str, site: str) -> Path:
         """Return the folder of the site's own state."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -266,10 +268,22 @@ class Study(Section):
                 f"by {mixing.section}, not {self.rounds}; give more rounds, or lower algorithm.{mixing.section}.rounds"
             )
 
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of all that the study decides, however its file is written; `continue_run` is none of it.
+
+        Presets and defaults count with their values, so that another version of SiloFL may give another digest.
+        """
+        settings = self.model_dump(mode="json", exclude={"continue_run"})
+        recipe = {key: value for key, value in self.recipe.as_dict().items() if key != "questions"}
+        text = json.dumps(settings | {"recipe": recipe}, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
     def description(self) -> dict[str, Any]:
         """Return the facts of the study that every result repeats, as plain values."""
         return {
             "study": self.name,
+            "digest": self.digest,
             "algorithm": self.algorithm.name,
             "preset": self.algorithm.preset,
             "recipe": self.recipe.as_dict(),

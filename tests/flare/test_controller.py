@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.workflows.model_controller import ModelController
 
@@ -29,7 +30,7 @@ def ended(tmp_path, make_study, monkeypatch):
 
     def run(course):
         controller, reasons = RoundsController(), []
-        controller.fl_ctx = None
+        controller.fl_ctx = FLContext()
         controller._begin = lambda study, run, folder: ServerRounds.start(study, "run", ["a", "b"])
         controller._course = lambda server, folder: SimpleNamespace(run=course)
         controller.system_panic = lambda reason, context: reasons.append(reason)

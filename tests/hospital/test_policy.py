@@ -1,10 +1,11 @@
 import json
 
 import pytest
+import yaml
 
 from silofl.errors import ConfigError
 from silofl.flare.policy import SITE_CLASSES
-from silofl.hospital.policy import allowed_classes, brought_code
+from silofl.hospital.policy import allowed_classes, brought_code, pinned
 
 
 def write(kit, name, content):
@@ -13,6 +14,22 @@ def write(kit, name, content):
 
 def allow(kit, *entries, **others):
     write(kit, "resources.json", {"class_allow_list": list(entries), **others})
+
+
+def test_the_digest_is_shown_to_a_site_without_pins(candidate):
+    answer = pinned(candidate())
+    assert answer.status == "ok" and answer.facts == {"sha256": candidate().study.digest}
+    assert candidate().study.digest in answer.sentence
+
+
+def test_a_pinned_study_is_compared_and_its_lead_shown(candidate, kit):
+    settings = yaml.safe_load((kit / "local" / "site.yaml").read_text())
+    pin = {"sha256": candidate().study.digest, "lead": "lead@example.org"}
+    (kit / "local" / "site.yaml").write_text(yaml.safe_dump(settings | {"studies": {"small": pin}}))
+    assert "pinned, for lead lead@example.org" in pinned(candidate()).sentence
+    edited = pinned(candidate(rounds=5))
+    assert edited.status == "failed" and "must be as the site has pinned it" in edited.sentence
+    assert pinned(candidate(name="other")).status == "failed"
 
 
 def test_a_list_of_the_very_classes_is_right(candidate, kit):

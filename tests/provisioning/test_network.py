@@ -33,9 +33,12 @@ from silofl.files import read_json
 from silofl.flare.kit import read_kit
 from silofl.hospital.network import shake_hands
 from silofl.studies.processes import ProcessTree
+from silofl.studies.simulation import study_file
+from silofl.study import load_study
 
 SITES = ("east", "north", "south")
 LIMIT_S = 300
+OTHER_LEAD = "other@study.example.org"
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +50,15 @@ def phantoms(tmp_path_factory):
 @pytest.fixture(scope="module")
 def network(tmp_path_factory, wheel, phantoms, free_port):
     root, port = tmp_path_factory.mktemp("network"), free_port()
-    guest = {"name": "guest@example.org", "type": "admin", "org": "study", "role": "member"}
+    people = (("guest@example.org", "member"), (OTHER_LEAD, "lead"))
     with ExitStack() as stack:
         # Each hospital on a network of its own where this account may make one.
         spaces = stack.enter_context(Namespaces(SITES)) if are_possible() else None
         host = spaces.server_address if spaces else "localhost"
         project = make_project(PROJECT, host, port)
-        project["participants"].append(guest)
+        project["participants"] += [
+            {"name": name, "type": "admin", "org": "study", "role": role} for name, role in people
+        ]
         folder = make_kits(project, root / "workspace")
         for kit in find_kits(kits_folder(folder)):
             fill_kit(kit, Contents(wheel, data_root=phantoms))
@@ -86,8 +91,8 @@ def small_job(folder, name, rounds=2):
     return folder
 
 
-def result_of(network, number, target):
-    (path,) = network.download(number, target).rglob("results.json")
+def result_of(network, number, target, person="lead"):
+    (path,) = network.download(number, target, person).rglob("results.json")
     return path.parent
 
 
@@ -163,6 +168,42 @@ def test_the_console_and_the_command_submit_as_the_api_does(network, tmp_path):
     )
     assert command.returncode == 0, command.stdout + command.stderr
     assert network.wait_for_jobs(2, LIMIT_S) == {"FINISHED:COMPLETED"}
+
+
+@pytest.mark.slow
+def test_a_run_is_its_leads_alone_and_a_pinned_study_too(network, phantoms, tmp_path):
+    name = "fedavg_phantoms"
+    job = small_job(tmp_path / "own", name, rounds=1)
+    number, _ = network.run_job(job, LIMIT_S)
+    run = read_json(result_of(network, number, tmp_path / "own_results") / "results.json")["run"]
+    folder = phantoms / ".silofl" / "server" / "runs" / name / run
+    assert read_json(folder / "lead.json") == {"lead": network.kit_of("lead").name}
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    continued = small_job(tmp_path / "continued", name, rounds=2)
+    path = study_file(continued)
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"continue_run": run}))
+    number, status = network.run_job(continued, LIMIT_S, person=OTHER_LEAD)
+    got = result_of(network, number, tmp_path / "stolen", OTHER_LEAD)
+    assert status != "FINISHED:COMPLETED" and [path.name for path in got.iterdir()] == ["results.json"]
+    assert "that its own lead began" in read_json(got / "results.json")["reasons"][0]
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+    site = next(kit for kit in network.hospitals if kit.name == "north").folder / "local" / "site.yaml"
+    settings = site.read_text()
+    pin = {name: {"sha256": load_study(study_file(job)).digest, "lead": network.kit_of("lead").name}}
+    site.write_text(yaml.safe_dump(yaml.safe_load(settings) | {"studies": pin}))
+    try:
+        ledgers = []
+        for person in ("lead", OTHER_LEAD):
+            number, _ = network.run_job(job, LIMIT_S, person=person)
+            results = result_of(network, number, tmp_path / person, person)
+            ledgers.append(json.loads((results / "ledger.json").read_text())[0])
+    finally:
+        site.write_text(settings)
+    assert set(ledgers[0]["answered"]) == {*SITES}
+    assert set(ledgers[1]["answered"]) == {*SITES} - {"north"}
+    assert f"not by {OTHER_LEAD}" in ledgers[1]["failed"]["north"]
 
 
 # --- what is refused, in the words that the guide gives

@@ -1,6 +1,7 @@
 import io
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,20 @@ def test_the_phantoms_unseen_site_never_trains_and_can_be_left_out(with_coast):
 def test_the_phantoms_unseen_site_does_not_count_as_one_that_remains(with_coast):
     with pytest.raises(ConfigError, match="must be at most 1, the number of sites that take part"):
         settled(JOB, Simulation(str(with_coast), left_out="north"), {})
+
+
+def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path, with_coast, training):
+    job, run = Path(shutil.copytree(JOB, tmp_path / "job")), tmp_path / "run"
+    (job / "app" / "custom").mkdir()
+    wanted = Simulation(str(with_coast))
+    training.status["run"] = "INTERRUPTED"
+    (job / "app" / "custom" / "silofl.py").write_text("print('mine')")
+    with pytest.raises(ConfigError, match="must bring no code, .*, not app/custom; read it, then give --trust-code"):
+        simulate.start(job, run, wanted, {}, Console(quiet=True))
+    assert not run.exists()
+    trusted = replace(wanted, trusts_code=True)
+    assert simulate.start(job, run, trusted, {}, Console(quiet=True)) == simulate.ExitCode.INTERRUPTED
+    assert simulate.resume(run, Console(quiet=True)) == simulate.ExitCode.INTERRUPTED
 
 
 def test_the_site_that_is_left_out_is_kept_for_resume(tmp_path, with_coast, training):

@@ -20,6 +20,7 @@ from silofl.data.manifest import PARTS, Manifest
 from silofl.data.npy_stream import NpyStream
 from silofl.data.parts import Examples, PreparedCase
 from silofl.errors import DataError
+from silofl.files import make_folder
 from silofl.study import Study
 
 # To be raised when the preparation changes, so that older caches are not used.
@@ -127,7 +128,8 @@ def _open_part(folder: Path, part: str, index: dict[str, list]) -> Examples:
 
 
 def _build(target: Path, prepare: Callable[[], Cases]) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
+    # For this account alone, as mkdtemp makes it.
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         _write(temporary, prepare())

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from silofl.files import write_text
+from silofl.files import make_folder, open_own, write_text
 
 LOCK = "lock"
 HEADER = """# What left site {site}
@@ -65,10 +65,10 @@ class EgressLog:
     """
 
     def __init__(self, folder: Path, site: str, study: str, risks: Mapping[str, str]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self.path = folder / "egress.jsonl"
         # Shared, so that a job which goes on with a run need not wait until the last one's process has ended.
-        self._lock = (folder / LOCK).open("a")
+        self._lock = open_own(folder / LOCK, "a")
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         self._sums: dict[tuple[bool, str, str], Sum] = {}
         self._names = {"site": site, "study": study, "run": folder.name}
@@ -84,7 +84,7 @@ class EgressLog:
         """
         time = datetime.now(UTC).isoformat(timespec="seconds")
         timed = [{"time": time} | dict(record) for record in records]
-        with self.path.open("a", encoding="utf-8") as stream:
+        with open_own(self.path, "a") as stream:
             stream.writelines(json.dumps(record, allow_nan=False) + "\n" for record in timed)
         self._add(timed)
         rows = [_row(*key, self._sums[key]) for key in sorted(self._sums)]

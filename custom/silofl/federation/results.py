@@ -129,6 +129,7 @@ class Results:
         classes: The further keys of a classification.
         super_model: The further keys of a run whose super model chooses.
         everyone: Of a simulated classification: the sites' models on the test data of all sites.
+        digest: SHA-256 of the study's settings, as check-site and estimate print it; absent from older results.
     """
 
     study: str
@@ -154,6 +155,7 @@ class Results:
     classes: ClassResults | None = group(None)
     super_model: SuperResults | None = group(None)
     everyone: Everyone | None = optional()
+    digest: str | None = optional()
 
     def __post_init__(self) -> None:
         """Refuse the result of a finished run without its test."""

@@ -20,7 +20,7 @@ from silofl.federation.course import Tests
 from silofl.federation.ledger import FILE, Round, metrics_csv, read_ledger
 from silofl.federation.outcome import finished_results, without_numbers
 from silofl.federation.server import ServerRounds
-from silofl.files import held, load_state, save_state, save_tensors, write_json, write_text
+from silofl.files import held, load_state, make_folder, read_json, save_state, save_tensors, write_json, write_text
 from silofl.inference import directory
 from silofl.methods.model import arrays_of_parts
 from silofl.methods.part import Part
@@ -33,6 +33,8 @@ from silofl.training.site_score import SiteScore
 CHECKPOINT, BEFORE, NEXT = "checkpoint.pt", "checkpoint.before.pt", "checkpoint.next.pt"
 # Files that show that rounds have finished, should no checkpoint be there.
 LEFT_BY_ROUNDS = (CHECKPOINT, BEFORE, FILE, "metrics.csv")
+# Who submitted the run's first job; in no simulation.
+LEAD = "lead.json"
 # A run's results, without its checkpoint; the files of parts are JSON too.
 RESULTS = ("*.json", "metrics.csv", "model", directory.FOLDER)
 
@@ -51,11 +53,17 @@ class RunFolder:
         self.path, self.study = path, study
         # Whether the checkpoint there may take the place of the one before it.
         self._is_whole = False
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
 
     def locked(self) -> AbstractContextManager[None]:
         """Hold the folder for this process; the errors of `silofl.files.held`."""
         return held(self.path / "lock")
+
+    def claim(self, lead: str | None) -> None:
+        """Record whose run this is; the errors of `check_lead`."""
+        check_lead(self.path, lead)
+        if lead is not None:
+            write_json(self.path / LEAD, {"lead": lead})
 
     def load(self, pretrained: Arrays | None = None) -> ServerRounds | None:
         """Return the run as its last checkpoint left it, or None where no round has finished.
@@ -138,11 +146,11 @@ class RunFolder:
         """Copy the results without the checkpoint to another folder; nothing where it is the same folder."""
         if target.resolve() == self.path.resolve():
             return
+        make_folder(target)
         for path in [path for pattern in RESULTS for path in self.path.glob(pattern)]:
             if path.is_dir():
                 shutil.copytree(path, target / path.name, dirs_exist_ok=True)
             else:
-                target.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, target / path.name)
 
     def _read(self) -> tuple[dict[str, Any] | None, list[str]]:
@@ -177,6 +185,32 @@ class RunFolder:
                 self.path / "model" / "study.yaml", yaml.safe_dump(directory.plain_study(self.study), sort_keys=False)
             )
             write_text(self.path / "model" / "README.md", _model_readme(self.study, server))
+
+
+def check_lead(path: Path, lead: str | None, continued: str | None = None) -> None:
+    """Refuse the run in a folder to everybody but the lead who began it.
+
+    Args:
+        path: The folder, which need not exist.
+        lead: Who asks for it; None in a simulation.
+        continued: The run's id where its lead asks to go on with it.
+
+    Raises:
+        ConfigError: It is another's, or nobody's. The sentence is that of a run that does not exist: nobody learns by
+            guessing which runs there are, and whose.
+    """
+    owner = read_json(path / LEAD)["lead"] if (path / LEAD).is_file() else None
+    is_new = owner is None and not any((path / name).exists() for name in LEFT_BY_ROUNDS)
+    if continued is not None and (owner != lead or (is_new and not path.is_dir())):
+        raise ConfigError(
+            f"continue_run must name a run that its own lead began and this server keeps, not {continued!r}; leave it "
+            "out for a new one"
+        )
+    if owner != lead and not is_new:
+        raise ConfigError(
+            "a new run must have a folder of its own at the server, not one in use; have the server's administrator "
+            "put {run} into run_dir of server.yaml"
+        )
 
 
 def _model_readme(study: Study, server: ServerRounds) -> str:

@@ -17,10 +17,10 @@ from nvflare.app_common.workflows.model_controller import ModelController
 from silofl.errors import AggregationError, ConfigError, SiloFLError
 from silofl.federation.course import Answers, Course, settled_answers
 from silofl.federation.outcome import failure_of
-from silofl.federation.run_folder import RunFolder
+from silofl.federation.run_folder import RunFolder, check_lead
 from silofl.federation.server import ServerRounds
 from silofl.flare.exchange import from_model, to_model
-from silofl.flare.places import download_folder, job_pretrained, job_study, server_settings
+from silofl.flare.places import download_folder, job_lead, job_pretrained, job_study, server_settings
 from silofl.flare.tracking import Tracking
 from silofl.methods.part import Message
 from silofl.study import Study
@@ -43,13 +43,25 @@ class RoundsController(ModelController):
         self._tracking = Tracking()
 
     def run(self) -> None:
-        """Carry out all rounds, choose the best one and test it; the results go to the run's folder."""
-        study = job_study(self.fl_ctx)
+        """Carry out all rounds, choose the best one and test it; the results go to the run's folder.
+
+        A run belongs to the person who submitted it: nobody else goes on with it, or gets anything of it.
+        """
+        study, lead = job_study(self.fl_ctx), job_lead(self.fl_ctx)
         self._timeout_s = study.federation.task_timeout_s
         run = study.continue_run or f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         settings = server_settings(self.fl_ctx)
-        folder = RunFolder(settings.run_folder(study.name, run), study)
+        path = settings.run_folder(study.name, run)
+        try:
+            check_lead(path, lead, study.continue_run)
+        except ConfigError as error:
+            # In the job's own folder: nothing is written into the run's, and nothing of it is copied.
+            RunFolder(download_folder(self.fl_ctx), study).write_failure(str(error))
+            self.system_panic(str(error), self.fl_ctx)
+            return
+        folder = RunFolder(path, study)
         with folder.locked():
+            folder.claim(lead)
             try:
                 server = self._begin(study, run, folder)
                 tests = self._course(server, folder).run()

@@ -14,7 +14,7 @@ from silofl.errors import SiloFLError
 from silofl.federation.site import SiteRounds, public_reason
 from silofl.flare.egress import check_filters
 from silofl.flare.exchange import from_model, to_model
-from silofl.flare.places import job_study, site_settings
+from silofl.flare.places import check_pinned, job_study, site_settings
 
 
 class SiteExecutor(Executor):
@@ -30,7 +30,9 @@ class SiteExecutor(Executor):
         if event_type == EventType.START_RUN:
             try:
                 check_filters(fl_ctx)
-                self._rounds = SiteRounds(fl_ctx.get_identity_name(), job_study(fl_ctx), site_settings(fl_ctx))
+                study, site = job_study(fl_ctx), site_settings(fl_ctx)
+                check_pinned(fl_ctx, study, site)
+                self._rounds = SiteRounds(fl_ctx.get_identity_name(), study, site)
             except SiloFLError as fault:
                 # Kept instead of raised: as an answer to each task its reason reaches the server's ledger.
                 self.log_error(fl_ctx, str(fault), fire_event=False)

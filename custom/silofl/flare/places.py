@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.job_def import JobMetaKey
+from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import ConfigError
@@ -23,6 +26,21 @@ def job_study(fl_ctx: FLContext) -> Study:
 def job_pretrained(fl_ctx: FLContext, study: Study) -> Arrays | None:
     """Read the pretrained model in the folder of study.yaml, where the study needs one."""
     return read_pretrained(_config(fl_ctx) / study.model.pretrained, study) if study.recipe.needs_pretrained else None
+
+
+def job_lead(fl_ctx: FLContext) -> str | None:
+    """Return who submitted the running job, by the name in the certificate; None in the simulator."""
+    meta = fl_ctx.get_prop(FLContextKey.JOB_META) or {}
+    return meta.get(JobMetaKey.SUBMITTER_NAME.value)
+
+
+def check_pinned(fl_ctx: FLContext, study: Study, site: Site) -> None:
+    """Refuse a study that is not as the site has pinned it; the errors of `Site.check_pinned`."""
+    root = _workspace(fl_ctx).get_file_path_in_startup("rootCA.pem")
+    # The site's own proof, beside the server's word. An unsigned configuration is signed by nobody.
+    is_signed, signers = verify_folder_signature_and_get_signers(str(_config(fl_ctx)), root)
+    names = {name for name, _, _ in signers} if is_signed else {None}
+    site.check_pinned(study.name, study.digest, {job_lead(fl_ctx), *names})
 
 
 def site_settings(fl_ctx: FLContext) -> Site:

@@ -26,6 +26,7 @@ from silofl.options import console_for, names
 
 CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "versions": machine.versions,
+    "study": policy.pinned,
     "classes": policy.allowed_classes,
     "byoc": policy.brought_code,
     "disk": machine.disk,

@@ -83,7 +83,7 @@ def kept_of(site: Site, study: str, name: str | None) -> Kept:
     """
     wanted = parse(Wanted, {"study": study, "site": name}, "the command line")
     cache_dir = site.cache_dir or site.state_dir
-    roots = [site.data] if isinstance(site.data, str) else site.data.values()
+    roots = site.data_by_study(study).values()
     if wanted.site is None and any("{site}" in template for template in (site.state_dir, cache_dir, *roots)):
         raise ConfigError("--site must name the site, because {site} stands in site.yaml; give its name")
     state, cache = site.state_folder(study, name or ""), site.cache_folder(study, name or "")
@@ -123,7 +123,7 @@ def _runs(state: Path, study: str) -> list[Path]:
 
 def _check_holds_no_data(folders: list[Path], site: Site, study: str, name: str) -> None:
     """Refuse to delete a folder around the data of any study that site.yaml names."""
-    known = [site.data_folder(other, name) for other in ([study] if isinstance(site.data, str) else site.data)]
+    known = [site.data_folder(other, name) for other in site.data_by_study(study)]
     for folder in folders:
         for data in known:
             if data.resolve().is_relative_to(folder.resolve()):

@@ -1,10 +1,24 @@
-"""Checks of the site's NVFlare policies: the classes that jobs may use, and code that jobs may bring."""
+"""Checks of the site's policies: the studies it has agreed to, the classes that jobs may use, code that they bring."""
 
 from __future__ import annotations
 
+from silofl.errors import PinError
 from silofl.flare.policy import SITE_CLASSES, class_policy, site_rights
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
+
+
+def pinned(candidate: Candidate) -> Finding:
+    """Print the study's digest, and compare it with what site.yaml pins."""
+    study, pins = candidate.study, candidate.settings.studies
+    lead = pins[study.name].lead if study.name in pins else None
+    try:
+        # Who will submit the study is not known yet.
+        candidate.settings.check_pinned(study.name, study.digest, {lead})
+    except PinError as error:
+        return failed(str(error), sha256=study.digest)
+    whose = f"pinned, for lead {lead}" if lead else "not pinned: site.yaml has no studies, so that any may come"
+    return ok(f"the digest of study {study.name} is {study.digest}; {whose}", sha256=study.digest)
 
 
 def allowed_classes(candidate: Candidate) -> Finding:

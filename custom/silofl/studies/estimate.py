@@ -64,6 +64,7 @@ class Estimate:
 
     Attributes:
         study: The study's name.
+        digest: Of its settings; hospitals compare it.
         sites: Sites that take part.
         image_shape: (C, H, W) of the examples.
         is_size_assumed: Whether neither the study nor the setting says how large images are.
@@ -79,6 +80,7 @@ class Estimate:
     """
 
     study: str
+    digest: str
     sites: int
     image_shape: tuple[int, int, int]
     is_size_assumed: bool
@@ -132,7 +134,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         print_estimate(found, console)
     if job:
-        console.print(f"{job} has the new timeout; its study.yaml has lost its comments", markup=False)
+        digest = load_study(study_file(job)).digest
+        console.print(f"{job} has the new timeout, digest {digest}; its study.yaml has lost its comments", markup=False)
     return ExitCode.COMPLETE
 
 
@@ -178,6 +181,7 @@ def estimate(study: Study, setting: Setting) -> Estimate:
     slowest = training + setting.sites * largest * 8 / setting.bandwidth
     return Estimate(
         study=study.name,
+        digest=study.digest,
         sites=setting.sites,
         image_shape=shape,
         is_size_assumed=setting.image_size is None and not has_own_size(study),
@@ -233,6 +237,7 @@ def print_estimate(found: Estimate, console: Console) -> None:
         "training of a round": f"{found.training_seconds:.0f} s, {found.seconds_per_step:.3f} s a step",
         "the whole run": f"about {found.hours:.2f} hours, without validation and reading of data",
         "federation.task_timeout_s": f"{found.task_timeout_s}",
+        "digest of the study as it is": found.digest,
     }
     for name, value in facts.items():
         console.print(f"{name}: {value}", markup=False)

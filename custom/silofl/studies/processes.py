@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from silofl.files import open_own
+
 GRACE_S = 3.0
 
 
@@ -21,7 +23,7 @@ class ProcessTree:
 
     def __init__(self, command: list[str], log: Path) -> None:
         # In a session of its own: Ctrl-C reaches only this process, which then ends the tree in order.
-        with log.open("ab") as stream:
+        with open_own(log, "ab") as stream:
             self._root = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
             )

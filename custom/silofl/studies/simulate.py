@@ -21,7 +21,7 @@ from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
-from silofl.files import held, read_json, write_json, write_text
+from silofl.files import held, make_folder, read_json, write_json, write_text
 from silofl.flare.workspace import prepare_workspace
 from silofl.methods.parts import kinds
 from silofl.models.pretrained import read_pretrained
@@ -53,6 +53,7 @@ from silofl.studies.simulation import (
     Simulation,
     changed,
     changes_algorithm,
+    check_code,
     check_pretrained,
     guard_batchnorm,
     read_simulation,
@@ -77,6 +78,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sites", type=names, default=[], help="sites that take part, as a,b; all by default")
     add_backend(parser)
     add_pretrained(parser)
+    parser.add_argument("--trust-code", action="store_true", help="let the job's own code run, its app/custom")
     parser.add_argument("--leave-out", metavar="SITE", help="does not train; then tests the super model")
     parser.add_argument("--prepare", type=Path, metavar="WORKSPACE", help="only write local/ for nvflare simulator")
     add_json(parser, "results.json")
@@ -100,6 +102,7 @@ def run(options: argparse.Namespace) -> int:
         pretrained=text_of(options.pretrained),
         is_alone=options.alone,
         cache=text_of(options.cache),
+        trusts_code=options.trust_code,
     )
     code = start(options.job, options.out, wanted, changes_of(options), console_for(options))
     if options.json:
@@ -132,6 +135,7 @@ def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object
         DataError: A site's data is wrong; before anything was trained.
     """
     study, simulation = settled(job, wanted, changes)
+    check_code(job, simulation)
     if run.exists() and not run.is_dir():
         raise ConfigError(f"--out must be a new or empty folder, not {run}, which is a file; name a folder")
     if run.exists() and any(run.iterdir()):
@@ -139,6 +143,7 @@ def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object
         raise ConfigError(f"--out must be a new or empty folder, not {run}; {remedy}")
     check_pretrained(job, study, simulation)
     read_data(study, simulation, run)
+    make_folder(run)
     # run.json comes last: with it, the run can be resumed.
     shutil.copytree(job, run / "job")
     if changes:
@@ -162,6 +167,7 @@ def resume(run: Path, console: Console) -> int:
     if not (run / "run.json").is_file():
         raise ConfigError(f"{run} must hold a run, with a run.json; it holds none: name the folder given to --out")
     simulation = read_simulation(run)
+    check_code(run / "job", simulation)
     study = load_study(study_file(run / "job"))
     RunFolder(run, study).mend()
     if is_finished(run) and read_results(run).rounds >= study.rounds:

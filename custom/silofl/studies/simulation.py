@@ -31,6 +31,7 @@ class Simulation:
         pretrained: File of a pretrained model, in place of one that lies in the job.
         is_alone: Whether all sites take turns in one process, without NVFlare.
         cache: Folder of decoded images, which runs share; in the folder of the data where None.
+        trusts_code: Whether the job's own code may run.
     """
 
     data: str | None = None
@@ -40,6 +41,7 @@ class Simulation:
     pretrained: str | None = optional()
     is_alone: bool = optional(False)
     cache: str | None = optional()
+    trusts_code: bool = optional(False)
 
 
 def read_simulation(run: Path) -> Simulation:
@@ -80,6 +82,20 @@ def study_file(job: Path) -> Path:
         if not part.exists():
             raise ConfigError(f"{job} must be a job folder with meta.json and app/config/study.yaml; {part} is missing")
     return path
+
+
+def check_code(job: Path, simulation: Simulation) -> None:
+    """Refuse a job that brings code, which NVFlare would run with all rights of this account, unless it is trusted.
+
+    Raises:
+        ConfigError: It brings code.
+    """
+    brought = sorted(path.relative_to(job) for path in job.glob("*/custom") if path.is_symlink() or any(path.iterdir()))
+    if brought and not simulation.trusts_code:
+        raise ConfigError(
+            f"{job} must bring no code, which would run here with all your rights, not {brought[0]}; read it, then "
+            "give --trust-code, or remove it: SiloFL's own jobs bring none"
+        )
 
 
 def check_pretrained(job: Path, study: Study, simulation: Simulation) -> None:

@@ -1,0 +1,205 @@
+"""Leads apart: a run is its submitter's, and a site takes part in the studies that it has pinned."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FilterKey, FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.signal import Signal
+from nvflare.apis.workspace import Workspace
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, sign_folders
+
+from silofl.flare import controller as module
+from silofl.flare.controller import RoundsController
+from silofl.flare.egress import Egress, RunNote
+from silofl.flare.exchange import from_model, to_model
+from silofl.flare.executor import SiteExecutor
+from silofl.inference.directory import plain_study
+from silofl.methods.part import Message
+from silofl.site import Server
+
+LEAD, OTHER = "lead@study.example.org", "other@study.example.org"
+NOT_YOURS = "continue_run must name a run that its own lead began and this server keeps, not 'first'"
+
+
+@pytest.fixture
+def submit(tmp_path, make_study, monkeypatch):
+    """Submit a job that is aborted before its first round; returns what its lead can download and NVFlare's panics."""
+
+    def run(lead, run_dir="runs/{study}/{run}", **changes):
+        study, panics = make_study().model_copy(update=changes), []
+        target = tmp_path / f"download-{len(list(tmp_path.glob('download-*')))}"
+        monkeypatch.setattr(module, "job_study", lambda context: study)
+        monkeypatch.setattr(module, "job_pretrained", lambda context, study: None)
+        monkeypatch.setattr(module, "server_settings", lambda context: Server(run_dir=f"{tmp_path}/{run_dir}"))
+        monkeypatch.setattr(module, "download_folder", lambda context: target)
+        controller, controller.fl_ctx = RoundsController(), FLContext()
+        meta = {} if lead is None else {"submitter_name": lead}
+        controller.fl_ctx.set_prop(FLContextKey.JOB_META, meta, private=True, sticky=False)
+        controller.engine = SimpleNamespace(get_clients=lambda: [])
+        controller._wait_for_sites = lambda study: ["east", "west"]
+        controller._course = lambda server, folder: SimpleNamespace(run=lambda: folder.save(server))
+        controller.system_panic = lambda reason, context: panics.append(reason)
+        controller.run()
+        return json.loads((target / "results.json").read_text())["reasons"], panics
+
+    return run
+
+
+def files_of(root):
+    return {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def first(submit, tmp_path):
+    """A run of the first lead at the server, called ``first``; returns the folder of all runs."""
+    submit(LEAD)
+    (run,) = (tmp_path / "runs" / "small").iterdir()
+    run.rename(run.with_name("first"))
+    return tmp_path / "runs"
+
+
+def test_a_lead_goes_on_with_the_own_run(first, submit):
+    reasons, panics = submit(LEAD, continue_run="first")
+    assert panics == [] and "the job was aborted after round 0" in reasons[0]
+
+
+@pytest.mark.parametrize("lead", [OTHER, None])
+def test_a_run_of_another_lead_is_refused_and_stays_as_it_is(first, submit, lead, tmp_path):
+    before = files_of(first)
+    reasons, panics = submit(lead, continue_run="first")
+    assert reasons == panics and reasons[0].startswith(NOT_YOURS) and LEAD not in reasons[0]
+    assert files_of(first) == before
+    assert [path.name for path in (tmp_path / "download-1").iterdir()] == ["results.json"]
+
+
+def test_the_same_is_said_of_a_run_that_does_not_exist(submit, tmp_path):
+    reasons, panics = submit(OTHER, continue_run="first")
+    assert reasons == panics and reasons[0].startswith(NOT_YOURS)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_without_the_runs_name_is_its_first_leads_too(submit, tmp_path):
+    submit(LEAD, run_dir="runs/{study}")
+    before = files_of(tmp_path / "runs")
+    reasons, panics = submit(OTHER, run_dir="runs/{study}")
+    assert reasons == panics != [] and files_of(tmp_path / "runs") == before
+
+
+def test_a_run_without_a_recorded_lead_is_nobodys(first, submit):
+    (first / "small" / "first" / "lead.json").unlink()
+    assert submit(LEAD, continue_run="first")[1] != []
+
+
+def test_a_simulation_has_no_lead_and_goes_on(submit):
+    submit(None, run_dir="run")
+    assert submit(None, run_dir="run")[1] == []
+
+
+# --- at a site
+
+
+class Person:
+    """A person with a key and a certificate of a network's root."""
+
+    def __init__(self, root, name):
+        self.key, public = generate_keys()
+        self.certificate = generate_cert(Identity(name, "study", "lead"), root.identity, root.key, public)
+
+
+class Root:
+    """The root of a network."""
+
+    def __init__(self):
+        self.identity, (self.key, public) = Identity("root", "study"), generate_keys()
+        self.certificate = generate_cert(self.identity, self.identity, self.key, public, ca=True)
+
+
+@pytest.fixture(scope="module")
+def root():
+    return Root()
+
+
+@pytest.fixture
+def begin(tmp_path, make_study, root):
+    """Deploy a study at a site with some pins and ask for its first round; returns the site's reason."""
+
+    def run(pins, submitter=LEAD, signer=LEAD, signed_by=None, **changes):
+        study = make_study().model_copy(update=changes)
+        config = tmp_path / "job" / "app_north" / "config"
+        for folder in (config, tmp_path / "startup", tmp_path / "local"):
+            folder.mkdir(parents=True)
+        (config / "study.yaml").write_text(yaml.safe_dump(plain_study(study)))
+        (tmp_path / "startup" / "rootCA.pem").write_bytes(serialize_cert(root.certificate))
+        if signer:
+            person = Person(signed_by or root, signer)
+            (tmp_path / "own.crt").write_bytes(serialize_cert(person.certificate))
+            sign_folders(str(config.parent), person.key, str(tmp_path / "own.crt"))
+        site = {"data": f"{tmp_path}/none", "state_dir": f"{tmp_path}/state"} | ({"studies": pins} if pins else {})
+        (tmp_path / "local" / "site.yaml").write_text(yaml.safe_dump(site))
+        fl_ctx = FLContext()
+        scope = SimpleNamespace(
+            task_data_filters={FilterKey.IN: [RunNote()]}, task_result_filters={FilterKey.OUT: [Egress()]}
+        )
+        props = {FLContextKey.SCOPE_OBJECT: scope, FLContextKey.JOB_META: {"submitter_name": submitter}}
+        for key, value in props.items():
+            fl_ctx.set_prop(key, value, private=True, sticky=False)
+        fl_ctx.get_engine = lambda: SimpleNamespace(get_workspace=lambda: Workspace(str(tmp_path), "north"))
+        fl_ctx.get_job_id, fl_ctx.get_identity_name = lambda: "job", lambda: "north"
+        executor = SiteExecutor()
+        executor.handle_event(EventType.START_RUN, fl_ctx)
+        meta = {"run": "small-1", "round": 1}
+        task = FLModelUtils.to_shareable(to_model(Message({"model/a": np.ones(2)}, meta), is_difference=False))
+        return from_model(FLModelUtils.from_shareable(executor.execute("train", task, fl_ctx, Signal()))).meta["error"]
+
+    return run
+
+
+def pin(make_study, lead=LEAD, **changes):
+    return {"small": {"sha256": make_study().model_copy(update=changes).digest, "lead": lead}}
+
+
+# The data of this site do not exist: a study that gets so far has been let in.
+LET_IN = "the site's data have a fault"
+
+
+def test_a_site_without_pins_takes_part_in_every_study(begin):
+    assert LET_IN in begin(None)
+
+
+def test_the_pinned_study_of_the_pinned_lead_is_let_in(begin, make_study):
+    assert LET_IN in begin(pin(make_study))
+
+
+def test_a_continued_study_is_the_pinned_one(begin, make_study):
+    assert LET_IN in begin(pin(make_study), continue_run="small-1")
+
+
+def test_a_study_that_is_not_pinned_is_refused(begin, make_study):
+    assert begin({"other": pin(make_study)["small"]}).startswith("study 'small' must be among those that the site")
+
+
+def test_an_edited_study_is_refused_with_its_digest(begin, make_study):
+    edited = make_study().model_copy(update={"rounds": 4}).digest
+    reason = begin(pin(make_study), rounds=4)
+    assert reason.startswith("study 'small' must be as the site has pinned it") and edited in reason
+
+
+@pytest.mark.parametrize(
+    ("submitter", "signer"),
+    [(OTHER, OTHER), (OTHER, LEAD), (LEAD, OTHER), (LEAD, None), (None, None)],
+    ids=["another lead", "a signed job of the lead", "a server that lies", "unsigned", "nobody"],
+)
+def test_the_pinned_study_from_anybody_else_is_refused(begin, make_study, submitter, signer):
+    reason = begin(pin(make_study), submitter, signer)
+    assert reason.startswith("study 'small' must be submitted and signed by the lead whom the site has pinned")
+
+
+def test_a_lead_of_the_same_name_under_another_root_is_refused(begin, make_study):
+    reason = begin(pin(make_study), signed_by=Root())
+    assert reason.startswith("study 'small' must be submitted and signed by the lead whom the site has pinned")

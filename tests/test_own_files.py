@@ -1,0 +1,87 @@
+"""What SiloFL writes is for its own account alone, and goes where it was meant to go."""
+
+import os
+import stat
+
+import pytest
+
+from silofl.errors import ConfigError
+from silofl.federation.egress_log import LOCK, EgressLog
+from silofl.federation.run_folder import RunFolder
+from silofl.federation.state import SiteState
+from silofl.files import held, save_tensors, write_json
+from silofl.training.pictures import write_scores
+
+
+@pytest.fixture(autouse=True)
+def open_umask():
+    """The least careful account."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes_below(root):
+    """Return the modes of all files and folders below a folder that others can reach."""
+    found = {}
+    for path in root.iterdir():
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        found[path.name] = mode
+        if path.is_dir() and mode & 0o077:
+            found |= {f"{path.name}/{name}": inner for name, inner in modes_below(path).items()}
+    return found
+
+
+def test_a_file_and_its_new_folders_are_for_their_owner(tmp_path):
+    write_json(tmp_path / "a" / "b" / "scores.json", {})
+    save_tensors(tmp_path / "model.pt", {})
+    assert modes_below(tmp_path) == {"a": 0o700, "model.pt": 0o600}
+    assert stat.S_IMODE((tmp_path / "a" / "b" / "scores.json").stat().st_mode) == 0o600
+
+
+def test_a_folder_that_was_there_keeps_its_mode(tmp_path):
+    (tmp_path / "own").mkdir(mode=0o755)
+    write_json(tmp_path / "own" / "a.json", {})
+    assert modes_below(tmp_path) == {"own": 0o755, "own/a.json": 0o600}
+
+
+def test_a_file_that_others_could_read_is_closed_when_it_is_written_again(tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    write_json(tmp_path / "a.json", {})
+    assert modes_below(tmp_path) == {"a.json": 0o600}
+
+
+def test_runs_and_states_are_for_their_owner(tmp_path, make_study):
+    with RunFolder(tmp_path / "server" / "run", make_study()).locked():
+        SiteState(tmp_path / "site" / "rounds").save(1, {}, None)
+        EgressLog(tmp_path / "log" / "run", "north", "small")
+        write_scores(tmp_path / "pictures" / "scores.csv", {})
+    assert modes_below(tmp_path) == dict.fromkeys(("server", "site", "log", "pictures"), 0o700)
+
+
+@pytest.mark.parametrize("take", [lambda path: held(path).__enter__(), lambda path: EgressLog(path.parent, "a", "b")])
+def test_a_lock_is_not_opened_through_a_link(tmp_path, take):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / LOCK).symlink_to(victim)
+    with pytest.raises(ConfigError, match=f"{LOCK} must be a file of its own, not a link; remove it"):
+        take(tmp_path / LOCK)
+    assert victim.read_text() == "precious"
+
+
+def test_nothing_is_written_through_a_link_in_place_of_the_temporary_file(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / f".a.json.{os.getpid()}.tmp").symlink_to(victim)
+    write_json(tmp_path / "a.json", {})
+    assert victim.read_text() == "precious" and not (tmp_path / "a.json").is_symlink()
+
+
+def test_the_record_of_what_leaves_is_not_written_through_a_link(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("")
+    log = EgressLog(tmp_path / "run", "north", "small")
+    (tmp_path / "run" / "egress.jsonl").symlink_to(victim)
+    with pytest.raises(ConfigError, match="egress.jsonl must be a file of its own, not a link"):
+        log.write([{"round": 1, "task": "train", "kind": "weights", "purpose": "", "refused": False}])
+    assert victim.read_text() == ""
