@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+from nvflare.fuel.flare_api.flare_api import Session
 
 from provisioning.namespaces import Namespaces
 from provisioning.workspace import find_kits, kits_folder
 from silofl.errors import ConfigError, TrainingError
 from silofl.flare.kit import Kit
+from silofl.flare.lead import has_ended, open_session
 from silofl.studies.processes import ProcessTree
 
 POLL_S = 0.5
 START_S, STOP_S = 90.0, 60.0
-# NVFlare's own ten seconds are too few on a machine that is busy.
-SESSION_S = 60.0
 
 
 class Network:
@@ -90,18 +88,9 @@ class Network:
         """Return the kit of a person, by name or by role: then of the first one."""
         return self._people[person]
 
-    @contextlib.contextmanager
-    def session(self, person: str = "lead") -> Iterator[Session]:
+    def session(self, person: str = "lead") -> AbstractContextManager[Session]:
         """Talk to the server through NVFlare's API with the kit of a person, as for `kit_of`."""
-        kit = self.kit_of(person)
-        # NVFlare prints that it connects.
-        with contextlib.redirect_stdout(io.StringIO()):
-            session = new_secure_session(kit.name, str(kit.folder), timeout=SESSION_S)
-        try:
-            yield session
-        finally:
-            # A session that stays open when the server goes tries to connect for ever.
-            session.close()
+        return open_session(self.kit_of(person))
 
     def connected(self) -> set[str]:
         """Return the names of the hospitals that are connected to the server."""
@@ -179,8 +168,3 @@ def start_command(kit: Kit) -> list[str]:
     # The kit's script calls python3.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return ["env", f"PATH={path}", "bash", str(kit.folder / "startup" / "sub_start.sh"), "--once"]
-
-
-def has_ended(status: str) -> bool:
-    """Return whether NVFlare's word for a job's status is its last."""
-    return status.startswith(("FINISHED", "FAILED"))

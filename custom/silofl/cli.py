@@ -20,6 +20,7 @@ COMMANDS = {
     "new-study": ("silofl.studies.new_study", "write a job for own data, from another job and what the data say"),
     "simulate": ("silofl.studies.simulate", "run a job with all its sites on this machine"),
     "resume": ("silofl.studies.resume", "go on with an interrupted run"),
+    "run": ("silofl.studies.run", "run a job on a network of hospitals as its study lead"),
     "compare": ("silofl.studies.compare", "run jobs and methods with several seeds and print one table"),
     "pretrain": ("silofl.studies.pretrain", "train a model on pooled data for AdaFed: simulation only"),
     "report": ("silofl.report.pages", "write report.html of one run, or compare several"),

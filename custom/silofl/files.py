@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,6 +93,12 @@ def held(path: Path) -> Iterator[None]:
                 f"{path.parent} must not be in use; another run still writes it: end that first"
             ) from None
         yield
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file atomically."""
+    with source.open("rb") as content:
+        write_atomically(target, lambda stream: shutil.copyfileobj(content, stream))
 
 
 def write_text(path: Path, text: str) -> None:

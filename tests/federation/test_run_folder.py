@@ -5,7 +5,8 @@ import torch
 
 from silofl.errors import ConfigError
 from silofl.federation.course import Course
-from silofl.federation.run_folder import RunFolder
+from silofl.federation.results import read_results
+from silofl.federation.run_folder import RECORDS, RunFolder
 from silofl.files import write_json
 
 
@@ -79,6 +80,20 @@ def test_a_run_goes_on_from_its_checkpoint(finished):
     assert folder.load() is None
     folder.save(game.server)
     assert folder.load().finished_rounds == 2
+
+
+def test_what_a_killed_run_leaves_to_download_says_how_it_goes_on(finished, tmp_path):
+    game, _, folder = finished
+    folder.save(game.server)
+    folder.copy_progress(tmp_path / "job" / "silofl", game.server.id)
+    assert {path.name for path in (tmp_path / "job" / "silofl").iterdir()} == {*RECORDS, "results.json"}
+    results = read_results(tmp_path / "job" / "silofl")
+    assert results.run == game.server.id and results.was_stopped
+    assert results.reasons == (
+        "the job's process at the server was killed after round 2 of 2; submit the job again with "
+        f"continue_run: {game.server.id} to go on",
+    )
+    assert not (folder.path / "results.json").exists()
 
 
 def test_results_are_copied_without_the_checkpoint_for_who_downloads_the_job(finished, tmp_path):

@@ -1,7 +1,6 @@
 """The controller's ends, without a network: each that is not COMPLETE has its reason in results.json."""
 
 import json
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +10,7 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.workflows.model_controller import ModelController
 
 from silofl.errors import AggregationError
+from silofl.federation.results import read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.flare import controller as module
@@ -22,21 +22,24 @@ from silofl.flare.exchange import from_model
 def ended(tmp_path, make_study, monkeypatch):
     """Run a controller whose course ends in a given way; returns its result and the reasons of its panic."""
     study = make_study()
-    settings = SimpleNamespace(run_folder=lambda name, run: tmp_path / "run", is_downloadable=False)
+    settings = SimpleNamespace(run_folder=lambda name, run: tmp_path / "run", is_downloadable=True)
+    monkeypatch.setattr(module, "download_folder", lambda context: tmp_path / "download")
     monkeypatch.setattr(module, "job_study", lambda context: study)
     monkeypatch.setattr(module, "job_pretrained", lambda context, study: None)
     monkeypatch.setattr(module, "server_settings", lambda context: settings)
-    monkeypatch.setattr(RunFolder, "locked", lambda folder: nullcontext())
 
     def run(course):
         controller, reasons = RoundsController(), []
         controller.fl_ctx = FLContext()
+        controller.engine = SimpleNamespace(register_app_command=lambda topic, answer: None)
         controller._begin = lambda study, run, folder: ServerRounds.start(study, "run", ["a", "b"])
         controller._course = lambda server, folder: SimpleNamespace(run=course)
         controller.system_panic = lambda reason, context: reasons.append(reason)
         controller.exception = lambda message: None
         controller.run()
-        return json.loads((tmp_path / "run" / "results.json").read_text()), reasons
+        results = json.loads((tmp_path / "run" / "results.json").read_text())
+        assert json.loads((tmp_path / "download" / "results.json").read_text()) == results
+        return results, reasons
 
     return run
 
@@ -66,9 +69,30 @@ def test_a_run_that_fails_has_its_reason_whatever_it_was(ended, error, reason):
 def test_an_aborted_job_has_its_reason_and_says_how_to_go_on(ended):
     results, reasons = ended(lambda: None)
     assert results["status"] == "FAILED" and reasons == []
-    assert results["reasons"] == [
-        "the job was aborted after round 0 of 3; submit it again with continue_run: run to go on"
-    ]
+    assert results["reasons"] == ["the job was aborted after round 0 of 3; submit the job again to begin it"]
+
+
+class KilledError(BaseException):
+    """The end of a process, which no handler of exceptions sees."""
+
+
+def test_a_killed_job_leaves_its_result_and_the_runs_id_to_download(ended, tmp_path):
+    with pytest.raises(KilledError):
+        ended(raising(KilledError()))
+    results = read_results(tmp_path / "download")
+    assert (results.status, results.was_stopped) == ("FAILED", True)
+    assert results.run.startswith("small-") and not (tmp_path / "run" / "results.json").exists()
+    assert results.reasons == (
+        "the job's process at the server was killed after round 0 of 3; submit the job again to begin it",
+    )
+
+
+def test_a_job_whose_run_another_process_writes_says_so_and_leaves_the_run_alone(ended, tmp_path, make_study):
+    with RunFolder(tmp_path / "run", make_study()).locked(), pytest.raises(FileNotFoundError):
+        ended(lambda: None)
+    assert list((tmp_path / "run").iterdir()) == [tmp_path / "run" / "lock"]
+    results = read_results(tmp_path / "download")
+    assert results.status == "FAILED" and "must not be in use" in results.reasons[0] and not results.was_stopped
 
 
 @pytest.mark.parametrize(

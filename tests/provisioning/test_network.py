@@ -29,6 +29,7 @@ from provisioning.workspace import PROJECT, REPOSITORY, certificates_file, find_
 from silofl.cli import main
 from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError
+from silofl.federation.results import read_results
 from silofl.files import read_json
 from silofl.flare.kit import read_kit
 from silofl.hospital.network import shake_hands
@@ -372,3 +373,82 @@ def test_a_study_that_fails_is_no_completed_job_and_its_reason_is_downloaded(net
     assert status != "FINISHED:COMPLETED"
     results = json.loads((result_of(network, number, tmp_path / "results") / "results.json").read_text())
     assert results["status"] == "FAILED" and "the site's data have a fault" in results["reasons"][0]
+
+
+# --- a run whose processes are killed
+
+
+class LeadCommand:
+    """``silofl run`` of the study lead, in the background."""
+
+    def __init__(self, network, job, out, *options):
+        command = [sys.executable, "-m", "silofl", "run", str(job), "--kit", str(network.kit_of("lead").folder)]
+        self.out, self.log = out, out.with_suffix(".txt")
+        self.tree = ProcessTree([*command, "--out", str(out), *options], self.log)
+
+    def wait_for_rounds(self, number):
+        """Wait until so many rounds have been shown."""
+        deadline = time.monotonic() + LIMIT_S
+        while self.log.read_text().count("\nround ") < number:
+            assert self.tree.poll() is None and time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.1)
+
+    def finish(self):
+        """Wait for the command's end; returns its exit code and what it said."""
+        deadline = time.monotonic() + LIMIT_S
+        while (code := self.tree.poll()) is None:
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.2)
+        return code, self.log.read_text()
+
+
+@pytest.fixture
+def lead_command(network):
+    started = []
+
+    def start(*arguments):
+        started.append(LeadCommand(network, *arguments))
+        return started[-1]
+
+    yield start
+    for command in started:
+        command.tree.end()
+
+
+def kill_job_process(network, name):
+    """Kill what carries out a participant's part of the running job, and nothing else."""
+    kit = str(next(kit for kit in (network.server, *network.hospitals) if kit.name == name).folder)
+    module = "runner_process" if name == "server" else "worker_process"
+    lines = [(process, " ".join(process.info["cmdline"] or [])) for process in psutil.process_iter(["cmdline"])]
+    (process,) = [process for process, line in lines if f".{module}" in line and kit in line]
+    process.kill()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(phantoms, tmp_path_factory):
+    """The job whose processes are killed below, and its run without a network."""
+    root = tmp_path_factory.mktemp("uninterrupted")
+    job = small_job(root / "job", "harmofl_phantoms", rounds=6)
+    assert main(["simulate", str(job), "--data", str(phantoms), "--out", str(root / "run"), "--alone"]) == 0
+    return job, root / "run"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["server", "north"])
+def test_a_run_whose_job_process_is_killed_goes_on_by_itself_to_the_same_weights(
+    network, uninterrupted, lead_command, tmp_path, victim
+):
+    job, whole = uninterrupted
+    command = lead_command(job, tmp_path / "out")
+    command.wait_for_rounds(2)
+    kill_job_process(network, victim)
+    code, said = command.finish()
+    assert code == 0, said
+    assert "going on by itself, 1 of 3 times" in said
+    results = read_results(command.out)
+    assert results.status == "COMPLETE" and f"continue_run: {results.run}" in said
+    ours, theirs = tensors_of(command.out), tensors_of(whole)
+    assert ours.keys() == theirs.keys() != set()
+    for file, tensors in theirs.items():
+        assert all(torch.equal(tensor, ours[file][key]) for key, tensor in tensors.items()), file
+    assert [line.split("/")[0].split()[-1] for line in said.splitlines() if line.startswith("round ")] == list("123456")

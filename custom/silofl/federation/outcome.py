@@ -42,8 +42,8 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         mean=float(np.mean(known)) if known else None,
         spread=float(np.std(known)) if known else None,
         pooled=pooled_score([score.as_dict() for score in scores.values()], study.metric),
+        run=server.id,
         tested=Tested(
-            run=server.id,
             cases={site: score.num_cases for site, score in scores.items()},
             excluded_cases={site: score.num_excluded for site, score in scores.items()},
             by_label={site: _named(study, score.labels or {}) for site, score in scores.items()},
@@ -103,13 +103,31 @@ def failure_of(error: Exception) -> str:
     return plain_text(f"an unexpected {type(error).__name__}, which the server's log has in full: {error}")
 
 
-def without_numbers(study: Study | str, status: str, reasons: Sequence[str] = ()) -> Results:
+def stopped_results(study: Study, run: str, finished: int, what: str) -> Results:
+    """Return the result of a run that is stopped from outside, with how to go on.
+
+    Args:
+        study: The study.
+        run: The run's id.
+        finished: Rounds that had finished.
+        what: What stopped it, as a sentence that ends before "after round 2".
+    """
+    how = f"with continue_run: {run} to go on" if finished else "to begin it"
+    reason = f"{what} after round {finished} of {study.total_rounds}; submit the job again {how}"
+    return without_numbers(study, "FAILED", [reason], run, was_stopped=True)
+
+
+def without_numbers(
+    study: Study | str, status: str, reasons: Sequence[str] = (), run: str | None = None, was_stopped: bool = False
+) -> Results:
     """Return the result of a run without scores.
 
     Args:
         study: The study, or its name where no more is known of it.
         status: FAILED or UNFINISHED.
         reasons: Why.
+        run: The run's id.
+        was_stopped: Whether it was stopped from outside.
     """
     if isinstance(study, str):
         known = dict.fromkeys(OF_THE_STUDY) | {"study": study, "recipe": {}, "labels": {}}
@@ -117,4 +135,6 @@ def without_numbers(study: Study | str, status: str, reasons: Sequence[str] = ()
         # Which version an unfinished run was started with is not known.
         known = _description(study) | ({"version": None} if status == UNFINISHED else {})
     nothing = dict.fromkeys(("best_round", "model", "mean", "spread", "pooled"))
-    return Results(**known, status=status, reasons=tuple(reasons), sites={}, **nothing)
+    return Results(
+        **known, status=status, reasons=tuple(reasons), sites={}, run=run, was_stopped=was_stopped, **nothing
+    )

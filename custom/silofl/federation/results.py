@@ -30,14 +30,12 @@ class Tested:
     """The keys of a run that reached the test of its model.
 
     Attributes:
-        run: The run's id.
         cases: Site -> test cases that count.
         excluded_cases: Site -> test cases left out because truth and prediction are both empty.
         by_label: Site -> label's name -> mean value of this label alone; of a class its recall.
         validation: Site -> its score on validation data of the model that is reported.
     """
 
-    run: str | None = given()
     cases: Counts
     excluded_cases: Counts
     by_label: Mapping[str, Mapping[str, float]]
@@ -97,7 +95,7 @@ class SiteResult:
     models: Values
 
 
-NOTHING_TESTED = Tested(None, {}, {}, {}, {})
+NOTHING_TESTED = Tested({}, {}, {}, {})
 
 
 @dataclass(frozen=True)
@@ -125,6 +123,9 @@ class Results:
         mean: Mean over the sites that have a value.
         spread: Standard deviation over them.
         pooled: The metric over all test cases of all sites together.
+        run: The run's id.
+        was_stopped: Whether a FAILED run was stopped from outside, by an abort or a killed process, and by no fault of
+            its own.
         tested: The further keys of a run that reached its test.
         classes: The further keys of a classification.
         super_model: The further keys of a run whose super model chooses.
@@ -151,6 +152,8 @@ class Results:
     mean: float | None
     spread: float | None
     pooled: float | None
+    run: str | None = optional()
+    was_stopped: bool = optional(False)
     tested: Tested = group(NOTHING_TESTED)
     classes: ClassResults | None = group(None)
     super_model: SuperResults | None = group(None)
@@ -159,7 +162,7 @@ class Results:
 
     def __post_init__(self) -> None:
         """Refuse the result of a finished run without its test."""
-        if self.is_finished and self.tested.run is None:
+        if self.is_finished and self.run is None:
             raise ConfigError(f"run must be given with status {self.status}; it is missing")
 
     @property

@@ -18,9 +18,20 @@ from silofl.errors import ConfigError, DamagedError, StateError
 from silofl.federation.checkpoint import FORMAT, check_study, checkpoint, ledger_of, restored
 from silofl.federation.course import Tests
 from silofl.federation.ledger import FILE, Round, metrics_csv, read_ledger
-from silofl.federation.outcome import finished_results, without_numbers
+from silofl.federation.outcome import finished_results, stopped_results, without_numbers
+from silofl.federation.results import FILE as RESULT
 from silofl.federation.server import ServerRounds
-from silofl.files import held, load_state, make_folder, read_json, save_state, save_tensors, write_json, write_text
+from silofl.files import (
+    copy_file,
+    held,
+    load_state,
+    make_folder,
+    read_json,
+    save_state,
+    save_tensors,
+    write_json,
+    write_text,
+)
 from silofl.inference import directory
 from silofl.methods.model import arrays_of_parts
 from silofl.methods.part import Part
@@ -37,6 +48,8 @@ LEFT_BY_ROUNDS = (CHECKPOINT, BEFORE, FILE, "metrics.csv")
 LEAD = "lead.json"
 # A run's results, without its checkpoint; the files of parts are JSON too.
 RESULTS = ("*.json", "metrics.csv", "model", directory.FOLDER)
+# Those of the rounds that have finished.
+RECORDS = (FILE, "metrics.csv")
 
 logger = logging.getLogger(__name__)
 
@@ -136,22 +149,44 @@ class RunFolder:
         if contents is not None:
             directory.write(self.path / directory.FOLDER, contents)
         # Last: where this file is, the run has finished and everything else is there.
-        write_json(self.path / "results.json", finished_results(server, tests).as_dict())
+        write_json(self.path / RESULT, finished_results(server, tests).as_dict())
 
-    def write_failure(self, reason: str) -> None:
-        """Write a result with the reason of the failure."""
-        write_json(self.path / "results.json", without_numbers(self.study, "FAILED", [reason]).as_dict())
+    def write_failure(self, reason: str, run: str | None = None) -> None:
+        """Write a result with the reason of the failure and the run's id, where it is known."""
+        write_json(self.path / RESULT, without_numbers(self.study, "FAILED", [reason], run).as_dict())
+
+    def write_stop(self, server: ServerRounds) -> None:
+        """Write the result of a run that was ended from outside."""
+        stopped = stopped_results(self.study, server.id, server.finished_rounds, "the job was aborted")
+        write_json(self.path / RESULT, stopped.as_dict())
 
     def copy_results(self, target: Path) -> None:
         """Copy the results without the checkpoint to another folder; nothing where it is the same folder."""
+        self._copy(RESULTS, target)
+
+    def copy_progress(self, target: Path, run: str) -> None:
+        """Copy the records of the finished rounds to another folder, with the result of a run whose process is killed.
+
+        A killed process writes nothing: its last words must be there before.
+
+        Args:
+            target: The folder.
+            run: The run's id.
+        """
+        finished = len(read_ledger(self.path) or ())
+        killed = stopped_results(self.study, run, finished, "the job's process at the server was killed")
+        write_json(target / RESULT, killed.as_dict())
+        self._copy(RECORDS, target)
+
+    def _copy(self, patterns: Sequence[str], target: Path) -> None:
         if target.resolve() == self.path.resolve():
             return
         make_folder(target)
-        for path in [path for pattern in RESULTS for path in self.path.glob(pattern)]:
+        for path in [path for pattern in patterns for path in self.path.glob(pattern)]:
             if path.is_dir():
                 shutil.copytree(path, target / path.name, dirs_exist_ok=True)
             else:
-                shutil.copy2(path, target / path.name)
+                copy_file(path, target / path.name)
 
     def _read(self) -> tuple[dict[str, Any] | None, list[str]]:
         """Return the last whole checkpoint, if any, and what is wrong with those after it."""

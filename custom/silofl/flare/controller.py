@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 from nvflare.apis.controller_spec import ClientTask
 from nvflare.apis.fl_constant import ReturnCode
@@ -20,6 +21,7 @@ from silofl.federation.outcome import failure_of
 from silofl.federation.run_folder import RunFolder, check_lead
 from silofl.federation.server import ServerRounds
 from silofl.flare.exchange import from_model, to_model
+from silofl.flare.lead import PROGRESS, answer_progress
 from silofl.flare.places import download_folder, job_lead, job_pretrained, job_study, server_settings
 from silofl.flare.tracking import Tracking
 from silofl.methods.part import Message
@@ -40,6 +42,7 @@ class RoundsController(ModelController):
         super().__init__(persistor_id="", ignore_result_error=True)
         self._late: set[str] = set()
         self._timeout_s = 0.0
+        self._download: Path | None = None
         self._tracking = Tracking()
 
     def run(self) -> None:
@@ -56,29 +59,44 @@ class RoundsController(ModelController):
             check_lead(path, lead, study.continue_run)
         except ConfigError as error:
             # In the job's own folder: nothing is written into the run's, and nothing of it is copied.
-            RunFolder(download_folder(self.fl_ctx), study).write_failure(str(error))
+            RunFolder(download_folder(self.fl_ctx), study).write_failure(str(error), run)
             self.system_panic(str(error), self.fl_ctx)
             return
         folder = RunFolder(path, study)
-        with folder.locked():
-            folder.claim(lead)
-            try:
-                server = self._begin(study, run, folder)
-                tests = self._course(server, folder).run()
-                if tests is None:
-                    folder.write_failure(
-                        f"the job was aborted after round {server.finished_rounds} of {study.total_rounds}; submit it "
-                        f"again with continue_run: {server.id} to go on"
-                    )
-                folder.finish(server, tests)
-            except Exception as error:  # without a result nobody would learn that the run is over, and why
-                if not isinstance(error, (SiloFLError, OSError)):
-                    self.exception("the run failed")
-                folder.write_failure(failure_of(error))
-                # NVFlare calls a job COMPLETED unless it is told otherwise.
-                self.system_panic(failure_of(error), self.fl_ctx)
-            if settings.is_downloadable:
-                folder.copy_results(download_folder(self.fl_ctx))
+        self._download = download_folder(self.fl_ctx) if settings.is_downloadable else None
+        try:
+            with folder.locked():
+                folder.claim(lead)
+                self._carry_out(study, run, folder)
+        except ConfigError as error:  # another process writes the folder: its result is not this job's
+            if self._download:
+                RunFolder(self._download, study).write_failure(str(error), run)
+            self.system_panic(str(error), self.fl_ctx)
+
+    def _carry_out(self, study: Study, run: str, folder: RunFolder) -> None:
+        """Carry out what is left of a run; its folder has a result at its end, the job's own folder at any time."""
+        try:
+            folder.mend()
+            self.engine.register_app_command(PROGRESS, answer_progress(run, folder.path))
+            self._publish(run, folder)
+            server = self._begin(study, run, folder)
+            tests = self._course(server, folder).run()
+            if tests is None:
+                folder.write_stop(server)
+            folder.finish(server, tests)
+        except Exception as error:  # without a result nobody would learn that the run is over, and why
+            if not isinstance(error, (SiloFLError, OSError)):
+                self.exception("the run failed")
+            folder.write_failure(failure_of(error), run)
+            # NVFlare calls a job COMPLETED unless it is told otherwise.
+            self.system_panic(failure_of(error), self.fl_ctx)
+        if self._download:
+            folder.copy_results(self._download)
+
+    def _publish(self, run: str, folder: RunFolder) -> None:
+        """Bring the finished rounds to where the study lead downloads them from."""
+        if self._download:
+            folder.copy_progress(self._download, run)
 
     def _begin(self, study: Study, run: str, folder: RunFolder) -> ServerRounds:
         """Start a run once its sites have joined, or continue one and let new sites join it."""
@@ -98,6 +116,7 @@ class RoundsController(ModelController):
     def _course(self, server: ServerRounds, folder: RunFolder) -> Course:
         def save() -> None:
             folder.save(server)
+            self._publish(server.id, folder)
             self._tracking.send(server.ledger, self.engine)
 
         return Course(

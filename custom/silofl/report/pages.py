@@ -165,7 +165,7 @@ def _subtitle(run: RunRecords) -> list[str]:
     parts = []
     if results.algorithm:
         parts.append(f"{results.algorithm}, preset {results.preset}")
-    parts.append(results.tested.run or run.path.name)
+    parts.append(results.run or run.path.name)
     if run.ledger and run.ledger[0].started_at:
         parts.append(f"started {run.ledger[0].started_at[:16].replace('T', ' ')} UTC")
     return parts
@@ -236,7 +236,7 @@ def _model_files(run: RunRecords) -> dict[str, Any]:
         "study": str(study.relative_to(run.path)) if study.is_file() else "model/study.yaml",
         "shape": str(shown.images.shape[1:]) if shown else "(C, H, W)",
         "stays_home": run.results.recipe_value("stays_home"),
-        "run": run.results.tested.run,
+        "run": run.results.run,
     }
 
 

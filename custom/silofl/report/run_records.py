@@ -302,7 +302,7 @@ def _changes(path: Path) -> Mapping[str, Any]:
 
 def _at_sites(path: Path, results: Results, name: str, kind: type[T]) -> dict[str, T]:
     """Read the files of one name that the sites of a simulation keep."""
-    run = results.tested.run
+    run = results.run
     files = {site: path / "sites" / site / run / name for site in sorted(results.sites)} if run else {}
     return {site: _read_arrays(file, site, kind) for site, file in files.items() if file.is_file()}
 

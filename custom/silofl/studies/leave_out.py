@@ -79,7 +79,7 @@ def assembled(run: Path) -> Contents:
         ConfigError: No site kept its model, or one is broken.
     """
     results = read_results(run)
-    tested = results.tested.run if results else None
+    tested = results.run if results else None
     folders = {site: run / "sites" / site / tested / FOLDER for site in sorted(results.sites)} if tested else {}
     own = {site: read(folder) for site, folder in folders.items() if folder.is_dir()}
     if not own:

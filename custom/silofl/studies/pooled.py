@@ -70,7 +70,7 @@ def read_scores(run: Path, results: Results) -> dict[str, float]:
     Raises:
         ConfigError: The simulated site's scores are not there, or broken.
     """
-    path = run / "sites" / POOLED_SITE / str(results.tested.run) / "scores.csv"
+    path = run / "sites" / POOLED_SITE / str(results.run) / "scores.csv"
     try:
         with path.open(newline="", encoding="utf-8") as stream:
             return {row["case"]: float(row["value"]) for row in csv.DictReader(stream)}

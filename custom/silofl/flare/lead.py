@@ -1,0 +1,170 @@
+"""What a study lead does at the server through NVFlare's API: submit a job, follow its rounds, download its result."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nvflare.apis.fl_context import FLContext
+from nvflare.fuel.flare_api.api_spec import AuthorizationError, InternalError, JobNotRunning, NoReply
+from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+
+from silofl.errors import ConfigError, TrainingError
+from silofl.federation.ledger import FILE
+from silofl.flare.kit import Kit
+from silofl.schema import read_json
+
+T = TypeVar("T")
+# The topic of the command that a running controller answers.
+PROGRESS = "silofl.progress"
+# NVFlare's own ten seconds are too few on a machine that is busy.
+SESSION_S = 60.0
+RETRY_S = 2.0
+
+
+@contextlib.contextmanager
+def open_session(kit: Kit) -> Iterator[Session]:
+    """Talk to the server through NVFlare's API with the kit of a person."""
+    # NVFlare prints that it connects.
+    with contextlib.redirect_stdout(io.StringIO()):
+        session = new_secure_session(kit.name, str(kit.folder), timeout=SESSION_S)
+    try:
+        yield session
+    finally:
+        # A session that stays open when the server goes tries to connect for ever.
+        session.close()
+
+
+def has_ended(status: str) -> bool:
+    """Return whether NVFlare's word for a job's status is its last."""
+    return status.startswith(("FINISHED", "FAILED"))
+
+
+def answer_progress(run: str, folder: Path) -> Callable[[str, object, FLContext], dict[str, Any]]:
+    """Return how a controller answers a lead who asks for a job's progress: the run's id and the newest rounds.
+
+    Args:
+        run: The run's id.
+        folder: The run's folder, whose ledger of numbers is all that is read.
+    """
+
+    def answer(topic: str, data: object, context: FLContext) -> dict[str, Any]:
+        known = data.get("rounds", 0) if isinstance(data, dict) else 0
+        # The last known round too: its validation comes with the next one.
+        first = max(known - 1, 0) if type(known) is int else 0
+        return {"run": run, "first": first, "ledger": (read_json(folder / FILE, list) or [])[first:]}
+
+    return answer
+
+
+@dataclass
+class Progress:
+    """What a lead knows of a running job.
+
+    Attributes:
+        run: The run's id; None while the job has not said it.
+        ledger: The records of the finished rounds, as ledger.json holds them.
+    """
+
+    run: str | None
+    ledger: list[dict[str, Any]]
+
+    def take(self, answer: dict[str, Any]) -> None:
+        """Take a controller's answer."""
+        self.run, self.ledger = answer["run"], self.ledger[: answer["first"]] + answer["ledger"]
+
+
+class Lead:
+    """A study lead's connection to the server, which is made again after the server was away.
+
+    Use as a context: a session that stays open when the server goes tries to connect for ever.
+
+    Args:
+        kit: The lead's startup kit.
+        patience_s: Seconds after which a server that does not answer is given up.
+    """
+
+    def __init__(self, kit: Kit, patience_s: float) -> None:
+        self._kit, self._patience_s = kit, patience_s
+        self._open = contextlib.ExitStack()
+        self._session: Session | None = None
+
+    def __enter__(self) -> Lead:
+        """Connect at the first request."""
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        """Disconnect."""
+        self._session = None
+        self._open.close()
+
+    def submit(self, job: Path) -> str:
+        """Submit a job folder, which NVFlare signs with the lead's key, and return the job's id.
+
+        Raises:
+            ConfigError: The server cannot be reached, or does not take it.
+        """
+        try:
+            # Once: a job whose id was lost on its way back would run twice.
+            return self._connect().submit_job(str(job.resolve()))
+        except Exception as error:  # NVFlare has an exception of its own for each reason
+            raise ConfigError(f"the server must take the job; NVFlare says: {error}") from None
+
+    def connected(self) -> set[str]:
+        """Return the names of the sites that are connected to the server."""
+        return self._ask(lambda session: {client.name for client in session.get_system_info().client_info})
+
+    def status(self, number: str) -> tuple[str, str]:
+        """Return NVFlare's word for a job's status, and what it says of the job's way to the sites."""
+        meta = self._ask(lambda session: session.get_job_meta(number))
+        return str(meta.get("status", "")), "; ".join(meta.get("job_deploy_detail") or ())
+
+    def update(self, number: str, progress: Progress) -> bool:
+        """Bring what is known of a job up to date; return whether its process at the server runs."""
+
+        def ask(session: Session) -> bool:
+            try:
+                progress.take(session.do_app_command(number, PROGRESS, {"rounds": len(progress.ledger)}))
+            except JobNotRunning:
+                return False
+            except (
+                AuthorizationError,
+                InternalError,
+                NoReply,
+            ):  # an older kit, or a process that starts
+                pass
+            return True
+
+        return self._ask(ask)
+
+    def download(self, number: str, target: Path) -> Path:
+        """Download what a job left; returns its folder below ``target``."""
+        return Path(self._ask(lambda session: session.download_job_result(number, str(target))))
+
+    def _connect(self) -> Session:
+        self._session = self._session or self._open.enter_context(open_session(self._kit))
+        return self._session
+
+    def _ask(self, question: Callable[[Session], T]) -> T:
+        """Ask the server, again and again while it cannot be reached.
+
+        Raises:
+            TrainingError: It could not be reached for too long.
+        """
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return question(self._connect())
+            except Exception as error:  # NVFlare raises what it likes where a server goes away
+                self.__exit__()
+                if time.monotonic() > deadline:
+                    raise TrainingError(
+                        f"the server {self._kit.address.host}:{self._kit.address.port} must answer within "
+                        f"{self._patience_s:.0f} s; it did not: {error}"
+                    ) from None
+            time.sleep(RETRY_S)

@@ -1,0 +1,198 @@
+"""``silofl run``: run a job on a network as its study lead, and go on by itself where a process or the server stops."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import yaml
+from rich.console import Console
+
+from silofl.errors import ConfigError, ExitCode, TrainingError
+from silofl.federation.ledger import FILE as LEDGER
+from silofl.federation.outcome import stopped_results
+from silofl.federation.results import FILE as RESULT
+from silofl.federation.results import Results, read_results
+from silofl.files import write_json, write_text
+from silofl.flare.kit import Kit, read_kit
+from silofl.flare.lead import Lead, Progress, has_ended
+from silofl.options import add_json, console_for, natural
+from silofl.report.pages import write_report
+from silofl.report.tables import print_results
+from silofl.schema import read_json
+from silofl.settings import read_yaml
+from silofl.studies.progress import RoundLines
+from silofl.studies.simulate import print_json
+from silofl.studies.simulation import study_file
+from silofl.study import Study, load_study
+
+POLL_S = 1.0
+# A server that was stopped may need its operator.
+PATIENCE_S = 1800.0
+# How long NVFlare may call a job RUNNING that has no process: its own word for an end comes after a second or two.
+LOST_S = 30.0
+RUNNING, ABORTED = "RUNNING", "FINISHED:ABORTED"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl run``."""
+    parser.add_argument("job", type=Path, help="job folder, as jobs/harmofl_phantoms")
+    parser.add_argument("--kit", type=Path, required=True, help="the study lead's startup kit")
+    parser.add_argument("--out", type=Path, required=True, metavar="DOWNLOAD", help="new folder for the results")
+    parser.add_argument(
+        "--retries", type=natural, default=3, metavar="N", help="times that a stopped run goes on by itself; 3"
+    )
+    add_json(parser, "results.json")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a job on a network and return the exit code of its result."""
+    kit, study = read_kit(options.kit, ("admin",)), load_study(study_file(options.job))
+    out, console = options.out, console_for(options)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"--out must be a new or empty folder, not {out}; name another")
+    try:
+        code = start(options.job, study, kit, out, options.retries, console)
+    except TrainingError as error:
+        console.print(str(error), markup=False)
+        return ExitCode.FAILED
+    if options.json:
+        print_json(out)
+    return code
+
+
+def start(job: Path, study: Study, kit: Kit, out: Path, retries: int, console: Console) -> int:
+    """Submit a job, show its rounds, download its result, and submit its continuation where it was stopped.
+
+    Args:
+        job: An NVFlare job folder with ``app/config/study.yaml``.
+        study: The study in it.
+        kit: The study lead's.
+        out: Folder of the results; new or empty.
+        retries: How often a run that was stopped goes on.
+        console: Shows rounds and results.
+
+    Returns:
+        The exit code: 0 COMPLETE, 1 FAILED, 3 INCOMPLETE, 130 interrupted.
+
+    Raises:
+        ConfigError: The server cannot be reached, or does not take the job.
+        TrainingError: The server did not come back, or the job never began.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with Lead(kit, PATIENCE_S) as lead, TemporaryDirectory() as scratch:
+        watch = Watch(lead, study, out, console)
+        try:
+            results = watch.carry_out(job)
+            for attempt in range(1, retries + 1):
+                if not results.was_stopped or watch.is_aborted:
+                    break
+                console.print(f"stopped: {results.reasons[0]}", markup=False)
+                console.print(f"going on by itself, {attempt} of {retries} times")
+                watch.wait_for_sites()
+                results = watch.carry_out(watch.continuation(job, Path(scratch) / str(attempt) / job.resolve().name))
+        except KeyboardInterrupt:
+            console.print(
+                f"\ninterrupted; job {watch.number} runs on: fetch its result with nvflare job download, or "
+                "end it with nvflare job abort",
+                markup=False,
+            )
+            return ExitCode.INTERRUPTED
+    print_results(results, console)
+    console.print(f"downloaded to {out}; report: {write_report(out)}", markup=False)
+    return ExitCode[results.status]
+
+
+@dataclass
+class Watch:
+    """One run as its study lead sees it, through all jobs that carry it out.
+
+    Attributes:
+        lead: The connection to the server.
+        study: The study.
+        out: Folder of the results.
+        console: Shows rounds.
+        progress: What is known of the run.
+        number: Id of the last job; None before the first.
+        is_aborted: Whether a person aborted the last job.
+    """
+
+    lead: Lead
+    study: Study
+    out: Path
+    console: Console
+    progress: Progress = field(default_factory=lambda: Progress(None, []))
+    number: str | None = None
+    is_aborted: bool = False
+
+    def __post_init__(self) -> None:
+        self._lines = RoundLines(self.study, self.out, self.console)
+
+    def carry_out(self, job: Path) -> Results:
+        """Submit a job, follow it to its end, and download what it left.
+
+        Raises:
+            ConfigError: The server cannot be reached, or does not take the job.
+            TrainingError: The job never began, or the server did not come back.
+        """
+        self.number = self.lead.submit(job)
+        self.console.print(f"{self.study.name}: submitted as job {self.number}", markup=False)
+        status, details = self._follow()
+        if not has_ended(status):
+            # The server forgot the job when it stopped: nothing can be downloaded.
+            lost = stopped_results(self.study, str(self.progress.run), len(self.progress.ledger), "the server stopped")
+            write_json(self.out / RESULT, lost.as_dict())
+            return lost
+        self.is_aborted = status == ABORTED
+        return self._download(status, details)
+
+    def continuation(self, job: Path, target: Path) -> Path:
+        """Write a copy of a job that goes on after the last finished round; anew where no round has finished."""
+        shutil.copytree(job, target)
+        if self.progress.run and self.progress.ledger:
+            path = study_file(target)
+            write_text(path, yaml.safe_dump(read_yaml(path) | {"continue_run": self.progress.run}, sort_keys=False))
+        return target
+
+    def wait_for_sites(self) -> None:
+        """Wait until the sites of the last round are connected, no longer than the study waits for sites to join."""
+        wanted = set(self.progress.ledger[-1]["asked"]) if self.progress.ledger else set()
+        deadline = time.monotonic() + self.study.federation.join_timeout_s
+        while not wanted <= self.lead.connected() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+
+    def _follow(self) -> tuple[str, str]:
+        """Show the job's rounds until it ends; RUNNING is the last word for one that the server has lost."""
+        seen = time.monotonic()
+        while True:
+            status, details = self.lead.status(self.number)
+            if has_ended(status):
+                return status, details
+            if status != RUNNING or self.lead.update(self.number, self.progress):
+                seen = time.monotonic()
+                self._show()
+            elif time.monotonic() > seen + LOST_S:
+                return status, details
+            time.sleep(POLL_S)
+
+    def _show(self) -> None:
+        if self.progress.ledger:
+            write_json(self.out / LEDGER, self.progress.ledger)
+            self._lines.show()
+
+    def _download(self, status: str, details: str) -> Results:
+        """Bring the job's results to the folder, and the server's log to ``jobs/`` in it."""
+        found = self.lead.download(self.number, self.out / "jobs") / "workspace" / "silofl"
+        if not (found / RESULT).is_file():
+            raise TrainingError(f"job {self.number} must begin; NVFlare ended it as {status}: {details or 'no reason'}")
+        shutil.copytree(found, self.out, dirs_exist_ok=True)
+        shutil.rmtree(found)
+        self._lines.show()
+        results = read_results(self.out)
+        # A round may have finished since the job was last asked.
+        self.progress = Progress(results.run, read_json(self.out / LEDGER, list) or [])
+        return results

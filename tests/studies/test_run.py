@@ -1,0 +1,180 @@
+"""The study lead's command against a server that is written down: what it submits, downloads and gives up."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from silofl.cli import main
+from silofl.errors import TrainingError
+from silofl.federation.outcome import stopped_results, without_numbers
+from silofl.federation.results import read_results
+from silofl.federation.run_folder import RunFolder
+from silofl.files import write_json
+from silofl.studies import run as module
+
+RUN = "small-1"
+JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
+
+
+@pytest.fixture
+def server(monkeypatch, play, tmp_path):
+    """A server whose jobs end as written down: each a status and the folder that it leaves, or a status alone."""
+    ends, submitted = [], []
+
+    class Lead:
+        def __init__(self, kit, patience_s):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *reason):
+            pass
+
+        def submit(self, job):
+            submitted.append(yaml.safe_load((job / "app" / "config" / "study.yaml").read_text()))
+            return f"job-{len(submitted)}"
+
+        def connected(self):
+            return {"east", "north", "west"}
+
+        def status(self, number):
+            return ends[len(submitted) - 1][0], "north: no room"
+
+        def update(self, number, progress):
+            progress.take({"run": RUN, "first": 0, "ledger": ledger})
+            return False
+
+        def download(self, number, target):
+            leave = ends[len(submitted) - 1][1]
+            (target / number / "workspace" / "silofl").mkdir(parents=True)
+            leave(target / number / "workspace" / "silofl")
+            return target / number
+
+    game = play(rounds=2)
+    folder = RunFolder(tmp_path / "finished", game.study)
+    tests = game.finish()
+    folder.save(game.server)
+    folder.finish(game.server, tests)
+    ledger = json.loads((folder.path / "ledger.json").read_text())[:1]
+
+    def complete(target):
+        shutil.copytree(folder.path, target, dirs_exist_ok=True)
+
+    def stopped(rounds):
+        def leave(target):
+            write_json(target / "ledger.json", ledger[:rounds])
+            write_json(target / "results.json", stopped_results(game.study, RUN, rounds, "it was killed").as_dict())
+
+        return leave
+
+    def failed(target):
+        write_json(target / "results.json", without_numbers(game.study, "FAILED", ["a fault"], RUN).as_dict())
+
+    monkeypatch.setattr(module, "Lead", Lead)
+    monkeypatch.setattr(module, "read_kit", lambda path, kinds: None)
+    for name in ("POLL_S", "LOST_S"):
+        monkeypatch.setattr(module, name, 0)
+    kinds = {"complete": complete, "stopped": stopped(1), "stopped before a round": stopped(0), "failed": failed}
+    kinds["nothing"] = lambda target: None
+
+    def start(*wanted):
+        ends.extend((status, kinds.get(kind)) for status, kind in wanted)
+        return submitted
+
+    return start
+
+
+@pytest.fixture
+def lead(tmp_path, capsys):
+    """Run the command; returns the exit code, what it printed, and the result."""
+
+    def run(*options):
+        code = main(["run", str(JOB), "--kit", str(tmp_path), "--out", str(tmp_path / "out"), *options])
+        return code, capsys.readouterr().out, read_results(tmp_path / "out")
+
+    return run
+
+
+def test_a_stopped_run_goes_on_under_its_id_until_it_is_complete(server, lead, tmp_path):
+    submitted = server(("FINISHED:ABNORMAL", "stopped"), ("FINISHED:COMPLETED", "complete"))
+    code, said, results = lead()
+    assert (code, results.status) == (0, "COMPLETE")
+    assert [study.get("continue_run") for study in submitted] == [None, RUN]
+    assert submitted[1] == submitted[0] | {"continue_run": RUN}
+    assert "stopped: it was killed after round 1 of 2" in said and "going on by itself, 1 of 3 times" in said
+    assert said.count("round   1/") == 1 and (tmp_path / "out" / "report.html").is_file()
+
+
+def test_a_run_that_was_stopped_before_its_first_round_begins_anew(server, lead):
+    submitted = server(("FINISHED:ABNORMAL", "stopped before a round"), ("FINISHED:COMPLETED", "complete"))
+    assert lead()[0] == 0
+    assert submitted[0] == submitted[1] and "continue_run" not in submitted[1]
+
+
+def test_a_job_that_a_restarted_server_has_lost_goes_on_although_nothing_can_be_downloaded(server, lead):
+    submitted = server(("RUNNING", None), ("FINISHED:COMPLETED", "complete"))
+    code, said, _ = lead()
+    assert code == 0 and submitted[1]["continue_run"] == RUN
+    assert f"the server stopped after round 1 of 24; submit the job again with continue_run: {RUN}" in said
+
+
+@pytest.mark.parametrize(
+    ("ends", "options"),
+    [
+        ([("FINISHED:EXECUTION_EXCEPTION", "failed")], ()),
+        ([("FINISHED:ABORTED", "stopped")], ()),
+        ([("FINISHED:ABNORMAL", "stopped")], ("--retries", "0")),
+        ([("FINISHED:ABNORMAL", "stopped")] * 2, ("--retries", "1")),
+    ],
+    ids=["its own fault", "aborted by a person", "no retries", "as often as allowed"],
+)
+def test_a_failed_run_ends_there_and_says_why(server, lead, ends, options):
+    submitted = server(*ends)
+    code, said, results = lead(*options)
+    assert code == 1 and results.status == "FAILED" and len(submitted) == len(ends)
+    assert results.reasons[0] in said and results.run == RUN
+
+
+def test_a_job_that_never_began_says_what_nvflare_says(server, lead):
+    server(("FINISHED:FAILED_TO_RUN", "nothing"))
+    code, said, results = lead()
+    assert code == 1 and results is None
+    assert "job job-1 must begin; NVFlare ended it as FINISHED:FAILED_TO_RUN: north: no room" in said
+
+
+def test_an_interrupted_command_leaves_the_job_running_and_names_it(server, lead, monkeypatch):
+    server(("RUNNING", None))
+
+    def interrupt(watch):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.Watch, "_follow", interrupt)
+    code, said, _ = lead()
+    assert code == 130 and "job job-1 runs on" in said
+
+
+def test_a_server_that_stays_away_is_said_and_no_traceback(server, lead, monkeypatch):
+    server(("RUNNING", None))
+
+    def away(watch):
+        raise TrainingError("the server must answer")
+
+    monkeypatch.setattr(module.Watch, "_follow", away)
+    code, said, _ = lead()
+    assert code == 1 and said.endswith("the server must answer\n")
+
+
+def test_the_result_is_printed_for_programs(server, lead):
+    server(("FINISHED:COMPLETED", "complete"))
+    _, said, results = lead("--json")
+    assert json.loads(said)["run"] == results.run
+
+
+def test_a_folder_with_something_in_it_is_refused_before_anything_is_submitted(server, tmp_path, capsys):
+    submitted = server()
+    code = main(["run", str(JOB), "--kit", str(tmp_path), "--out", str(tmp_path)])
+    assert code == 2 and submitted == [] and "--out must be a new or empty folder" in capsys.readouterr().err
