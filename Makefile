@@ -44,10 +44,12 @@ OUT ?= runs/nuclei
 bench-nuclei: .venv/installed
 	$(RUN) bench/nuclei.py $(SOURCE) $(OUT)
 
-.venv/installed: requirements.txt custom/pyproject.toml
+# The lock's versions of all packages; not its checksums, which are those of one platform's files.
+.venv/installed: requirements.txt requirements.lock custom/pyproject.toml
 	test -x $(RUN) || $(PYTHON) -m venv .venv
 	$(RUN) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python must be at least 3.11: make PYTHON=...")'
-	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	sed 's/ --hash=.*//' requirements.lock > .venv/versions.txt
+	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt -c .venv/versions.txt
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps -e custom
 	touch $@
 

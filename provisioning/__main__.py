@@ -9,10 +9,12 @@ from provisioning import (
     add_hospital,
     check_kits,
     fill_kits,
+    lock,
     make_kits,
     prepare_containers,
     renew_kit,
     run_federation,
+    wheelhouse,
 )
 from silofl.cli import Parser, carry_out
 
@@ -24,6 +26,8 @@ COMMANDS = {
     "add-hospital": (add_hospital, "make the kit of one more hospital"),
     "renew-kit": (renew_kit, "renew the certificate of one kit"),
     "fill-kits": (fill_kits, "put wheel, policies and INSTALL.md into kits"),
+    "wheelhouse": (wheelhouse, "put all packages into kits, for hospitals without a package index"),
+    "lock": (lock, "write the versions and checksums of all packages"),
     "prepare-containers": (prepare_containers, "turn a kit into what Docker or Kubernetes starts"),
     "run-federation": (run_federation, "a whole network on this machine, from nothing to a result"),
 }

@@ -1,4 +1,4 @@
-"""Put SiloFL's part into kits: the wheel with its checksum, the site's policies, INSTALL.md.
+"""Put SiloFL's part into kits: wheel, checksums, lock and SBOM, the site's policies, INSTALL.md.
 
     python -m provisioning fill-kits KIT... --wheel WHEEL [--data-root DIR] [--site-configs DIR]
 
@@ -17,10 +17,12 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from nvflare.tool.cert.fingerprint import cert_fingerprint_sha256
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from provisioning.workspace import SITE_CONFIGS, find_kits, write_yaml
+from provisioning.supply import LOCK, SBOM, Package, lock_text, read_lock, sbom
+from provisioning.workspace import SITE_CONFIGS, SITE_LOCK, find_kits, write_yaml
 from silofl.errors import ConfigError, ExitCode
-from silofl.files import read_json, write_json
+from silofl.files import read_json, write_json, write_text
 from silofl.flare.kit import Kit
 from silofl.settings import read_yaml
 
@@ -40,6 +42,7 @@ class Contents:
 
     Attributes:
         wheel: The package that sites install.
+        lock: The packages that are installed with it.
         site_configs: Holds a folder of policies for each kind of site: ``hospital/``, ``server/``.
         data_root: Holds a folder of data for each site, as for ``silofl simulate --data``; state and results are kept
             below it too. Without it, site.yaml and server.yaml stay as they are in ``site_configs``.
@@ -50,6 +53,7 @@ class Contents:
     site_configs: Path = SITE_CONFIGS
     data_root: Path | None = None
     hospital_kind: str = "hospital"
+    lock: Path = SITE_LOCK
 
 
 def fill_kit(kit: Kit, contents: Contents) -> None:
@@ -61,6 +65,7 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
     if kit.kind not in POLICIES:
         return
     checksum = _put_wheel(kit.folder, contents.wheel)
+    lock_checksum = _put_supply(kit.folder, contents, checksum)
     _put_policies(kit, contents)
     pages = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, keep_trailing_newline=True
@@ -71,6 +76,7 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
         port=kit.address.port,
         wheel=contents.wheel.name,
         checksum=checksum,
+        lock_checksum=lock_checksum,
         root=cert_fingerprint_sha256(kit.root),
     )
     (kit.folder / "INSTALL.md").write_text(text, encoding="utf-8")
@@ -89,6 +95,19 @@ def _put_wheel(folder: Path, wheel: Path) -> str:
         shutil.copyfile(wheel, folder / wheel.name)
     (folder / "SHA256SUMS").write_text(f"{checksum}  {wheel.name}\n", encoding="utf-8")
     return checksum
+
+
+def _put_supply(folder: Path, contents: Contents, checksum: str) -> str:
+    """Write the lock of the wheel and all that is installed with it, and the SBOM; returns the lock's checksum."""
+    try:
+        name, version, _, _ = parse_wheel_filename(contents.wheel.name)
+    except InvalidWheelFilename as error:
+        raise ConfigError(f"the wheel must be named as pip names it; {error}; build it with pip wheel") from None
+    own, packages = Package(name, str(version), checksum), read_lock(contents.lock)
+    header = contents.lock.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+    write_text(folder / LOCK, lock_text([own, *packages], header))
+    write_json(folder / SBOM, sbom(own, packages))
+    return hashlib.sha256((folder / LOCK).read_bytes()).hexdigest()
 
 
 def _put_policies(kit: Kit, contents: Contents) -> None:

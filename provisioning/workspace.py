@@ -13,6 +13,8 @@ from silofl.flare.kit import KINDS, Kit, read_kit
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SITE_CONFIGS = REPOSITORY / "site_configs"
+# What a site installs with the wheel, as python -m provisioning lock writes it.
+SITE_LOCK = REPOSITORY / "provisioning" / "site.lock"
 # The project file that users copy and change.
 PROJECT = REPOSITORY / "provisioning" / "project.yml"
 

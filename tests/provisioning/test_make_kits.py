@@ -118,7 +118,8 @@ def test_a_second_call_with_a_new_wheel_changes_what_depends_on_it_only(workspac
     assert make(PROJECT, workspace, new, "--host", "localhost") == 0
     after = files_of(workspace)
     changed = {path.name for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
-    assert changed == {"silofl-0.2.0-py3-none-any.whl", new.name, "SHA256SUMS", "INSTALL.md"}
+    supply = {"requirements.lock", "sbom.json"}
+    assert changed == {"silofl-0.2.0-py3-none-any.whl", new.name, "SHA256SUMS", "INSTALL.md"} | supply
 
 
 def test_another_address_needs_another_workspace(workspace, wheel, capsys):

@@ -1,0 +1,79 @@
+"""Write the locks: every package that is installed, with its version and the checksum of its one file.
+
+    python -m provisioning lock
+
+``requirements.lock`` is of requirements.txt, ``provisioning/site.lock`` of what a site installs with the wheel. pip
+resolves both on this machine: the checksums are those of its platform and its package index, and of no other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from provisioning.supply import LOCK, Package, lock_text
+from provisioning.workspace import REPOSITORY, SITE_LOCK
+from silofl.errors import ConfigError, ExitCode
+
+
+def resolved(arguments: Sequence[str]) -> list[Package]:
+    """Return the packages that pip would install into an empty environment.
+
+    Args:
+        arguments: What to install, as for ``pip install``.
+
+    Raises:
+        ConfigError: pip cannot, or would take a file without a checksum or one that must be built first.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch, "report.json")
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--dry-run"]
+        command += ["--ignore-installed", "--only-binary", ":all:", "--report", str(report), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise ConfigError(f"pip must find every package; {reason}; check its configuration")
+        found = json.loads(report.read_text(encoding="utf-8"))["install"]
+    return sorted(_package(one) for one in found)
+
+
+def _package(entry: dict) -> Package:
+    name, version = canonicalize_name(entry["metadata"]["name"]), entry["metadata"]["version"]
+    digest = entry["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
+    if digest is None:
+        raise ConfigError(f"{name} {version} must come with a SHA-256 from the package index; it has none")
+    return Package(name, Version(version).public, digest)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``lock``: there are none."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write both locks."""
+    wanted = tomllib.loads((REPOSITORY / "custom" / "pyproject.toml").read_text())["project"]["dependencies"]
+    header = (
+        f"Written by python -m provisioning lock for {platform.system()} {platform.machine()}, Python "
+        f"{sys.version_info.major}.{sys.version_info.minor}, from the files that pip chose there."
+    )
+    everything = resolved(["-r", str(REPOSITORY / "requirements.txt")])
+    versions = {one.name: one for one in everything}
+    with tempfile.TemporaryDirectory() as scratch:
+        constraints = Path(scratch, "versions.txt")
+        constraints.write_text("".join(f"{one.name}=={one.version}\n" for one in everything), encoding="utf-8")
+        # The very files of the first answer: one index must not give two.
+        sites = [versions[one.name] for one in resolved(["-c", str(constraints), *wanted])]
+    for path, packages in ((REPOSITORY / LOCK, everything), (SITE_LOCK, sites)):
+        path.write_text(lock_text(packages, header), encoding="utf-8")
+        print(f"{path}: {len(packages)} packages")
+    return ExitCode.COMPLETE

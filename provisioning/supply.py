@@ -1,0 +1,80 @@
+"""What a site installs: the locked packages with their checksums, and the list of them as a CycloneDX SBOM."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from silofl.errors import ConfigError
+
+LOCK, SBOM, WHEELHOUSE = "requirements.lock", "sbom.json", "wheelhouse"
+LINE = re.compile(r"([A-Za-z0-9._-]+)==(\S+) --hash=sha256:([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, order=True)
+class Package:
+    """One package of a lock.
+
+    Attributes:
+        name: As package indexes write it.
+        version: Without a local part as ``+cpu``, which the checksum decides.
+        sha256: Of the one file that may be installed.
+    """
+
+    name: str
+    version: str
+    sha256: str
+
+    @property
+    def line(self) -> str:
+        """The package in a file that pip reads."""
+        return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
+
+
+def read_lock(path: Path) -> list[Package]:
+    """Read the packages of a lock.
+
+    Raises:
+        ConfigError: It is missing, or a line is no package with one version and one checksum.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path} must exist; it is not there: write it with python -m provisioning lock")
+    packages = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        found = LINE.fullmatch(line)
+        if found:
+            packages.append(Package(*found.groups()))
+        elif line and not line.startswith("#"):
+            raise ConfigError(f"{path.name} must hold NAME==VERSION --hash=sha256:DIGEST, not {line!r}; write it anew")
+    return packages
+
+
+def lock_text(packages: Iterable[Package], header: str) -> str:
+    """Return the text of a lock."""
+    return "".join(f"{line}\n" for line in (*(f"# {one}" for one in header.splitlines()), *(p.line for p in packages)))
+
+
+def sbom(package: Package, dependencies: Iterable[Package]) -> dict[str, Any]:
+    """Return the CycloneDX 1.6 list of a package and of everything that is installed with it."""
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": _component(package) | {"type": "application"}},
+        "components": [_component(one) for one in dependencies],
+    }
+
+
+def _component(package: Package) -> dict[str, Any]:
+    purl = f"pkg:pypi/{package.name}@{package.version}"
+    return {
+        "type": "library",
+        "bom-ref": purl,
+        "name": package.name,
+        "version": package.version,
+        "purl": purl,
+        "hashes": [{"alg": "SHA-256", "content": package.sha256}],
+    }

@@ -1,0 +1,156 @@
+"""What sites install: the locks, the SBOM, and a wheelhouse from which pip installs nothing else."""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import zipfile
+
+import jsonschema
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from provisioning.__main__ import main
+from provisioning.supply import Package, lock_text, read_lock, sbom
+from provisioning.workspace import REPOSITORY, SITE_LOCK
+from silofl.errors import ConfigError
+
+EVERYTHING = REPOSITORY / "requirements.lock"
+# The fields that CycloneDX 1.6 requires of a document, of its components and of their checksums.
+COMPONENT = {
+    "type": "object",
+    "required": ["type", "name"],
+    "properties": {
+        "type": {"enum": ["application", "library"]},
+        "purl": {"pattern": "^pkg:pypi/[a-z0-9-]+@"},
+        "hashes": {
+            "items": {
+                "required": ["alg", "content"],
+                "properties": {"alg": {"const": "SHA-256"}, "content": {"pattern": "^[0-9a-f]{64}$"}},
+                "additionalProperties": False,
+            }
+        },
+    },
+}
+CYCLONEDX = {
+    "type": "object",
+    "required": ["bomFormat", "specVersion"],
+    "properties": {
+        "bomFormat": {"const": "CycloneDX"},
+        "specVersion": {"const": "1.6"},
+        "version": {"type": "integer", "minimum": 1},
+        "metadata": {"properties": {"component": COMPONENT}},
+        "components": {"type": "array", "items": COMPONENT, "uniqueItems": True},
+    },
+}
+
+
+def pins(path):
+    lines = [line for line in path.read_text().splitlines() if re.match(r"\w", line)]
+    return {canonicalize_name(one.name): str(one.specifier) for one in map(Requirement, lines)}
+
+
+def versions(path):
+    return {one.name: f"=={one.version}" for one in read_lock(path)}
+
+
+def test_the_lock_has_every_requirement_in_its_version_and_sites_get_a_part_of_it():
+    assert pins(REPOSITORY / "requirements.txt").items() <= versions(EVERYTHING).items()
+    assert set(read_lock(SITE_LOCK)) < set(read_lock(EVERYTHING))
+    assert {"torch", "nvflare", "pydicom", "cryptography"} <= versions(SITE_LOCK).keys()
+    assert "pytest" not in versions(SITE_LOCK)
+
+
+def test_the_lock_has_every_package_that_is_installed_here():
+    done = subprocess.run([sys.executable, "-m", "pip", "list", "--format", "json"], capture_output=True, text=True)
+    installed = {canonicalize_name(one["name"]) for one in json.loads(done.stdout)}
+    assert installed - versions(EVERYTHING).keys() <= {"pip", "setuptools", "silofl"}
+
+
+@pytest.mark.parametrize("line", ["torch", "torch==1", "torch>=1 --hash=sha256:" + "0" * 64, "torch==1 --hash=md5:0"])
+def test_a_line_without_version_or_checksum_is_refused(tmp_path, line):
+    (tmp_path / "a.lock").write_text(f"# a comment\n{line}\n")
+    with pytest.raises(ConfigError, match="a.lock must hold NAME==VERSION --hash=sha256:DIGEST, not"):
+        read_lock(tmp_path / "a.lock")
+
+
+def test_a_lock_is_read_as_it_was_written(tmp_path):
+    packages = [Package("a", "1", "0" * 64), Package("b-c", "2.0rc1", "f" * 64)]
+    (tmp_path / "a.lock").write_text(lock_text(packages, "for here"))
+    assert read_lock(tmp_path / "a.lock") == packages
+
+
+def test_a_kit_has_the_lock_and_the_list_of_all_that_it_installs(kits):
+    for name in ("north", "server"):
+        own, *others = read_lock(kits / name / "requirements.lock")
+        assert own == Package("silofl", "0.2.0", hashlib.sha256(b"reviewed package").hexdigest())
+        assert others == read_lock(SITE_LOCK)
+        found = json.loads((kits / name / "sbom.json").read_text())
+        jsonschema.validate(found, CYCLONEDX)
+        assert found == sbom(own, others) and found["metadata"]["component"]["name"] == "silofl"
+        assert len(found["components"]) == len(others)
+        checksum = hashlib.sha256((kits / name / "requirements.lock").read_bytes()).hexdigest()
+        assert f"| SHA-256 of `requirements.lock` | `{checksum}` |" in (kits / name / "INSTALL.md").read_text()
+
+
+def write_wheel(folder, name, content="x = 1\n"):
+    """Write a package of one module; returns its lock."""
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    info = f"{name}-1.0.dist-info"
+    files = {
+        f"{name}.py": content,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": "",
+    }
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        for place, text in files.items():
+            archive.writestr(place, text)
+    return Package(name, "1.0", hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+@pytest.fixture
+def kit(tmp_path, monkeypatch):
+    """A kit with a wheel of its own and a package that an index has."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    own, other = write_wheel(tmp_path / "kit", "ownpackage"), write_wheel(tmp_path / "index", "otherpackage")
+    (tmp_path / "kit" / "requirements.lock").write_text(lock_text([own, other], "for here"))
+    return tmp_path / "kit"
+
+
+def install(kit, target):
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target), "--require-hashes"]
+    command += ["--no-index", "--find-links", "wheelhouse", "-r", "requirements.lock"]
+    return subprocess.run(command, cwd=kit, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+
+
+def test_a_wheelhouse_is_all_that_an_installation_needs(kit, tmp_path):
+    assert main(["wheelhouse", str(kit)]) == 0
+    names = {path.name.partition("-")[0] for path in (kit / "wheelhouse").iterdir()}
+    assert names == {"ownpackage", "otherpackage"}
+    done = install(kit, tmp_path / "site")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "otherpackage.py").is_file() and (tmp_path / "site" / "ownpackage.py").is_file()
+
+
+def test_another_file_of_the_same_version_is_not_installed(kit, tmp_path):
+    assert main(["wheelhouse", str(kit)]) == 0
+    write_wheel(kit / "wheelhouse", "otherpackage", "import os  # other bytes\n")
+    done = install(kit, tmp_path / "site")
+    assert done.returncode != 0 and "DO NOT MATCH THE HASHES" in done.stderr
+    assert not (tmp_path / "site").exists()
+
+
+def test_another_file_of_the_same_version_is_not_put_into_a_wheelhouse(kit, tmp_path, capsys):
+    write_wheel(tmp_path / "index", "otherpackage", "import os  # other bytes\n")
+    assert main(["wheelhouse", str(kit)]) == 2
+    assert "must be there with its checksum" in capsys.readouterr().err
+
+
+def test_a_kit_that_is_not_filled_has_no_wheelhouse(tmp_path, capsys):
+    assert main(["wheelhouse", str(tmp_path)]) == 2
+    assert "must be a filled kit, with requirements.lock" in capsys.readouterr().err
