@@ -77,11 +77,11 @@ class Federation:
             assert self.process.poll() is None and time.monotonic() < deadline, "the run ended too early"
             time.sleep(0.05)
 
-    def kill_site(self, name):
-        """What happens to one hospital's machine."""
+    def signal_site(self, name, number):
+        """What happens to one hospital's machine: SIGKILL, or SIGSTOP."""
         alive = (process for process in self.descendants() if process.is_running())
         (worker,) = (process for process in alive if f"--client {name}" in " ".join(process.cmdline()))
-        worker.kill()
+        worker.send_signal(number)
 
     def kill_all(self):
         """What a power cut does."""

@@ -1,4 +1,5 @@
 import json
+import signal
 
 import pytest
 
@@ -69,7 +70,7 @@ def test_a_site_that_dies_keeps_its_personalised_model_in_the_super_model(tmp_pa
     job, run = write_small_job(tmp_path / "job", "fedsm_phantoms", rounds=6, federation=limits), tmp_path / "run"
     going = federation("simulate", job, "--data", phantoms, "--out", run)
     going.wait_for_rounds(run, 2)
-    going.kill_site("south")
+    going.signal_site("south", signal.SIGKILL)
     assert going.process.wait(timeout=240) == 3
     results = json.loads((run / "results.json").read_text())
     assert results["status"] == "INCOMPLETE" and results["sites"]["south"] is None

@@ -16,6 +16,7 @@ from silofl.federation.server import ServerRounds
 from silofl.flare import controller as module
 from silofl.flare.controller import RoundsController
 from silofl.flare.exchange import from_model
+from silofl.methods.part import Message
 
 
 @pytest.fixture
@@ -114,3 +115,20 @@ def test_a_result_that_nvflare_does_not_pass_on_is_answered_at_once(monkeypatch,
     RoundsController()._process_result(client_task, None)
     (model,) = received
     assert model.meta["client_name"] == "north" and from_model(model).meta == {"error": reason}
+
+
+def test_a_site_that_nvflare_no_longer_knows_fails_at_once(monkeypatch):
+    controller = RoundsController()
+    controller._timeout_s, controller.fl_ctx = 3600.0, None
+    controller.abort_signal = SimpleNamespace(triggered=False)
+    controller.engine = SimpleNamespace(get_clients=lambda: [SimpleNamespace(name="north")])
+
+    def send(task, model, targets, timeout, callback):
+        if targets == ["north"]:
+            model.meta["client_name"] = "north"
+            callback(model)
+
+    controller.send_model, controller.cancel_all_tasks = send, lambda fl_ctx: None
+    answers = controller._ask("train", {site: Message(meta={"round": 1}) for site in ("north", "south")})
+    assert list(answers.given) == ["north"] and answers.late == []
+    assert answers.failed == {"south": "its process has ended, or it does not take part in this job"}

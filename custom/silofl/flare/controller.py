@@ -28,6 +28,7 @@ from silofl.methods.part import Message
 from silofl.study import Study
 
 POLL_S = 0.05
+GONE = "its process has ended, or it does not take part in this job"
 
 
 class RoundsController(ModelController):
@@ -155,7 +156,10 @@ class RoundsController(ModelController):
             model, timeout = to_model(message, is_difference=False), max(1, round(self._timeout_s))
             self.send_model(task_name, model, targets=[site], timeout=timeout, callback=receive)
         deadline = time.monotonic() + self._timeout_s
-        while any(site not in given and site not in self._late for site in messages):
+        while waiting := [site for site in messages if site not in given and site not in self._late]:
+            here = {client.name for client in self.engine.get_clients()}
+            for site in set(waiting) - here:
+                given.setdefault(site, Message(meta={"error": GONE}))
             if self.abort_signal.triggered or time.monotonic() > deadline:
                 break
             time.sleep(POLL_S)

@@ -21,9 +21,9 @@ def main() -> int:
     arguments = parser.parse_args()
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     # Imported after the watch has started: NVFlare takes seconds to import, in which the parent may already end.
-    from nvflare.private.fed.app.simulator.simulator_runner import SimulatorRunner
+    from silofl.flare.workers import WatchfulRunner
 
-    runner = SimulatorRunner(
+    runner = WatchfulRunner(
         arguments.job, arguments.workspace, clients=arguments.sites, threads=arguments.threads, log_config="concise"
     )
     return runner.run()

@@ -64,6 +64,8 @@ from silofl.study import Study, load_study
 from silofl.training.device import choose_device
 
 POLL_S = 0.3
+# How long NVFlare's simulator may take to end once the run has its result.
+ENDING_S = 15.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -252,8 +254,12 @@ def _follow(tree: ProcessTree, lines: RoundLines) -> None:
         # A shell that starts a command in the background has its interrupts ignored.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
-        while tree.poll() is None:
+        result, deadline = lines.run / "results.json", float("inf")
+        # With the result everything is there; a site's process that was stopped would be waited for without end.
+        while tree.poll() is None and time.monotonic() < deadline:
             lines.show()
+            if deadline == float("inf") and result.is_file():
+                deadline = time.monotonic() + ENDING_S
             time.sleep(POLL_S)
         lines.show()
     finally:

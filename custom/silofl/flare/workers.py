@@ -1,0 +1,39 @@
+"""NVFlare's simulator with one thing more: its server learns at once that the process of a site has ended."""
+
+from __future__ import annotations
+
+from nvflare.apis.client import Client
+from nvflare.private.fed.app.simulator.simulator_runner import SimulatorClientRunner, SimulatorRunner
+from nvflare.private.fed.server.client_manager import ClientManager
+
+# Whether the run is over, the site of the next turn, and the site that has ended its run.
+Ended = tuple[bool, Client | None, str | None]
+
+
+class WatchfulRunner(SimulatorRunner):
+    """NVFlare's simulator, with sites whose end is noticed."""
+
+    def client_run(self, server_custom_folder: str, clients: list[Client], gpu: str | None) -> None:
+        """Run the sites until the run ends."""
+        sites = _Sites(server_custom_folder, self.args, clients, self.client_config, self.deploy_args, self.build_ctx)
+        sites.known = self.server.engine.client_manager
+        sites.run(gpu)
+
+
+class _Sites(SimulatorClientRunner):
+    """NVFlare's starter of the sites' processes."""
+
+    known: ClientManager
+
+    def do_one_task(self, client: Client, num_of_threads: int, *arguments: object, **named: object) -> Ended:
+        """Run a site's process; the server no longer knows a site whose process has ended before the run."""
+        is_dead = True
+        try:
+            ended = super().do_one_task(client, num_of_threads, *arguments, **named)
+            # NVFlare names no next site where the line to a process broke.
+            is_dead = ended[1] is None
+            return ended
+        finally:
+            # Where sites take turns, the next turn starts a new process.
+            if is_dead and num_of_threads == len(self.federated_clients):
+                self.known.remove_client(client.token)
