@@ -39,6 +39,12 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Delete what killed processes had not finished writing, in a folder that only this process writes."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -21,12 +21,14 @@ PHASES = {
     "first task": Fault(f"{SITE}.answer", 1),
     "training, first round": Fault("silofl.training.loop:_Progress.learn", 3),
     "training, second round": Fault("silofl.training.loop:_Progress.learn", 9, "after"),
-    "a site's state half written": Fault("silofl.federation.state:SiteState.save", 5),
+    "a site's state unwritten": Fault("silofl.federation.state:SiteState.save", 5),
     "a site's state written": Fault("silofl.federation.state:SiteState.save", 5, "after"),
     "sending, first site": Fault(f"{SITE}.answer", 4, "after"),
     "sending, last site": Fault(f"{SITE}.answer", 6, "after"),
     "aggregating": Fault("silofl.methods.model:mix", 2),
     "aggregated": Fault(f"{SERVER}.close", 2, "after"),
+    "a site's state half written": Fault("os:replace", 13),
+    "checkpointing, half written": Fault("os:replace", 15),
     "checkpointing, first round": Fault(f"{FOLDER}:save_state", 1, "after"),
     "checkpointing, before the file": Fault(f"{FOLDER}:RunFolder.save", 2),
     "checkpointing, between the renames": Fault("pathlib:Path.replace", 2, "after"),
@@ -55,6 +57,7 @@ def test_a_run_killed_in_a_phase_goes_on_to_the_same_weights(tmp_path, whole, jo
     run = tmp_path / "run"
     code, said = silofl("simulate", job, "--data", site_data, "--out", run, "--alone", fault=PHASES[phase])
     assert code == -signal.SIGKILL, said
+    assert bool(list(run.rglob(".*.tmp"))) == ("half written" in phase)
     before = ledger(run)
     go_on(run, job, site_data)
     check_end(run, whole, before)

@@ -20,7 +20,7 @@ from silofl.federation.course import Tests
 from silofl.federation.ledger import FILE, Round, metrics_csv, read_ledger
 from silofl.federation.outcome import finished_results, without_numbers
 from silofl.federation.server import ServerRounds
-from silofl.files import held, is_whole, load_state, save_state, save_tensors, write_json, write_text
+from silofl.files import held, is_whole, load_state, remove_unfinished, save_state, save_tensors, write_json, write_text
 from silofl.inference import directory
 from silofl.methods.model import arrays_of_parts
 from silofl.methods.part import Part
@@ -65,6 +65,8 @@ class RunFolder:
         Raises:
             StateError: No checkpoint is whole, another version wrote it, or the study has changed since.
         """
+        for folder in (self.path, self.path / "model"):
+            remove_unfinished(folder)
         # A save that was stopped before its last renaming has its round under this name.
         if is_whole(self.path / NEXT, FORMAT):
             (self.path / NEXT).replace(self.path / CHECKPOINT)
