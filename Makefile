@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 RUN := .venv/bin/python
 
-.PHONY: demo federation test test-all test-fuzz lint format docs bench bench-nuclei clean
+.PHONY: demo federation test test-all test-fuzz test-faults lint format docs bench bench-nuclei clean
 
 demo: .venv/installed
 	$(RUN) -m silofl demo --out demo
@@ -14,7 +14,7 @@ federation: .venv/installed
 	$(RUN) -m provisioning run-federation --out federation
 
 test: .venv/installed
-	$(RUN) -m pytest -m "not slow and not fuzz" -n auto --dist loadfile
+	$(RUN) -m pytest -m "not slow and not fuzz and not faults" -n auto --dist loadfile
 
 test-all: .venv/installed
 	$(RUN) -m pytest -n auto --dist loadfile
@@ -22,6 +22,10 @@ test-all: .venv/installed
 # At most 2,000 cases; the same ones every time.
 test-fuzz: .venv/installed
 	$(RUN) -m pytest tests/fuzz -n auto --dist worksteal
+
+# At most 30 minutes on two cores; as root also disks that fill up and networks that are cut.
+test-faults: .venv/installed
+	$(RUN) -m pytest tests/faults -n 2 --dist worksteal
 
 lint: .venv/installed
 	$(RUN) -m ruff check custom tests bench provisioning

@@ -69,6 +69,12 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Delete what killed processes had not finished writing, in a folder that only this process writes."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -175,6 +181,15 @@ def load_state(path: Path, number: int) -> dict[str, Any]:
     if state["format"] != number:
         raise _other_format(path, number, state["format"])
     return state["value"]
+
+
+def is_whole(path: Path, number: int) -> bool:
+    """Return whether a file is there as `save_state` wrote it; the other errors of `load_state`."""
+    try:
+        load_state(path, number)
+    except DamagedError:
+        return False
+    return True
 
 
 def _other_format(path: Path, number: int, found: object) -> StateError:

@@ -115,6 +115,7 @@ def test_the_files_of_a_part_and_the_super_model_are_copied_too(play, tmp_path):
     folder.copy_results(tmp_path / "copy")
     assert {path.name for path in (tmp_path / "copy").iterdir()} == {
         "results.json",
+        "ledger.json",
         "metrics.csv",
         "model",
         "supermodel",

@@ -1,3 +1,4 @@
+import errno
 import logging
 
 import numpy as np
@@ -86,6 +87,15 @@ def test_a_fault_that_nobody_thought_of_is_told_to_the_server_without_its_text(p
         answer = game.sites["east"].answer("train", task)
     assert answer.meta == {"round": 1, "error": "an unexpected MemoryError; the site's own log has it"}
     assert "Jane Doe" in caplog.text and "Traceback" in caplog.text
+
+
+def test_a_fault_of_the_system_is_told_in_the_systems_words_without_the_file(play, monkeypatch):
+    game = play(sites=("east",))
+    task = game.upcoming("train")["east"]
+    fault = OSError(errno.ENOSPC, "no room for Jane Doe", "/data/Jane Doe")
+    monkeypatch.setattr("silofl.methods.work.train", lambda *a: (_ for _ in ()).throw(fault))
+    reason = "the site's system said 'No space left on device'; the site's own log names the file"
+    assert game.sites["east"].answer("train", task).meta == {"round": 1, "error": reason}
 
 
 @pytest.mark.parametrize("run", ["../elsewhere", "a/b", "..", ""])

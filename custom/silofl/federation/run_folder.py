@@ -24,9 +24,11 @@ from silofl.federation.server import ServerRounds
 from silofl.files import (
     copy_file,
     held,
+    is_whole,
     load_state,
     make_folder,
     read_json,
+    remove_unfinished,
     save_state,
     save_tensors,
     write_json,
@@ -86,6 +88,11 @@ class RunFolder:
         Raises:
             StateError: No checkpoint is whole, another version wrote it, or the study has changed since.
         """
+        for folder in (self.path, self.path / "model"):
+            remove_unfinished(folder)
+        # A save that was stopped before its last renaming has its round under this name.
+        if is_whole(self.path / NEXT, FORMAT):
+            (self.path / NEXT).replace(self.path / CHECKPOINT)
         state, damage = self._read()
         if state is None and not any((self.path / name).exists() for name in LEFT_BY_ROUNDS):
             return None
@@ -113,10 +120,10 @@ class RunFolder:
             return
         check_study(self.study, state)
         try:
-            is_whole = read_ledger(self.path) is not None
+            is_broken = read_ledger(self.path) is None
         except ConfigError:
-            is_whole = False
-        if not is_whole:
+            is_broken = True
+        if is_broken:
             self._write_ledger(ledger_of(state))
 
     def save(self, server: ServerRounds) -> None:
@@ -127,11 +134,7 @@ class RunFolder:
             (self.path / CHECKPOINT).replace(self.path / BEFORE)
         (self.path / NEXT).replace(self.path / CHECKPOINT)
         self._is_whole = True
-        self._write_ledger(server.ledger)
-        for part in server.parts.values():
-            for name, values in part.files().items():
-                write_json(self.path / name, values)
-        self._write_metrics(server, {})
+        self._write_records(server, {})
 
     def finish(self, server: ServerRounds, tests: Tests | None) -> None:
         """Write the models and, last of all, the result; nothing of a run that was ended from outside.
@@ -142,7 +145,8 @@ class RunFolder:
         """
         if tests is None:
             return
-        self._write_metrics(server, tests.scores)
+        # The ledger too: the last save may have been stopped before it.
+        self._write_records(server, tests.scores)
         self._save_models("last", server, server.parts)
         self._save_models("best", server, server.reported_parts())
         contents = next((made for part in server.reported_parts().values() if (made := part.contents(server))), None)
@@ -152,8 +156,11 @@ class RunFolder:
         write_json(self.path / RESULT, finished_results(server, tests).as_dict())
 
     def write_failure(self, reason: str, run: str | None = None) -> None:
-        """Write a result with the reason of the failure and the run's id, where it is known."""
-        write_json(self.path / RESULT, without_numbers(self.study, "FAILED", [reason], run).as_dict())
+        """Write a result with the reason of the failure and the run's id; to the log where the disk takes no file."""
+        try:
+            write_json(self.path / RESULT, without_numbers(self.study, "FAILED", [reason], run).as_dict())
+        except OSError:
+            logger.error("the run failed, and its result could not be written: %s", reason)
 
     def write_stop(self, server: ServerRounds) -> None:
         """Write the result of a run that was ended from outside."""
@@ -200,6 +207,13 @@ class RunFolder:
 
     def _write_ledger(self, ledger: Sequence[Round]) -> None:
         write_json(self.path / FILE, [record.as_dict() for record in ledger])
+
+    def _write_records(self, server: ServerRounds, tests: Mapping[str, SiteScore]) -> None:
+        self._write_ledger(server.ledger)
+        for part in server.parts.values():
+            for name, values in part.files().items():
+                write_json(self.path / name, values)
+        self._write_metrics(server, tests)
 
     def _write_metrics(self, server: ServerRounds, tests: Mapping[str, SiteScore]) -> None:
         values = {site: score.value for site, score in tests.items()}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from functools import cached_property
 from pathlib import Path
 
@@ -114,4 +116,7 @@ def public_reason(error: Exception) -> str:
         return f"the site's {'data' if isinstance(error, DataError) else 'settings'} have a fault; its own log names it"
     if isinstance(error, SiloFLError):
         return str(error)
+    # The system's words for its number, because the error's own may name a file.
+    if isinstance(error, OSError) and error.errno in errno.errorcode:
+        return f"the site's system said {os.strerror(error.errno)!r}; the site's own log names the file"
     return f"an unexpected {type(error).__name__}; the site's own log has it"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from silofl.errors import DamagedError
-from silofl.files import load_state, save_state
+from silofl.files import load_state, remove_unfinished, save_state
 
 # 3: behind its checksum.
 FORMAT = 3
@@ -45,6 +45,7 @@ class SiteState:
 
     def save(self, number: int, parts: dict[str, Any], best_round: int | None) -> None:
         """Save what each part keeps after a round; of the earlier ones keep the best round's and the one before."""
+        remove_unfinished(self.folder)
         save_state(self._path(number), FORMAT, parts)
         # Later ones stay: they are of a run that went back, and are written again, or of one that another has replaced.
         earlier = [n for n in self.rounds() if n < number]

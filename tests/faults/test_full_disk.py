@@ -1,0 +1,84 @@
+"""A disk fills up, at the server or at a site: the run says so, loses nothing, and goes on once there is room."""
+
+import os
+import subprocess
+from functools import partial
+
+import pytest
+
+from silofl.federation.alone import run_alone
+from silofl.site import Site
+
+from .conftest import ROUNDS, check_end, ledger, results, silofl
+from .started import Fault
+
+pytestmark = pytest.mark.faults
+
+FILLER = "filler"
+
+
+def fill(folder):
+    """Take all the room that is left on a disk."""
+    with (folder / FILLER).open("wb", buffering=0) as stream:
+        try:
+            while stream.write(bytes(1 << 16)):
+                pass
+        except OSError:
+            pass
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """Mount a disk of 16 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "none", folder]).returncode:
+        pytest.skip("this account mounts no disks")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["silofl.federation.run_folder:RunFolder.save", "silofl.federation.run_folder:RunFolder._write_ledger"],
+    ids=["before the checkpoint", "before the ledger"],
+)
+def test_a_run_whose_servers_disk_is_full_goes_on_once_there_is_room(disk, whole, job, site_data, target):
+    fault = Fault(target, call=2, action=partial(fill, disk))
+    code, said = silofl("simulate", job, "--data", site_data, "--out", disk, "--alone", fault=fault)
+    assert code == 1 and "No space left on device" in said and "Traceback" not in said, said
+    assert f"silofl resume {disk}" in said.replace("\n", "")
+    before = ledger(disk)
+    assert [record["round"] for record in before] == [1]
+    (disk / FILLER).unlink()
+    code, said = silofl("resume", disk)
+    assert code == 0, said
+    check_end(disk, whole, before)
+
+
+def test_a_site_whose_disk_is_full_misses_the_round_and_comes_back(tmp_path, disk, site_data, make_study):
+    path, study, exchanges = tmp_path / "run", make_study(rounds=ROUNDS, federation={"min_sites": 2}, name="fedbn"), []
+    (tmp_path / "sites").mkdir()
+    (tmp_path / "sites" / "east").symlink_to(disk)
+
+    def after_exchange():
+        exchanges.append(1)
+        if len(exchanges) == 1:
+            fill(disk)
+        elif len(exchanges) == 2:
+            (disk / FILLER).unlink()
+
+    settings = Site(
+        data=f"{site_data}/{{site}}",
+        state_dir=f"{tmp_path}/sites/{{site}}",
+        cache_dir=f"{site_data}/.cache",
+        has_progress=False,
+        min_patients=0,
+    )
+    run_alone(study, path, ("east", "north", "west"), settings, None, after_exchange)
+    everyone, reason = ["east", "north", "west"], "the site's system said 'No space left on device'"
+    assert [record["answered"] for record in ledger(path)] == [everyone, everyone[1:], everyone]
+    assert list(ledger(path)[1]["failed"]) == ["east"] and reason in ledger(path)[1]["failed"]["east"]
+    assert results(path)["status"] == "INCOMPLETE" and results(path)["sites"]["east"] is not None
+    assert results(path)["reasons"][0].startswith(f"site east missed rounds [2] ({reason}")
+    assert list(disk.rglob("*.tmp")) == []

@@ -1,0 +1,203 @@
+"""A server and two hospitals over mutual TLS: one process is killed or one network cut, and the run goes on."""
+
+import contextlib
+import random
+import shutil
+import subprocess
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from provisioning.fill_kits import Contents, fill_kit
+from provisioning.make_kits import make_kits, make_project
+from provisioning.namespaces import Namespaces, are_possible
+from provisioning.network import Network, has_ended
+from provisioning.workspace import PROJECT, find_kits, kits_folder
+from silofl.data.phantoms import make_phantoms
+from silofl.federation.ledger import FILE
+
+from ..end_to_end.conftest import write_small_job
+from ..provisioning.conftest import wheel  # noqa: F401
+from .conftest import check_end, ledger, results, silofl
+
+pytestmark = pytest.mark.faults
+
+SITES = ("east", "north", "south")
+LIMIT_S = 300
+ROUNDS = 12
+# Machine, and whether its job process alone is killed.
+VICTIMS = {
+    ("north", True): "a site's job",
+    ("north", False): "a site's machine",
+    ("server", True): "the server's job",
+    ("server", False): "the server's machine",
+}
+JOBS = ("worker_process", "runner_process")
+
+
+@pytest.fixture(scope="module")
+def phantoms(tmp_path_factory):
+    # Enough for each hospital to have the 5 training patients below which no amplitude leaves it.
+    return make_phantoms(tmp_path_factory.mktemp("network") / "data", seed=7, patients=dict.fromkeys(SITES, 10))
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    return write_small_job(
+        tmp_path_factory.mktemp("network") / "job", rounds=ROUNDS, federation={"min_sites": 2, "task_timeout_s": 90}
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, phantoms, job):
+    """Carry out the run in one process, undisturbed."""
+    run = tmp_path_factory.mktemp("network") / "whole"
+    code, said = silofl("simulate", job, "--data", phantoms, "--out", run, "--alone")
+    assert code == 0, said
+    return run
+
+
+class Machines(Network):
+    """The network, with what happens to its machines."""
+
+    def __init__(self, project, logs, spaces, runs):
+        super().__init__(project, logs, spaces)
+        self.spaces, self._runs = spaces, runs
+
+    def run(self):
+        """Return the folder of the only run; None before its first round ends."""
+        return next((path.parent for path in self._runs.glob(f"*/{FILE}")), None)
+
+    def rounds(self):
+        """Return the number of finished rounds."""
+        return len(ledger(self.run())) if self.run() else 0
+
+    def submit(self, job):
+        """Submit a job; returns its number."""
+        with self.session() as session:
+            return session.submit_job(str(job.resolve()))
+
+    def wait_for_rounds(self, count):
+        """Wait until so many rounds have finished."""
+        deadline = time.monotonic() + LIMIT_S
+        while self.rounds() < count:
+            assert time.monotonic() < deadline, f"{count} rounds must finish, not {self.rounds()}"
+            time.sleep(0.05)
+
+    def wait_for_end(self, number):
+        """Wait until NVFlare says that a job is over; returns its word."""
+        deadline = time.monotonic() + LIMIT_S
+        with self.session() as session:
+            while not has_ended(status := session.get_job_meta(number).get("status", "")):
+                assert time.monotonic() < deadline, f"the job must end, not be {status}"
+                time.sleep(0.5)
+        return status
+
+    def processes(self, name, is_job):
+        """Return the processes of a machine, all of them or those of its job."""
+        (kit,) = [kit for kit in (self.server, *self.hospitals) if kit.name == name]
+        lines = [(p, " ".join(p.info["cmdline"] or [])) for p in psutil.process_iter(["cmdline"])]
+        lines = [(p, line) for p, line in lines if f"{kit.folder}" in line]
+        return [p for p, line in lines if not is_job or any(mark in line for mark in JOBS)]
+
+    def kill(self, name, is_job):
+        """Kill a machine's job, or all that runs there."""
+        found = self.processes(name, is_job)
+        assert found
+        for process in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def cut(self, name, seconds):
+        """Cut a hospital's wire for some time."""
+        device = ["ip", "-n", self.spaces._space(name), "link", "set", "eth0"]
+        subprocess.run([*device, "down"], check=True)
+        time.sleep(seconds)
+        subprocess.run([*device, "up"], check=True)
+
+
+@pytest.fixture
+def network(tmp_path, wheel, phantoms, free_port):  # noqa: F811
+    """Provision a network for one test; nothing of it may stay behind."""
+    data = Path(shutil.copytree(phantoms, tmp_path / "data"))
+    with ExitStack() as stack:
+        spaces = stack.enter_context(Namespaces(SITES)) if are_possible() else None
+        host = spaces.server_address if spaces else "localhost"
+        folder = make_kits(make_project(PROJECT, host, free_port()), tmp_path / "workspace")
+        for kit in find_kits(kits_folder(folder)):
+            fill_kit(kit, Contents(wheel, data_root=data))
+        yield Machines(folder, tmp_path / "logs", spaces, data / ".silofl/server/runs/harmofl_phantoms")
+    left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
+    assert left == []
+
+
+def check_continued(network, job, folder, whole):
+    """Submit the job that continues the run, and check that it ends as an undisturbed one."""
+    before, run = ledger(network.run()), network.run()
+    shutil.copytree(job, folder)
+    path = folder / "app" / "config" / "study.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"continue_run": run.name}))
+    assert network.wait_for_end(network.submit(folder)) == "FINISHED:COMPLETED"
+    assert network.run() == run
+    check_end(run, whole, before)
+
+
+def disturb(network, job, folder, whole, victim, after, delay=0.0):
+    """Kill a victim so long after a round, and check what becomes of the run."""
+    name, is_job = victim
+    with network:
+        number = network.submit(job)
+        network.wait_for_rounds(after)
+        time.sleep(delay)
+        network.kill(name, is_job)
+        if name != "server" or is_job:
+            network.wait_for_end(number)
+        if name != "server" and not is_job:
+            check_without(network.run(), name)
+            return
+        if is_job:
+            check_continued(network, job, folder, whole)
+            return
+    with network:
+        check_continued(network, job, folder, whole)
+
+
+def check_without(run, site):
+    """Check that a run ended without a site, and that its ledger says since when."""
+    records, others = ledger(run), sorted(set(SITES) - {site})
+    assert results(run)["status"] == "INCOMPLETE"
+    assert any(f"site {site} missed rounds" in reason for reason in results(run)["reasons"])
+    assert [record["round"] for record in records] == list(range(1, ROUNDS + 1))
+    assert all(record["asked"] == list(SITES) for record in records)
+    answered = [record["answered"] for record in records]
+    assert sorted(answered, key=len, reverse=True) == answered and answered[-1] == others
+    assert all(one in (list(SITES), others) for one in answered)
+
+
+@pytest.mark.parametrize("victim", VICTIMS, ids=VICTIMS.values())
+def test_a_run_of_which_one_process_is_killed_goes_on(network, job, tmp_path, whole, victim):
+    disturb(network, job, tmp_path / "job", whole, victim, after=2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_run_of_which_any_process_is_killed_at_any_time_goes_on(network, job, tmp_path, whole, seed):
+    rng = random.Random(seed)
+    victim, after, delay = rng.choice(list(VICTIMS)), rng.randint(1, ROUNDS - 3), rng.uniform(0, 0.5)
+    print(f"seed {seed}: {VICTIMS[victim]} killed {delay:.3f} s after round {after}")
+    disturb(network, job, tmp_path / "job", whole, victim, after, delay)
+
+
+def test_a_hospital_whose_network_is_cut_for_a_minute_loses_nothing(network, job, whole):
+    if not network.spaces:
+        pytest.skip("this account makes no network namespaces")
+    with network:
+        number = network.submit(job)
+        network.wait_for_rounds(2)
+        network.cut("north", 60)
+        assert network.rounds() < ROUNDS
+        assert network.wait_for_end(number) == "FINISHED:COMPLETED"
+    check_end(network.run(), whole)

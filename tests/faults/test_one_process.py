@@ -1,0 +1,81 @@
+"""A run in one process is killed in each phase, and goes on to the very weights of one that nothing happened to."""
+
+import random
+import signal
+import time
+
+import pytest
+
+from .conftest import LIMIT_S, ROUNDS, check_end, ledger, silofl, wait_for
+from .started import Fault, start
+
+pytestmark = pytest.mark.faults
+
+SITE, SERVER, FOLDER = (
+    f"silofl.federation.{name}" for name in ("site:SiteRounds", "server:ServerRounds", "run_folder")
+)
+# Three sites: calls 1 to 3 are of the first round.
+PHASES = {
+    "reading data": Fault("silofl.studies.simulate:load_site_data", 2, "after"),
+    "before the first round": Fault(f"{SERVER}.start", 1, "after"),
+    "first task": Fault(f"{SITE}.answer", 1),
+    "training, first round": Fault("silofl.training.loop:_Progress.learn", 3),
+    "training, second round": Fault("silofl.training.loop:_Progress.learn", 9, "after"),
+    "a site's state unwritten": Fault("silofl.federation.state:SiteState.save", 5),
+    "a site's state written": Fault("silofl.federation.state:SiteState.save", 5, "after"),
+    "sending, first site": Fault(f"{SITE}.answer", 4, "after"),
+    "sending, last site": Fault(f"{SITE}.answer", 6, "after"),
+    "aggregating": Fault("silofl.methods.model:mix", 2),
+    "aggregated": Fault(f"{SERVER}.close", 2, "after"),
+    "a site's state half written": Fault("os:replace", 13),
+    "checkpointing, half written": Fault("os:replace", 15),
+    "checkpointing, first round": Fault(f"{FOLDER}:save_state", 1, "after"),
+    "checkpointing, before the file": Fault(f"{FOLDER}:RunFolder.save", 2),
+    "checkpointing, between the renames": Fault("pathlib:Path.replace", 2, "after"),
+    "checkpointing, before the ledger": Fault(f"{FOLDER}:RunFolder._write_ledger", 2),
+    "checkpointing, before the metrics": Fault(f"{FOLDER}:RunFolder._write_metrics", 3),
+    "checkpointing, before the last ledger": Fault(f"{FOLDER}:RunFolder._write_ledger", ROUNDS + 1),
+    "between rounds": Fault(f"{FOLDER}:RunFolder.save", 2, "after"),
+    "validating": Fault(f"{SITE}.answer", 3 * ROUNDS + 2),
+    "testing, first site": Fault(f"{SITE}.answer", 3 * ROUNDS + 4),
+    "testing, last site": Fault(f"{SITE}.answer", 3 * ROUNDS + 6, "after"),
+    "saving models": Fault(f"{FOLDER}:RunFolder._save_models", 1, "after"),
+    "before the result": Fault(f"{FOLDER}:finished_results"),
+    "reporting": Fault("silofl.studies.simulate:write_report"),
+}
+
+
+def go_on(run, job, data):
+    """Resume a run as its command says, or start it again where it had not begun."""
+    is_begun = (run / "run.json").is_file()
+    code, said = silofl(*(("resume", run) if is_begun else ("simulate", job, "--data", data, "--out", run, "--alone")))
+    assert code == 0, said
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_run_killed_in_a_phase_goes_on_to_the_same_weights(tmp_path, whole, job, site_data, phase):
+    run = tmp_path / "run"
+    code, said = silofl("simulate", job, "--data", site_data, "--out", run, "--alone", fault=PHASES[phase])
+    assert code == -signal.SIGKILL, said
+    assert bool(list(run.rglob(".*.tmp"))) == ("half written" in phase)
+    before = ledger(run)
+    go_on(run, job, site_data)
+    check_end(run, whole, before)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_run_killed_at_any_time_goes_on_to_the_same_weights(tmp_path, whole, job, site_data, seed):
+    run = tmp_path / "run"
+    lasted = (whole / "report.html").stat().st_mtime - (whole / "run.json").stat().st_mtime
+    delay = random.Random(seed).uniform(0, lasted)
+    print(f"seed {seed}: killed {delay:.3f} s after run.json, of {lasted:.3f} s")
+    running = start(("simulate", job, "--data", site_data, "--out", run, "--alone"), tmp_path / "output")
+    try:
+        wait_for(lambda: (run / "run.json").is_file(), running)
+        time.sleep(delay)
+    finally:
+        running.kill()
+    running.join(LIMIT_S)
+    before = ledger(run)
+    go_on(run, job, site_data)
+    check_end(run, whole, before)
