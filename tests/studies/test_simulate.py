@@ -68,6 +68,16 @@ def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path
     assert simulate.resume(run, Console(quiet=True)) == simulate.ExitCode.INTERRUPTED
 
 
+def test_the_command_too_asks_for_trust_in_a_jobs_code(tmp_path, with_coast, training, silofl, refused):
+    job = Path(shutil.copytree(JOB, tmp_path / "job"))
+    (job / "app" / "custom").mkdir()
+    (job / "app" / "custom" / "mine.py").write_text("print('mine')")
+    training.status["run"] = "INTERRUPTED"
+    command = ("simulate", str(job), "--data", str(with_coast), "--out", str(tmp_path / "run"))
+    assert "read it, then give --trust-code" in refused(*command)
+    assert silofl(*command, "--trust-code")[0] == simulate.ExitCode.INTERRUPTED
+
+
 def test_the_site_that_is_left_out_is_kept_for_resume(tmp_path, with_coast, training):
     run = tmp_path / "run"
     training.status["run"] = "INTERRUPTED"
