@@ -54,12 +54,14 @@ def test_a_file_that_others_could_read_is_closed_when_it_is_written_again(tmp_pa
 def test_runs_and_states_are_for_their_owner(tmp_path, make_study):
     with RunFolder(tmp_path / "server" / "run", make_study()).locked():
         SiteState(tmp_path / "site" / "rounds").save(1, {}, None)
-        EgressLog(tmp_path / "log" / "run", "north", "small")
+        EgressLog(tmp_path / "log" / "run", "north", "small", {})
         write_scores(tmp_path / "pictures" / "scores.csv", {})
     assert modes_below(tmp_path) == dict.fromkeys(("server", "site", "log", "pictures"), 0o700)
 
 
-@pytest.mark.parametrize("take", [lambda path: held(path).__enter__(), lambda path: EgressLog(path.parent, "a", "b")])
+@pytest.mark.parametrize(
+    "take", [lambda path: held(path).__enter__(), lambda path: EgressLog(path.parent, "a", "b", {})]
+)
 def test_a_lock_is_not_opened_through_a_link(tmp_path, take):
     victim = tmp_path / "victim"
     victim.write_text("precious")
@@ -80,7 +82,7 @@ def test_nothing_is_written_through_a_link_in_place_of_the_temporary_file(tmp_pa
 def test_the_record_of_what_leaves_is_not_written_through_a_link(tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("")
-    log = EgressLog(tmp_path / "run", "north", "small")
+    log = EgressLog(tmp_path / "run", "north", "small", {})
     (tmp_path / "run" / "egress.jsonl").symlink_to(victim)
     with pytest.raises(ConfigError, match="egress.jsonl must be a file of its own, not a link"):
         log.write([{"round": 1, "task": "train", "kind": "weights", "purpose": "", "refused": False}])
