@@ -26,7 +26,7 @@ from silofl.settings import (
     sentence_of,
 )
 
-SplitUnit = Literal["patient", "recordings", "slices", "examples"]
+SplitUnit = Literal["patient", "recordings", "slices", "examples", "unknown"]
 # More would fill the memory before anything could be said about it.
 Channels = Annotated[Whole, Field(gt=0, le=4096)]
 Features = Annotated[Whole, Field(gt=0, le=1024)]
@@ -86,6 +86,7 @@ class DataSettings(Section):
             ``RandRotate90: {prob: 0.75, max_k: 3}``.
         split_unit: What training, validation and test data of a site must not share: a ``patient``; or, where one
             patient is in several of them on purpose, ``recordings``, ``slices`` of a volume, or only ``examples``.
+            ``unknown`` where nobody knows the patients of some site's data: one may be in several of them, unseen.
     """
 
     channels: Channels = 1

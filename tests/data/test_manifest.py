@@ -103,7 +103,7 @@ def test_other_labels_than_the_study_are_refused(site, study, labels):
 
 @pytest.mark.parametrize("unit", ["image", ["slices"]])
 def test_an_unknown_split_unit_is_refused(site, study, unit):
-    with pytest.raises(DataError, match="must have a split_unit among patient, recordings, slices, examples, not"):
+    with pytest.raises(DataError, match="a split_unit among patient, recordings, slices, examples, unknown, not"):
         read_manifest(site.write(split_unit=unit), study())
 
 
@@ -122,9 +122,22 @@ def test_a_part_that_is_no_list_is_refused(site, study, value):
 
 
 def test_a_wrong_record_is_named_by_its_number_and_part(site, study):
-    del site.content["test"][1]["patient"]
-    with pytest.raises(DataError, match="record 2 of test must have the key 'patient'"):
+    del site.content["test"][1]["label"]
+    with pytest.raises(DataError, match="record 2 of test must have the key 'label'"):
         read_manifest(site.write(), study())
+
+
+def test_a_record_without_a_patient_is_refused_unless_study_and_data_say_that_patients_are_unknown(site, study):
+    for records in (site.content["training"], site.content["test"]):
+        for record in records:
+            del record["patient"]
+    for unit, wanted in ((None, "patient"), ("unknown", "patient"), (None, "unknown")):
+        content = {"split_unit": unit} if unit else {}
+        with pytest.raises(DataError, match="must have a 'patient', by whom parts are kept apart; it is missing"):
+            read_manifest(site.write(**content) if content else site.write(), study(split_unit=wanted))
+        site.content.pop("split_unit", None)
+    manifest = read_manifest(site.write(split_unit="unknown"), study(split_unit="unknown"))
+    assert {record.patient for record in manifest.training} == {None}
 
 
 def test_messages_hold_no_absolute_paths(site, study, tmp_path):

@@ -43,7 +43,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(key, near):
         segmentation(**{key: 1})
 
 
-@pytest.mark.parametrize("key", ["image", "label", "patient"])
+@pytest.mark.parametrize("key", ["image", "label"])
 def test_a_missing_key_is_named(key):
     value = {k: v for k, v in SEGMENTATION.items() if k != key}
     with pytest.raises(DataError, match=f"record 1 of test must have the key '{key}'"):
@@ -52,7 +52,7 @@ def test_a_missing_key_is_named(key):
 
 @pytest.mark.parametrize("value", ["a.png", ["a.png", "m.png"], None])
 def test_a_record_that_is_no_object_is_refused(value):
-    with pytest.raises(DataError, match="must be an object with image, label and patient"):
+    with pytest.raises(DataError, match="must be an object with image and label"):
         parse_record(value, "record 1 of test", "segmentation", {1: "nucleus"})
 
 

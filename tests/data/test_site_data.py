@@ -10,6 +10,7 @@ import pytest
 
 from silofl.data import cache, formats, leakage, preparation
 from silofl.data.importers import import_layout
+from silofl.data.parts import Examples, joined
 from silofl.data.site_data import load_site_data
 from silofl.errors import ConfigError, DataError
 from silofl.study import ModelSettings
@@ -403,3 +404,10 @@ def test_the_domain_is_that_of_the_training_images(site, load):
     domain = load().domain
     assert (domain.kinds, domain.colours, domain.modalities, domain.axes) == (("pictures",), ("grey",), (), ())
     assert [one.measure for one in domain.intensities] == ["mean", "contrast", "roughness"]
+
+
+def test_patients_whom_nobody_knows_count_as_none_in_a_pool_too():
+    images, targets = np.zeros((3, 1, 2, 2), np.float32), np.zeros((3, 2, 2), np.uint8)
+    part = Examples(images, targets, ("a", "b", "c"), (None,) * 3, (None, "p", None))
+    assert part.num_patients == 1
+    assert joined({"north": part, "south": part}).patients == (None, "north/p", None, None, "south/p", None)

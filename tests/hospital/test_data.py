@@ -36,6 +36,17 @@ def test_a_patient_in_two_parts_is_what_the_loader_says(candidate, pictures):
         data(candidate())
 
 
+def test_patients_whom_nobody_knows_are_said_to_be_unknown(candidate, pictures):
+    content = json.loads((pictures / "dataset.json").read_text()) | {"split_unit": "unknown"}
+    for part in ("training", "validation", "test"):
+        for record in content[part]:
+            del record["patient"]
+    (pictures / "dataset.json").write_text(json.dumps(content))
+    answer = data(candidate(data={"split_unit": "unknown"}))
+    assert answer.facts["patients"] == {"training": 0, "validation": 0, "test": 0}
+    assert "the patients are unknown, and one may stand in two" in answer.sentence
+
+
 def test_volumes_have_their_spacing_told(candidate, pictures):
     content = {"task": "segmentation", "labels": {"1": "blob"}, "validation": []}
     for part, thickness in (("training", 3.0), ("test", 3.5)):

@@ -29,6 +29,16 @@ def test_means_that_read_the_same_tie_and_the_tie_is_said(results):
     assert any("tie" in note for note in comparison_notes(runs))
 
 
+def test_runs_of_other_rounds_are_pointed_out(results):
+    warning = "The runs differ in rounds, 2 and 5: more of them are more training."
+    assert warning in comparison_notes([results(), results(rounds=5)])
+    assert warning not in comparison_notes([results(), results()])
+
+
+def test_a_site_without_a_count_of_excluded_cases_has_none(results):
+    assert are_comparable([results(), results(excluded_cases={"west": 2})])
+
+
 def test_a_run_that_lacks_a_site_is_not_compared_however_high_its_mean(results):
     lacking = results(sites={"east": 0.9, "west": None}, mean=0.9)
     runs = [lacking, results(mean=0.5), results(mean=0.6)]

@@ -70,6 +70,12 @@ def test_every_split_that_a_study_knows_has_a_sentence_of_its_own(results):
         assert f"split by {unit};" not in caveats(results(split_unit=unit))[0]
 
 
+def test_unknown_patients_are_said_to_be_unknown(results):
+    (caveat,) = caveats(results(split_unit="unknown"))
+    assert caveat.startswith("patients unknown: one person may be in training and test")
+    assert split_sentence("unknown") == "by examples, patients unknown: one person may be in training and test"
+
+
 def test_recordings_are_said_to_be_apart_and_examples_to_share_them():
     assert "recordings are apart" in split_sentence("recordings")
     assert "apart" not in split_sentence("examples")

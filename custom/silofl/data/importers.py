@@ -63,7 +63,7 @@ class ImportSummary:
 
     Attributes:
         examples: By site and part, how many pictures, slices or windows.
-        patients: By site, how many patients.
+        patients: By site, how many patients are known.
         classes: By site, part and label name, how many examples; empty for segmentation.
         notes: Sentences that whoever imports should read.
     """
@@ -176,7 +176,8 @@ def _summary(plans: Mapping[str, SitePlan]) -> ImportSummary:
         site: {part: sum(map(_count, plan.records[part])) for part in plan.records} for site, plan in plans.items()
     }
     patients = {
-        site: len({r["patient"] for part in plan.records.values() for r in part}) for site, plan in plans.items()
+        site: len({r["patient"] for part in plan.records.values() for r in part if "patient" in r})
+        for site, plan in plans.items()
     }
     classes = {site: _classes(plan) for site, plan in plans.items() if plan.task == "classification"}
     notes = dict.fromkeys(note for plan in plans.values() for note in plan.notes)

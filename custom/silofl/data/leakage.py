@@ -17,10 +17,11 @@ def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> No
         parts: The records by part.
         places: Where each file named by a record lies, links resolved.
         split_unit: What study and dataset.json agree to keep apart, ``patient`` where they do not; with ``slices`` and
-            ``examples`` one patient may be in several parts, with ``recordings`` too, but no recording.
+            ``examples`` one patient may be in several parts, with ``recordings`` too, but no recording; with
+            ``unknown`` nobody knows.
 
     Raises:
-        DataError: The first thing that is listed twice, or a record that lacks its recording.
+        DataError: The first thing that is listed twice, or a record that lacks its patient or recording.
     """
     _check_cases(parts)
     if split_unit == "patient":
@@ -71,6 +72,12 @@ def _check_cases(parts: Parts) -> None:
 def _check_patients(parts: Parts) -> None:
     seen: dict[str, str] = {}
     for part, record in _all(parts):
+        if record.patient is None:
+            raise DataError(
+                f"case {record.case!r} must have a 'patient', by whom parts are kept apart; it is missing: add it to "
+                "dataset.json, or, where nobody knows, set split_unit to 'unknown' in both dataset.json and the "
+                "study's data"
+            )
         first = seen.setdefault(record.patient, part)
         if first != part:
             raise DataError(
@@ -107,7 +114,7 @@ def _check_images(parts: Parts, places: Mapping[str, Path]) -> None:
 
 def _check_pair(part: str, record: Record, other_part: str, other: Record) -> None:
     both = f"case {record.case!r} in {part} and case {other.case!r} in {other_part}"
-    if record.patient != other.patient:
+    if None not in (record.patient, other.patient) and record.patient != other.patient:
         raise DataError(
             f"{record.image} must belong to one patient, not to {other.patient!r} and {record.patient!r} ({both}); "
             "correct dataset.json"

@@ -28,7 +28,7 @@ class Manifest:
         task: ``segmentation`` or ``classification``.
         labels: Number and name of every label.
         split_unit: What no two parts share: ``patient``; or, where one patient is in several parts on purpose,
-            ``recordings``, ``slices`` of a volume, or only ``examples``.
+            ``recordings``, ``slices`` of a volume, or only ``examples``; ``unknown`` where the patients are not known.
         training: Cases to learn from, at least one.
         validation: Cases to choose a model by; may be empty, then no choice is made.
         test: Cases to measure on, at least one.

@@ -18,22 +18,22 @@ class Examples:
         targets: Label maps uint8 (N, H, W) for segmentation, classes int64 (N,) for classification.
         cases: The case that each example belongs to; the slices of a volume follow one another.
         slices: Each example's slice of its volume, from 0; None for a picture.
-        patients: The patient that each example belongs to.
+        patients: The patient that each example belongs to; None where nobody knows.
     """
 
     images: NDArray[np.float32]
     targets: NDArray
     cases: tuple[str, ...]
     slices: tuple[int | None, ...]
-    patients: tuple[str, ...]
+    patients: tuple[str | None, ...]
 
     def __len__(self) -> int:
         return len(self.cases)
 
     @property
     def num_patients(self) -> int:
-        """The number of different patients."""
-        return len(set(self.patients))
+        """The number of different patients; those whom nobody knows count as none."""
+        return len({*self.patients} - {None})
 
     def taken(self, rows: Sequence[int]) -> Examples:
         """Return the examples of the given rows, in that order."""
@@ -44,8 +44,9 @@ class Examples:
 def joined(parts: Mapping[str, Examples]) -> Examples:
     """Return the examples of several sites as one part, cases and patients named ``site/...``: simulation only."""
 
-    def named(key: str) -> tuple[str, ...]:
-        return tuple(f"{site}/{name}" for site, part in parts.items() for name in getattr(part, key))
+    def named(key: str) -> tuple[str | None, ...]:
+        pairs = ((site, name) for site, part in parts.items() for name in getattr(part, key))
+        return tuple(None if name is None else f"{site}/{name}" for site, name in pairs)
 
     images, targets = (np.concatenate([getattr(part, key) for part in parts.values()]) for key in ("images", "targets"))
     slices = tuple(number for part in parts.values() for number in part.slices)
@@ -57,7 +58,7 @@ class PreparedCase:
     """One case as it is written to the cache: images (n, C, H, W), targets (n, H, W) or (n,), n slice numbers."""
 
     case: str
-    patient: str
+    patient: str | None
     images: NDArray[np.float32]
     targets: NDArray
     slices: tuple[int | None, ...]

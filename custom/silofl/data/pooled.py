@@ -92,7 +92,7 @@ def _manifest(folder: Path, site: str, study: Study) -> Manifest:
 
 def _record(site: str, record: Record) -> dict[str, Any]:
     values = {key: value for key, value in asdict(record).items() if value is not None}
-    prefixed = {key: f"{site}/{values[key]}" for key in ("image", "patient", "case")}
+    prefixed = {key: f"{site}/{values[key]}" for key in ("image", "patient", "case") if key in values}
     if isinstance(record.label, str):
         prefixed["label"] = f"{site}/{record.label}"
     return values | prefixed

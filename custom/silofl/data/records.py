@@ -22,7 +22,7 @@ class Record:
         case: The name that messages and tables use; unique in dataset.json.
         image: The image's path, relative to dataset.json.
         label: The label map's path (segmentation) or the class (classification).
-        patient: The patient, by which parts are kept apart.
+        patient: The patient, by which parts are kept apart; None where nobody knows.
         slices: First and last slice that belong to this record, from 0, both included, and the step between two
             where it is not 1; None for all.
         index: Which image or window of an npz file with many, from 0; None for other files.
@@ -32,7 +32,7 @@ class Record:
     case: str
     image: str
     label: str | int
-    patient: str
+    patient: str | None
     slices: tuple[int, ...] | None = None
     index: int | None = None
     recording: str | None = None
@@ -61,8 +61,8 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
         DataError: A key is unknown or missing, or a value is not of its form.
     """
     if not isinstance(value, dict):
-        raise DataError(f"{where} must be an object with image, label and patient, not {value!r}; correct dataset.json")
-    for key in ("image", "label", "patient"):
+        raise DataError(f"{where} must be an object with image and label, not {value!r}; correct dataset.json")
+    for key in ("image", "label"):
         if key not in value:
             raise DataError(f"{where} must have the key {key!r}; it is missing: add it to dataset.json")
     for key in value:
@@ -73,7 +73,7 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
     slices = _slices(value.get("slices"), where)
     case = _text(value["case"], f"the case of {where}") if "case" in value else _case_name(image, slices, index)
     label = _label(value["label"], f"case {case!r}", task, labels)
-    patient = _text(value["patient"], f"the patient of case {case!r}")
+    patient = _text(value["patient"], f"the patient of case {case!r}") if "patient" in value else None
     recording = _text(value["recording"], f"the recording of case {case!r}") if "recording" in value else None
     return Record(case, image, label, patient, slices, index, recording)
 

@@ -18,7 +18,13 @@ from silofl.study import Study
 SAMPLE = 5
 PIECE = 256
 # What no two parts share, by the unit that study and dataset.json agree on.
-UNITS = {"patient": "patient", "recordings": "recording", "slices": "slice", "examples": "example"}
+APART = {
+    "patient": "no patient stands in two parts",
+    "recordings": "no recording stands in two parts",
+    "slices": "no slice stands in two parts",
+    "examples": "no example stands in two parts",
+    "unknown": "no example stands in two parts; the patients are unknown, and one may stand in two",
+}
 
 
 def data(candidate: Candidate) -> Finding:
@@ -34,7 +40,7 @@ def data(candidate: Candidate) -> Finding:
     facts = {
         "cases": cases,
         "examples": {name: len(part) for name, part in parts.items()},
-        "patients": {name: len(set(part.patients)) for name, part in parts.items()},
+        "patients": {name: part.num_patients for name, part in parts.items()},
         "labels": counts,
         "image_shape": list(found.training.images.shape[1:]),
         "spacing_mm": _spacing(found.manifest),
@@ -48,8 +54,8 @@ def data(candidate: Candidate) -> Finding:
     if not cases["validation"]:
         return warning("validation must have cases to choose the best round by, not 0; move a patient there", **facts)
     listed = ", ".join(f"{count} {name}" for name, count in cases.items())
-    apart = UNITS[study.data.split_unit if study.data.split_unit == found.manifest.split_unit else "patient"]
-    return ok(f"{listed} cases can be read, no {apart} stands in two parts", **facts)
+    apart = APART[study.data.split_unit if study.data.split_unit == found.manifest.split_unit else "patient"]
+    return ok(f"{listed} cases can be read, {apart}", **facts)
 
 
 def label_counts(part: Examples, study: Study) -> dict[str, int]:

@@ -136,6 +136,9 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
         notes.append("The marked runs tie in the three decimals shown.")
     numbered = list(enumerate(results, start=1))
     notes += _about([i for i, run in numbered if run.normalization == "batch_stateless"], BATCH_DEPENDENT)
+    rounds = sorted({run.rounds for run in results if run.rounds is not None})
+    if len(rounds) > 1:
+        notes.append(f"The runs differ in rounds, {' and '.join(map(str, rounds))}: more of them are more training.")
     for unit in sorted({run.split_unit for run in results if shares_patients(run.split_unit)}):
         notes += _about([i for i, run in numbered if run.split_unit == unit], f"split {split_sentence(unit)}")
     normalised = [(i, run) for i, run in numbered if run.normalization == "batch"]
@@ -245,7 +248,7 @@ def _differences(results: Sequence[Results]) -> list[str]:
 def _test_cases(results: Results) -> tuple[tuple[str, int], ...]:
     """Return the number of test cases of each site, counted and excluded ones."""
     tested = results.tested
-    return tuple((site, tested.cases[site] + tested.excluded_cases[site]) for site in sorted(tested.cases))
+    return tuple((site, tested.cases[site] + tested.excluded_cases.get(site, 0)) for site in sorted(tested.cases))
 
 
 def _run_row(row: int, results: Results, sites: Sequence[str]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from silofl.federation.results import Results
 
 BATCH_DEPENDENT = "a prediction depends on the batch it stands in"
 SHARED_PATIENTS = "same person in training and test"
+UNKNOWN_PATIENTS = "patients unknown"
 EVERYONE = (
     "Each site's model is tested on the test data of all sites together; mean over the sites' models. It says how far "
     "a model goes beyond its own site, whose classes it may know best; only a simulation can measure it."
@@ -91,7 +92,7 @@ def normalization_label(normalization: str | None) -> str:
 
 
 def shares_patients(split_unit: str | None) -> bool:
-    """Return whether one person may be in several parts of the data."""
+    """Return whether one person may be in several parts of the data, or whether nobody knows."""
     return split_unit not in (None, "patient")
 
 
@@ -99,6 +100,8 @@ def split_sentence(split_unit: str | None) -> str:
     """Say by what the data are split, with its catch."""
     if not shares_patients(split_unit):
         return "by patient"
+    if split_unit == "unknown":
+        return f"by examples, {UNKNOWN_PATIENTS}: one person may be in training and test"
     apart = "; recordings are apart" if split_unit == "recordings" else ""
     return f"by {split_unit}, {SHARED_PATIENTS}{apart}"
 
@@ -107,7 +110,11 @@ def caveats(results: Results) -> list[str]:
     """Return the caveats that limit what the numbers mean."""
     found = []
     unit = results.split_unit
-    if shares_patients(unit):
+    if unit == "unknown":
+        found.append(
+            f"{UNKNOWN_PATIENTS}: one person may be in training and test, and the values higher than for new patients."
+        )
+    elif shares_patients(unit):
         how = _SPLITS.get(str(unit), f"the data are split by {unit}")
         found.append(f"{SHARED_PATIENTS}: {how}; the values are higher than for new patients.")
     if results.normalization == "batch_stateless":

@@ -58,7 +58,8 @@ def run(options: argparse.Namespace) -> int:
 def _print(summary: ImportSummary, options: argparse.Namespace) -> None:
     for site, examples in summary.examples.items():
         counts = ", ".join(f"{number} {part}" for part, number in examples.items())
-        print(f"{site}: {counts}, {summary.patients[site]} patients")
+        patients = f"{summary.patients[site]} patients" if summary.patients[site] else "patients unknown"
+        print(f"{site}: {counts}, {patients}")
     for note in summary.notes:
         print(note)
     if summary.classes:

@@ -43,9 +43,9 @@ def test_every_picture_is_at_one_site_and_half_of_each_site_is_for_the_test(sour
 
 def test_a_study_reads_what_was_imported(source, tmp_path, study):
     import_layout("covid-xray", source, tmp_path / "target", ImportOptions(num_sites=2))
-    wanted = study("classification", labels=dict(enumerate(NAMES)))
+    wanted = study("classification", labels=dict(enumerate(NAMES)), split_unit="unknown")
     data = load_site_data(tmp_path / "target" / "site-1", wanted, tmp_path / "cache")
-    assert data.training.images.shape[1:] == (1, 4, 4)
+    assert data.training.images.shape[1:] == (1, 4, 4) and data.training.num_patients == 0
     for case, target in zip(data.training.cases, data.training.targets, strict=True):
         assert case.startswith(list(CLASSES)[int(target)] + "/")
 

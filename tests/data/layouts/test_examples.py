@@ -114,12 +114,12 @@ def test_without_recordings_patients_are_kept_apart():
         assert all(len(parts) == 1 for parts in parts_by(plan, ("patient",)).values())
 
 
-def test_without_patients_every_example_counts_as_one():
+def test_without_patients_each_example_is_dealt_and_nothing_is_said_of_its_patient():
     bare = examples(recordings=None, patients=None, sites=None)
     plans = plan_examples(bare, ImportOptions(partition="dirichlet", num_sites=4, alpha=0.1, **ALL))
     for plan in plans.values():
-        assert plan.split_unit == "patient"
-        assert all(record["patient"] == record["case"] for _, record in records_of(plan))
+        assert plan.split_unit == "unknown"
+        assert all("patient" not in record for _, record in records_of(plan))
         assert abs(len(plan.records["training"]) - len(plan.records["test"])) <= 1
 
 

@@ -57,10 +57,11 @@ def test_train_and_test_of_a_domain_are_put_together_and_split_anew(source, tmp_
     assert set(cases) == {"test-gdrishtiGS_001", *(f"train-gdrishtiGS_00{number}" for number in (2, 4, 5))}
 
 
-def test_every_image_is_its_own_patient(source, tmp_path):
+def test_nobodys_patient_is_known(source, tmp_path):
     import_layout("fundus-disc-cup", source, tmp_path / "target")
     for site in ("Domain1", "north"):
-        assert all(record["patient"] == case for case, record in cases_of(tmp_path / "target" / site).items())
+        assert all("patient" not in record for record in cases_of(tmp_path / "target" / site).values())
+        assert json.loads((tmp_path / "target" / site / "dataset.json").read_text())["split_unit"] == "unknown"
 
 
 def test_the_job_reads_the_rim_as_disc_and_the_darkest_as_cup(source, tmp_path):
@@ -135,4 +136,4 @@ def test_two_pictures_of_one_name_are_refused(source, tmp_path):
 def test_other_files_are_left_out(source, tmp_path):
     (source / "north" / "images" / "Thumbs.db").write_bytes(b"x")
     (source / "north" / "images" / "._0001.png").write_bytes(b"x")
-    assert import_layout("fundus-disc-cup", source, tmp_path / "target").patients["north"] == 5
+    assert import_layout("fundus-disc-cup", source, tmp_path / "target").examples["north"]["training"] == 3

@@ -34,9 +34,10 @@ def run(arrays, tmp_path):
 def test_every_image_lands_at_one_site_in_its_own_part(run, study, tmp_path):
     summary = run(num_sites=3, labels=("normal", "tumour"))
     assert set(summary.examples) == {"site-1", "site-2", "site-3"}
+    wanted = study("classification", split_unit="unknown")
     seen = {"training": [], "validation": [], "test": []}
     for site in summary.examples:
-        data = load_site_data(tmp_path / "target" / site, study("classification"), tmp_path / "cache")
+        data = load_site_data(tmp_path / "target" / site, wanted, tmp_path / "cache")
         for part, found in (("training", data.training), ("validation", data.validation), ("test", data.test)):
             numbers = np.round(found.images[:, 0, 0, 0] * 255).astype(int)
             assert found.targets.tolist() == (numbers % 2).tolist()
@@ -155,7 +156,7 @@ def test_colour_is_kept(run, arrays, study, tmp_path):
     for prefix, count in COUNTS.items():
         arrays[f"{prefix}_images"] = np.broadcast_to(np.uint8([10, 20, 30]), (count, 4, 4, 3))
     run(num_sites=1, labels=("normal", "tumour"))
-    settings = study("classification", channels=3, intensity="raw")
+    settings = study("classification", channels=3, intensity="raw", split_unit="unknown")
     data = load_site_data(tmp_path / "target" / "site-1", settings, tmp_path / "cache")
     assert data.test.images.shape == (30, 3, 4, 4) and data.test.images[0, :, 0, 0].tolist() == [10, 20, 30]
 
@@ -178,6 +179,7 @@ def test_a_real_set_loads(real_data, study, tmp_path, name):
     total = sum(sum(counts) for counts in description["counts"].values())
     assert sum(sum(parts.values()) for parts in summary.examples.values()) == total
     labels = {int(number): text for number, text in description["classes"].items()}
-    data = load_site_data(tmp_path / "target" / "site-1", study("classification", labels=labels), tmp_path / "cache")
+    wanted = study("classification", labels=labels, split_unit="unknown")
+    data = load_site_data(tmp_path / "target" / "site-1", wanted, tmp_path / "cache")
     assert data.training.images.shape[1:] == (1, 28, 28)
     assert set(np.unique(data.training.targets)) <= set(labels)

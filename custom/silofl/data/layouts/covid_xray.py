@@ -12,8 +12,8 @@ doi:10.17632/9xkhgts2s6::
 
 Any folders of pictures will do: the four known classes keep this order and these names, others follow by theirs. The
 set has neither hospitals nor patients: sites are dealt by class, by default as AdaFed does it (Chen et al.,
-arXiv:2112.00734: 20 sites, Dirichlet shares with alpha 0.1, half of each site for the test), and every picture counts
-as a patient of its own. The pictures are hard links to the set where the disk allows it, copies where not: do not
+arXiv:2112.00734: 20 sites, Dirichlet shares with alpha 0.1, half of each site for the test), and
+patients are unknown. The pictures are hard links to the set where the disk allows it, copies where not: do not
 change them in place.
 """
 
@@ -29,7 +29,6 @@ from silofl.errors import DataError
 
 # The classes of the set, and how copies of it spell them besides.
 KNOWN = {"COVID-19": ("covid",), "Normal": (), "Pneumonia-Bacterial": (), "Pneumonia-Viral": ()}
-NOTE = "the set names no patients: every picture counts as a patient, so one person may stand in training and test"
 
 
 def plan_covid_xray(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
@@ -50,7 +49,6 @@ def plan_covid_xray(source: Path, options: ImportOptions) -> dict[str, SitePlan]
         np.repeat(np.arange(len(pictures)), [len(found) for found in pictures.values()]),
         cases=names,
         content=Linked(source, names),
-        notes=(NOTE,),
     )
     return plan_examples(examples, options)
 

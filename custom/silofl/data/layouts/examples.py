@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import JsonRecord, SitePlan, Writer, link_of, split_patients
+from silofl.data.layouts.plan import UNKNOWN, JsonRecord, SitePlan, Writer, link_of, split_patients
 from silofl.data.manifest import PARTS
 from silofl.data.partition import assign_sites, draw_shares, group_sites, shard_sites, split_by_class
 from silofl.errors import ConfigError, DataError
@@ -61,7 +61,7 @@ class Examples:
         targets: Classes, int64 (N,).
         cases: Names, all different.
         content: Where the pixels or samples are.
-        patients: Patient of each; None where the set names none, then every example counts as a patient.
+        patients: Patient of each; None where the set names none.
         recordings: The patient's recording that each was cut from, in sets of recordings.
         sites: Site of each, in sets that have sites.
         parts: Part of each, in sets that have parts.
@@ -85,8 +85,8 @@ class Examples:
         return ("dirichlet", "shards", *(name for name, values in needed.items() if values is not None))
 
     def patients_of(self, rows: NDArray[np.int64]) -> list[str]:
-        """Return the patients of some examples."""
-        return [(self.patients or self.cases)[row] for row in rows]
+        """Return the patients of some examples, in sets that name them."""
+        return [self.patients[row] for row in rows]
 
     def recordings_of(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the recordings of some examples, named so that no two patients share one."""
@@ -146,15 +146,19 @@ def _plan_site(site: str, examples: Examples, rows: NDArray[np.int64], options: 
     unit = _split_unit(examples, options)
     parts = [examples.parts[row] for row in rows] if options.test is None else _split(site, examples, rows, options)
     places, files = examples.content.at_site(rows)
-    patients, records = examples.patients_of(rows), {part: [] for part in PARTS}
-    for row, part, place, patient in zip(rows.tolist(), parts, places, patients, strict=True):
-        described = {"label": int(examples.targets[row]), "patient": patient, "case": examples.cases[row]}
+    records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
+    for row, part, place in zip(rows.tolist(), parts, places, strict=True):
+        patient = {} if examples.patients is None else {"patient": examples.patients[row]}
+        described = {"label": int(examples.targets[row])} | patient | {"case": examples.cases[row]}
         recording = {} if examples.recordings is None else {"recording": examples.recordings[row]}
         records[part].append({"image": place["image"], **described, **place, **recording})
-    return SitePlan("classification", examples.labels, records, files, unit, examples.notes)
+    notes = examples.notes if examples.patients is not None else (UNKNOWN, *examples.notes)
+    return SitePlan("classification", examples.labels, records, files, unit, notes)
 
 
 def _split_unit(examples: Examples, options: ImportOptions) -> str:
+    if examples.patients is None:
+        return "unknown"
     if examples.recordings is None:
         return "patient"
     return "examples" if options.partition in ("dirichlet", "shards") else "recordings"
@@ -170,7 +174,7 @@ def _split(site: str, examples: Examples, rows: NDArray[np.int64], options: Impo
                 f"site {site!r} must have enough recordings of some class for one in the test, not "
                 f"{len(part_of)} of all classes at test {options.test:g}; raise test or join it with another site"
             )
-    elif unit == "examples" or examples.patients is None:
+    elif unit in ("examples", "unknown"):
         units = [examples.cases[row] for row in rows]
         part_of = split_patients(site, units, options, "examples")
     else:

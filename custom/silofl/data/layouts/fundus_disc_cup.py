@@ -13,7 +13,7 @@ IEEE TMI 2020, arXiv:2010.06208; FedDG (Liu et al., CVPR 2021) takes them as hos
 
 A mask is grey: 0 the cup, 128 the rim of the disc around it, 255 the background. Interpolated masks hold greys between
 them: up to 50 is the cup, up to 200 the rim, as in the release's loaders. At the site the rim is label 1 (disc) and the
-cup label 2. The train and test folders are joined and split anew. The sets name no patients: every image counts as one.
+cup label 2. The train and test folders are joined and split anew. The sets name no patients: they are unknown.
 """
 
 from pathlib import Path
@@ -65,7 +65,7 @@ def _pairs(folder: Path) -> list[Pair]:
         for stem, image in images.items():
             case = f"{prefix}{stem}"
             mask = f"masks/{case}.png", _numbered(masks[stem], case)
-            pairs.append(Pair(case, case, (f"images/{case}{image.suffix.lower()}", copy_of(image)), mask))
+            pairs.append(Pair(case, None, (f"images/{case}{image.suffix.lower()}", copy_of(image)), mask))
     if not pairs:
         raise DataError(f"site {folder.name!r} must have pictures in images or train/ROIs/image, not none; add them")
     return pairs

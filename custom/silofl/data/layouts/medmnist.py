@@ -3,7 +3,7 @@
 For 2D sets, grey or RGB, with one class an image, such as OrganA/C/S-MNIST. They have no hospitals: sites are made by a
 seeded split of the classes. Without a test fraction, each of the set's parts is dealt by the same Dirichlet shares;
 with one, all images are dealt and each site is split anew, as in AdaFed (Chen et al., arXiv:2112.00734: 20 sites, alpha
-0.1, half of each for the test). The sets name no patients: every image counts as one.
+0.1, half of each for the test). The sets name no patients: they are unknown.
 """
 
 from dataclasses import replace
@@ -19,8 +19,6 @@ from silofl.data.layouts.plan import SitePlan, numbered_labels, read_description
 from silofl.errors import ConfigError, DataError
 
 PREFIXES = {"training": "train", "validation": "val", "test": "test"}
-NOTE = "the set names no patients: every image counts as a patient, so one person may stand in training and test"
-
 Arrays = dict[str, NDArray]
 
 
@@ -56,7 +54,6 @@ def _examples(path: Path, arrays: Arrays, options: ImportOptions) -> Examples:
         cases=[f"{PREFIXES[part]}-{number}" for part, count in counts.items() for number in range(count)],
         content=Stacked("images", images),
         parts=[part for part, count in counts.items() for _ in range(count)],
-        notes=(NOTE,),
     )
 
 

@@ -20,6 +20,9 @@ Writer = Callable[[Path], object]
 JsonRecord = dict[str, object]
 
 
+UNKNOWN = "the set names no patients: one person may stand in training and test; split_unit is unknown"
+
+
 @dataclass(frozen=True)
 class SitePlan:
     """A site's dataset.json, and the functions that write its files, by path relative to dataset.json.
@@ -45,32 +48,36 @@ class SitePlan:
 class Pair:
     """An image and its mask, each with its path at the site and the function that writes it.
 
-    `slices` are the first and the last slice of a volume, where they are known.
+    `patient` is None where the set names none; `slices` are the first and the last slice of a volume, where known.
     """
 
     case: str
-    patient: str
+    patient: str | None
     image: tuple[str, Writer]
     mask: tuple[str, Writer] = field(repr=False)
     slices: tuple[int, int] | None = None
 
 
 def plan_pairs(site: str, pairs: Iterable[Pair], labels: Mapping[int, str], options: ImportOptions) -> SitePlan:
-    """Plan a segmentation site whose images are split by patient.
+    """Plan a segmentation site whose images are split by patient, or each by itself where one's patient is not known.
 
     Raises:
         DataError: The site has fewer than two patients, so that training and test cannot be kept apart.
     """
     pairs = list(pairs)
-    part_of = split_patients(site, [pair.patient for pair in pairs], options)
+    is_known = all(pair.patient is not None for pair in pairs)
+    units = [str(pair.patient) if is_known else pair.case for pair in pairs]
+    part_of = split_patients(site, units, options, "patients" if is_known else "images")
     records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
-    for pair in pairs:
-        record: JsonRecord = {"image": pair.image[0], "label": pair.mask[0], "patient": pair.patient, "case": pair.case}
-        record |= {} if pair.slices is None else {"slices": list(pair.slices)}
-        records[part_of[pair.patient]].append(record)
-    return SitePlan(
-        "segmentation", dict(labels), records, dict(file for pair in pairs for file in (pair.image, pair.mask))
-    )
+    for pair, unit in zip(pairs, units, strict=True):
+        record: JsonRecord = {"image": pair.image[0], "label": pair.mask[0]}
+        record |= {} if pair.patient is None else {"patient": pair.patient}
+        record |= {"case": pair.case} | ({} if pair.slices is None else {"slices": list(pair.slices)})
+        records[part_of[unit]].append(record)
+    files = dict(file for pair in pairs for file in (pair.image, pair.mask))
+    if is_known:
+        return SitePlan("segmentation", dict(labels), records, files)
+    return SitePlan("segmentation", dict(labels), records, files, "unknown", (UNKNOWN,))
 
 
 def split_patients(
