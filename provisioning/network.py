@@ -57,10 +57,10 @@ class Network:
             )
         self.logs.mkdir(parents=True, exist_ok=True)
         try:
-            self._start(self.server)
+            self.start(self.server)
             self._wait("the server's port to open", self._is_open)
             for hospital in self.hospitals:
-                self._start(hospital)
+                self.start(hospital)
             self._wait("all hospitals to connect", lambda: self.connected() >= {kit.name for kit in self.hospitals})
         except BaseException:
             # Python does not call __exit__ where __enter__ fails, be it by Ctrl-C: no participant must stay behind.
@@ -140,11 +140,16 @@ class Network:
         with self.session(person) as session:
             return Path(session.download_job_result(number, str(target)))
 
-    def _start(self, kit: Kit) -> None:
+    def start(self, kit: Kit) -> None:
+        """Start a participant from its kit."""
         command = start_command(kit)
         if self._namespaces:
             command = self._namespaces.inside(kit.name, command)
         self._running[kit.name] = ProcessTree(command, self.logs / f"{kit.name}.txt")
+
+    def kill(self, name: str) -> None:
+        """End a participant with all its processes as a power cut does."""
+        self._running.pop(name).kill()
 
     def _is_open(self) -> bool:
         # A hospital's kit names the server as others reach it.

@@ -452,3 +452,21 @@ def test_a_run_whose_job_process_is_killed_goes_on_by_itself_to_the_same_weights
     for file, tensors in theirs.items():
         assert all(torch.equal(tensor, ours[file][key]) for key, tensor in tensors.items()), file
     assert [line.split("/")[0].split()[-1] for line in said.splitlines() if line.startswith("round ")] == list("123456")
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_by_itself_after_the_server_was_killed_and_started_again(
+    network, uninterrupted, lead_command, tmp_path
+):
+    job, whole = uninterrupted
+    command = lead_command(job, tmp_path / "out")
+    command.wait_for_rounds(2)
+    network.kill(network.server.name)
+    network.start(network.server)
+    code, said = command.finish()
+    assert code == 0, said
+    assert "stopped: the server stopped after round" in said
+    ours, theirs = tensors_of(command.out), tensors_of(whole)
+    assert ours.keys() == theirs.keys() != set()
+    for file, tensors in theirs.items():
+        assert all(torch.equal(tensor, ours[file][key]) for key, tensor in tensors.items()), file
