@@ -137,9 +137,9 @@ def test_an_answer_says_what_its_images_are_like_or_nothing():
         ({"modalities": ["Doe^Jane"]}, "site 'east': domain: modalities.0 must be"),
         ({"axes": ["/home/jane"]}, "site 'east': domain: axes must be three letters as 'LPS', not '/home/jane'"),
         ({"path": "/home/jane"}, "site 'east': domain: path must be a known key"),
-        ({"intensities": [{"measure": "mean", "low": 0, "high": float("nan")}]}, "mean must have a finite range"),
+        ({"intensities": [{"measure": "mean", "low": 0, "high": float("nan")}]}, "intensities.0.high must be between"),
         ({"intensities": [{"measure": "mean", "low": 1, "high": 0}]}, "mean must have a finite range, not 1 to 0"),
-        ({"intensities": [{"measure": "mean", "low": float("-inf"), "high": 0}]}, "mean must have a finite range"),
+        ({"intensities": [{"measure": "mean", "low": float("-inf"), "high": 0}]}, "intensities.0.low must be between"),
     ],
 )
 def test_a_domain_that_is_none_is_refused_with_the_site(sent, message):

@@ -55,6 +55,13 @@ def test_a_printed_result_says_status_model_metric_normalisation_and_numbers(res
     assert "0.625" in text and "same person" not in text
 
 
+def test_false_positives_in_empty_cases_are_printed_beside_the_values(results, printed):
+    counts = {"empty_cases": {"west": 3}, "false_positive_cases": {"west": 1}, "with_truth": {"west": 0.9}}
+    text = " ".join(printed(print_results, results(**counts)).split())
+    assert "false positives in cases without any label: west 1 of 3 (0.900 over the others); each counts as 0" in text
+    assert "false positives" not in printed(print_results, results())
+
+
 def test_an_incomplete_result_is_printed_with_its_reasons(results, printed):
     text = printed(print_results, results(status="INCOMPLETE", reasons=["site west missed rounds [2]"]))
     assert text.startswith("INCOMPLETE") and "  - site west missed rounds [2]" in text

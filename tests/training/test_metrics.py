@@ -105,6 +105,22 @@ def test_labels_that_are_not_asked_for_do_not_count():
     assert dice_by_case(prediction, truth, ("a",), [1, 2]).value == 1
 
 
+def test_empty_cases_and_the_false_positives_among_them_are_counted_beside_the_value():
+    truth = np.zeros((4, 2, 2), np.uint8)
+    truth[0, 0] = 1
+    said = truth.copy()
+    said[1, 0, 0] = 2
+    # One case is right, one is empty with a stray voxel, two are empty and found empty: (1 + 0) / 2.
+    score = dice_by_case(said, truth, ["right", "stray", "silent", "still"], [1, 2])
+    numbers = score.numbers()
+    assert (numbers["value"], numbers["num_cases"], numbers["num_excluded"]) == (1 / 2, 2, 2)
+    assert (numbers["num_empty"], numbers["num_false_positive"], numbers["value_with_truth"]) == (3, 1, 1.0)
+    alone = {case: dice_by_case(said[[i]], truth[[i]], [case], [1, 2]) for i, case in enumerate(score.empty, start=1)}
+    assert Score.merged(alone).empty == score.empty == {"stray": True, "silent": False, "still": False}
+    assert Score.merged(alone).numbers()["value_with_truth"] is None
+    assert "num_empty" not in dice_by_case(said[[0]], truth[[0]], ["right"], [1, 2]).numbers()
+
+
 def test_the_references_dice_counts_the_background_and_one_where_both_are_empty():
     truth = np.array([[[1, 0, 0, 0]], [[0, 0, 0, 0]]], np.uint8)
     prediction = np.array([[[1, 1, 0, 0]], [[0, 0, 0, 0]]], np.uint8)

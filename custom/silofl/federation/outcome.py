@@ -48,10 +48,22 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
             excluded_cases={site: score.num_excluded for site, score in scores.items()},
             by_label={site: _named(study, score.labels or {}) for site, score in scores.items()},
             validation=server.ledger[number - 1].validation,
+            **_of_empty_cases(scores),
         ),
         classes=_class_results(study, scores) if study.task == "classification" else None,
         **{key: more for part in server.parts.values() for key, more in part.results(server, scores).items()},
     )
+
+
+def _of_empty_cases(scores: Mapping[str, SiteScore]) -> dict[str, Any]:
+    some = {site: score for site, score in scores.items() if score.num_empty}
+    if not some:
+        return {}
+    return {
+        "empty_cases": {site: score.num_empty for site, score in some.items()},
+        "false_positive_cases": {site: score.num_false_positive or 0 for site, score in some.items()},
+        "with_truth": {site: score.value_with_truth for site, score in some.items()},
+    }
 
 
 def _class_results(study: Study, scores: Mapping[str, SiteScore]) -> ClassResults:

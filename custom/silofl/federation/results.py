@@ -34,12 +34,18 @@ class Tested:
         excluded_cases: Site -> test cases left out because truth and prediction are both empty.
         by_label: Site -> label's name -> mean value of this label alone; of a class its recall.
         validation: Site -> its score on validation data of the model that is reported.
+        empty_cases: Of a segmentation: site -> test cases without any label in truth, of sites that have some.
+        false_positive_cases: Site -> those of them in which a label is predicted; they count in the value as 0.
+        with_truth: Site -> the mean over its cases with a label in truth, of sites with empty cases.
     """
 
     cases: Counts
     excluded_cases: Counts
     by_label: Mapping[str, Mapping[str, float]]
     validation: Mapping[str, SiteScore]
+    empty_cases: Counts | None = optional()
+    false_positive_cases: Counts | None = optional()
+    with_truth: Values | None = optional()
 
 
 @dataclass(frozen=True)

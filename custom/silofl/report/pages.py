@@ -39,6 +39,7 @@ from silofl.report.super_model import models_of_runs, super_values, unseen_value
 from silofl.report.tables import (
     MISSING,
     duration,
+    empty_cases_sentence,
     everyone_sentence,
     label_table,
     last_weights,
@@ -119,6 +120,7 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "site_table": site_table(run.results) if run.results.sites else None,
         "label_table": label_table(run.results),
         "everyone": everyone_sentence(run.results),
+        "empty_cases": empty_cases_sentence(run.results),
         "super_model": super_values(run),
         "unseen": unseen_values(run.unseen),
         "curves": curve_images(run),

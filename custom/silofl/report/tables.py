@@ -163,6 +163,20 @@ def everyone_sentence(results: Results) -> str:
     return f"on all sites' test data ({everyone.num_cases} cases): {values}, mean over the sites' models"
 
 
+def empty_cases_sentence(results: Results) -> str:
+    """State what is predicted in test cases that hold no label; nothing where each has one."""
+    tested = results.tested
+    if not tested.empty_cases:
+        return ""
+    of_sites = [
+        f"{site} {(tested.false_positive_cases or {}).get(site, 0)} of {count} "
+        f"({number((tested.with_truth or {}).get(site))} over the others)"
+        for site, count in tested.empty_cases.items()
+    ]
+    counted = "; each counts as 0 in its site's value" if results.metric == "dice" else ""
+    return f"false positives in cases without any label: {', '.join(of_sites)}{counted}"
+
+
 def print_results(results: Results, console: Console) -> None:
     """Print a run's status with its reasons, its model and its numbers."""
     title = f"{results.study}: {results.algorithm}, preset {results.preset}, seed {results.seed}"
@@ -176,6 +190,8 @@ def print_results(results: Results, console: Console) -> None:
     print_lines(lines, console)
     if results.sites:
         print_table(site_table(results), console)
+    if results.tested.empty_cases:
+        print_lines([empty_cases_sentence(results)], console)
     if results.everyone:
         print_lines([everyone_sentence(results)], console)
 

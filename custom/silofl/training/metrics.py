@@ -28,6 +28,7 @@ class Score:
             the case's examples that are right.
         metric: The study's metric, which the value is.
         probabilities_by_case: True class -> case -> probability of each class; empty where they are not known.
+        empty: Of a segmentation: case without any label in truth -> whether one is predicted in it.
     """
 
     by_case: dict[str, float]
@@ -35,6 +36,7 @@ class Score:
     labels_by_case: dict[int, dict[str, float]] = field(default_factory=dict)
     metric: str = "dice"
     probabilities_by_case: dict[int, dict[str, Probabilities]] = field(default_factory=dict)
+    empty: dict[str, bool] = field(default_factory=dict)
 
     @property
     def value(self) -> float:
@@ -71,6 +73,11 @@ class Score:
         value = self.value if self.num_cases else None
         labels = {str(label): mean for label, mean in self.by_label.items()}
         numbers = {"value": value, "num_cases": self.num_cases, "num_excluded": self.num_excluded, "labels": labels}
+        if self.empty:
+            # The value alone does not show them: a stray voxel in such a case makes it count, as 0.
+            with_truth = [value for case, value in self.by_case.items() if case not in self.empty]
+            numbers |= {"num_empty": len(self.empty), "num_false_positive": sum(self.empty.values())}
+            numbers["value_with_truth"] = _mean(with_truth) if with_truth else None
         cases = {str(label): count for label, count in self.label_cases.items()}
         return numbers | {"also": self.also, "label_cases": cases} if self.also else numbers
 
@@ -81,11 +88,12 @@ class Score:
         labels_by_case: ByLabel[float] | None = None,
         metric: str = "dice",
         probabilities_by_case: ByLabel[Probabilities] | None = None,
+        empty: Mapping[str, bool] | None = None,
     ) -> Score:
         """Build the score of cases from their values; None marks a case that does not count."""
         counted = {case: value for case, value in by_case.items() if value is not None}
-        excluded = len(by_case) - len(counted)
-        return cls(counted, excluded, dict(labels_by_case or {}), metric, dict(probabilities_by_case or {}))
+        more = (dict(one or {}) for one in (probabilities_by_case, empty))
+        return cls(counted, len(by_case) - len(counted), dict(labels_by_case or {}), metric, *more)
 
     @classmethod
     def merged(cls, by_case: Mapping[str, Score]) -> Score:
@@ -95,6 +103,7 @@ class Score:
             _joined({case: score.labels_by_case for case, score in by_case.items()}),
             next((score.metric for score in by_case.values()), "dice"),
             _joined({case: score.probabilities_by_case for case, score in by_case.items()}),
+            {case: score.empty[case] for case, score in by_case.items() if case in score.empty},
         )
 
 
@@ -114,8 +123,9 @@ def dice_by_case(
         has_background: Also count label 0, and count a Dice of 1 where both are empty, as the authors' released
             code does; only for comparison with printed tables.
     """
-    labels = [0, *labels] if has_background else list(labels)
+    foreground, labels = list(labels), [0, *labels] if has_background else list(labels)
     by_case: dict[str, float | None] = {}
+    empty: dict[str, bool] = {}
     labels_by_case: dict[int, dict[str, float]] = {label: {} for label in labels}
     for case, member in members_of(cases).items():
         found = {label: _dice(predictions[member] == label, targets[member] == label) for label in labels}
@@ -123,9 +133,11 @@ def dice_by_case(
             found = {label: 1.0 if value is None else value for label, value in found.items()}
         counted = {label: value for label, value in found.items() if value is not None}
         by_case[case] = float(np.mean(list(counted.values()))) if counted else None
+        if not np.isin(targets[member], foreground).any():
+            empty[case] = bool(np.isin(predictions[member], foreground).any())
         for label, value in counted.items():
             labels_by_case[label][case] = value
-    return Score.of(by_case, labels_by_case, "dice_with_background" if has_background else "dice")
+    return Score.of(by_case, labels_by_case, "dice_with_background" if has_background else "dice", empty=empty)
 
 
 def accuracy_by_case(

@@ -52,6 +52,9 @@ class SiteScore:
         label_cases: Of a classification: label's number -> number of cases in which it counts.
         models: Where there are several models: name of a model -> its value on the same cases.
         selector_accuracy: Share of the validation slices that FedSM's selector takes for this site's.
+        num_empty: Of a segmentation: cases without any label in truth; null where there is none.
+        num_false_positive: Those of them in which a label is predicted, which count in the value as 0.
+        value_with_truth: The mean over the cases with a label in truth; null where there is none, or no empty one.
     """
 
     value: Value | None
@@ -62,6 +65,9 @@ class SiteScore:
     label_cases: Counts | None = optional()
     models: Values | None = optional()
     selector_accuracy: Value | None = optional()
+    num_empty: Cases | None = optional()
+    num_false_positive: Cases | None = optional()
+    value_with_truth: Value | None = optional()
 
     def __post_init__(self) -> None:
         """Refuse a value without cases, cases without a value, and cases by label of other labels than the values."""
