@@ -23,7 +23,7 @@ test-all: .venv/installed
 test-fuzz: .venv/installed
 	$(RUN) -m pytest tests/fuzz -n auto --dist worksteal
 
-# At most 30 minutes on two cores; as root also disks that fill up and networks that are cut.
+# Long. As root also disks that fill up and networks that are cut.
 test-faults: .venv/installed
 	$(RUN) -m pytest tests/faults -n 2 --dist worksteal
 
