@@ -211,3 +211,26 @@ def test_metadata_tracking_is_switched_back(is_on):
         assert get_track_meta() == is_on
         raise KeyError
     assert get_track_meta() == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "named", "message"),
+    [
+        ("transforms", {"Resize": {"spatial_size": [1e9, 1e9]}}, "must have spatial_size from 1 to 16384, not 1e\\+09"),
+        ("transforms", {"SpatialPad": {"spatial_size": [16384, 16385]}}, "spatial_size from 1 to 16384, not 16385"),
+        (
+            "volume_transforms",
+            {"Resize": {"spatial_size": [4096, 4096, 4096]}},
+            "at most 268435456 pixels or voxels",
+        ),
+        ("volume_transforms", {"Spacing": {"pixdim": [1e-9, 1, 1]}}, "must have pixdim from 0.01 to 1000, not 1e-09"),
+        (
+            "transforms",
+            {"CenterSpatialCrop": {"roi_size": float("nan")}},
+            "have roi_size from 1 to 16384, not nan",
+        ),
+    ],
+)
+def test_sizes_that_would_fill_the_memory_are_refused_at_once(study, kind, named, message):
+    with pytest.raises(ConfigError, match=message):
+        check_transforms(study(**{kind: [named]}))

@@ -6,6 +6,7 @@ Only the names listed here run: a study file must not make a hospital's machine 
 from __future__ import annotations
 
 import inspect
+import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -63,6 +64,10 @@ ALLOWED: Mapping[Kind, tuple[str, ...]] = {
 RESERVED = frozenset(
     "self keys labels allow_missing_keys lazy dtype device factor_key meta_keys meta_key_postfix".split()
 )
+# More, or finer, would fill the memory before MONAI says a word.
+RANGES = {"spatial_size": (1, 1 << 14), "roi_size": (1, 1 << 14), "pixdim": (0.01, 1000)}
+AS_IT_IS = (-1, 0)
+MOST_VOXELS = 1 << 28
 RAS_LABELS = (("L", "R"), ("P", "A"), ("I", "S"))
 TRIAL_SIZE = {"volume_transforms": (12, 10, 4), "transforms": (64, 64), "augment": (64, 64)}
 
@@ -159,6 +164,13 @@ def _check_options(transform: Transform, factory: type, where: str) -> None:
     prob = transform.options.get("prob", 0)
     if isinstance(prob, bool) or not isinstance(prob, int | float) or not 0 <= prob <= 1:
         raise ConfigError(f"{where} must have prob from 0 to 1, not {prob!r}")
+    for key, (low, high) in RANGES.items():
+        wrong = [one for one in _numbers(transform.options.get(key)) if one not in AS_IT_IS and not low <= one <= high]
+        if wrong:
+            raise ConfigError(f"{where} must have {key} from {low:g} to {high:g}, not {wrong[0]:g}")
+    sides = [max(1, side) for side in _numbers(transform.options.get("spatial_size"))]
+    if math.prod(sides) > MOST_VOXELS:
+        raise ConfigError(f"{where} must have a spatial_size of at most {MOST_VOXELS} pixels or voxels together")
     mode = transform.options.get("mode", "")
     if not isinstance(mode, str):
         raise ConfigError(f"{where} must have a mode that is one word, not {mode!r}; the label's mode is set for you")
@@ -179,6 +191,13 @@ def _options_by_key(transform: Transform, keys: tuple[str, ...]) -> list[dict[st
         background = {key: value for key, value in options.items() if key != "value"}
         return [{"keys": ("image",), **options}, {"keys": ("label",), **background}]
     return [{"keys": keys, **options}]
+
+
+def _numbers(value: object) -> list[float]:
+    """Return the numbers in an option, which may be one or a list of them."""
+    if isinstance(value, list | tuple):
+        return [number for one in value for number in _numbers(one)]
+    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 
 def _tuples(value: object) -> object:
