@@ -9,7 +9,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,10 +23,10 @@ from silofl.methods.part import Exchange, Expected, Kind, Message
 from silofl.methods.parts import kind_of, kinds
 from silofl.models.roles import role_of
 from silofl.site import Site
-from silofl.study import Study
+from silofl.study import CLASSIFICATION_ONLY, Study
 
 # What a classification's score has beside its value.
-METRICS = frozenset(("accuracy", "balanced_accuracy", "auroc"))
+METRICS = frozenset((*CLASSIFICATION_ONLY["metric"], "auroc"))
 NUMBERS, UNKNOWN = "numbers", "unknown"
 # Kinds of no part: the counts and scores of every answer, and arrays that no part of the study knows.
 OTHERS = {
@@ -132,8 +132,8 @@ class Gate:
                 "the site lets only the numbers of an answer leave that the study's schema has, each in its range; ask "
                 "the site for its egress.jsonl"
             )
-        self._server.image_shape = answer.numbers.image_shape
-        expected = self._server.expected("site", Exchange(request.task, request.round, request.step))
+        server = replace(self._server, image_shape=answer.numbers.image_shape)
+        expected = server.expected("site", Exchange(request.task, request.round, request.step))
         for name, array in message.arrays.items():
             if name not in expected:
                 return (
