@@ -2,6 +2,7 @@ import json
 import os
 import shutil
 import socket
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -199,6 +200,23 @@ def site_data(tmp_path_factory):
     return root
 
 
+def simulated_site(data, folder, min_patients=0):
+    """Return the settings of all sites of a simulation, with their states in a folder."""
+    return Site(
+        data=f"{data}/{{site}}",
+        state_dir=f"{folder}/{{site}}",
+        cache_dir=f"{data}/.cache",
+        has_progress=False,
+        min_patients=min_patients,
+    )
+
+
+@pytest.fixture
+def settings_in(site_data):
+    """Return the settings of all sites, with their states in a folder."""
+    return partial(simulated_site, site_data)
+
+
 class Play:
     """A run whose sites are in this process; its own course carries it out, as far as a test wants it.
 
@@ -212,16 +230,7 @@ class Play:
     """
 
     def __init__(self, study, data, folder, sites, pretrained=None, min_patients=0):
-        self.study, self.settings = (
-            study,
-            Site(
-                data=f"{data}/{{site}}",
-                state_dir=f"{folder}/{{site}}",
-                cache_dir=f"{data}/.cache",
-                has_progress=False,
-                min_patients=min_patients,
-            ),
-        )
+        self.study, self.settings = study, simulated_site(data, folder, min_patients)
         self.sites = {name: SiteRounds(name, study, self.settings) for name in sites}
         self.server = ServerRounds.start(study, "run", list(sites), pretrained)
         self.asked, self.sent, self.answers, self.warnings = [], {}, {}, []

@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 
 from silofl.federation.alone import run_alone
-from silofl.site import Site
 
 from .conftest import ROUNDS, check_end, ledger, results, silofl
 from .started import Fault
@@ -56,7 +55,7 @@ def test_a_run_whose_servers_disk_is_full_goes_on_once_there_is_room(disk, whole
     check_end(disk, whole, before)
 
 
-def test_a_site_whose_disk_is_full_misses_the_round_and_comes_back(tmp_path, disk, site_data, make_study):
+def test_a_site_whose_disk_is_full_misses_the_round_and_comes_back(tmp_path, disk, settings_in, make_study):
     path, study, exchanges = tmp_path / "run", make_study(rounds=ROUNDS, federation={"min_sites": 2}, name="fedbn"), []
     (tmp_path / "sites").mkdir()
     (tmp_path / "sites" / "east").symlink_to(disk)
@@ -68,13 +67,7 @@ def test_a_site_whose_disk_is_full_misses_the_round_and_comes_back(tmp_path, dis
         elif len(exchanges) == 2:
             (disk / FILLER).unlink()
 
-    settings = Site(
-        data=f"{site_data}/{{site}}",
-        state_dir=f"{tmp_path}/sites/{{site}}",
-        cache_dir=f"{site_data}/.cache",
-        has_progress=False,
-        min_patients=0,
-    )
+    settings = settings_in(tmp_path / "sites")
     run_alone(study, path, ("east", "north", "west"), settings, None, after_exchange)
     everyone, reason = ["east", "north", "west"], "the site's system said 'No space left on device'"
     assert [record["answered"] for record in ledger(path)] == [everyone, everyone[1:], everyone]

@@ -7,7 +7,6 @@ import psutil
 import pytest
 
 from silofl.federation.alone import run_alone
-from silofl.site import Site
 
 from .conftest import ledger
 
@@ -29,7 +28,7 @@ def check_memory(by_round):
     assert late < 1.05 * early
 
 
-def test_in_one_process_files_and_memory_stay_the_same(tmp_path, site_data, make_study):
+def test_in_one_process_files_and_memory_stay_the_same(tmp_path, settings_in, make_study):
     study = make_study(rounds=ROUNDS, name="fedbn", model={"features": [2] * 6}, training={"batch_size": 8})
     files, memory = [], []
 
@@ -38,13 +37,7 @@ def test_in_one_process_files_and_memory_stay_the_same(tmp_path, site_data, make
         files.append(count_files(tmp_path))
         memory.append(psutil.Process().memory_info().rss)
 
-    settings = Site(
-        data=f"{site_data}/{{site}}",
-        state_dir=f"{tmp_path}/sites/{{site}}",
-        cache_dir=f"{site_data}/.cache",
-        has_progress=False,
-        min_patients=0,
-    )
+    settings = settings_in(tmp_path / "sites")
     run_alone(study, tmp_path, SITES, settings, None, measure)
     assert [record["answered"] for record in ledger(tmp_path)] == [list(SITES)] * ROUNDS
     # A site keeps the best round's state too, unless it is one of the last two.

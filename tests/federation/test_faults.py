@@ -11,7 +11,6 @@ from silofl.errors import StateError
 from silofl.federation.alone import run_alone
 from silofl.federation.run_folder import BEFORE, CHECKPOINT, RunFolder
 from silofl.files import read_json
-from silofl.site import Site
 
 from .faults import DAMAGES, delete, flip, truncate
 
@@ -31,7 +30,7 @@ class Stopped(Exception):
 
 
 @pytest.fixture
-def carried_out(tmp_path, site_data, make_study):
+def carried_out(tmp_path, settings_in, make_study):
     """Carry out a run in one process, or go on with it, for some exchanges or to its end; returns its folder."""
 
     def carry_out(folder, recipe, exchanges=None):
@@ -42,13 +41,7 @@ def carried_out(tmp_path, site_data, make_study):
             if len(asked) == exchanges:
                 raise Stopped
 
-        settings = Site(
-            data=f"{site_data}/{{site}}",
-            state_dir=f"{path}/sites/{{site}}",
-            cache_dir=f"{site_data}/.cache",
-            has_progress=False,
-            min_patients=0,
-        )
+        settings = settings_in(path / "sites")
         try:
             run_alone(study, path, ("east", "west"), settings, None, count)
         except Stopped:
