@@ -133,7 +133,10 @@ class TrainingSettings(Section):
         loss: ``dice_ce`` (Dice plus cross entropy, binary for one label), ``dice`` or ``cross_entropy``.
         has_batch_dice: Dice of all images of a batch together, for labels that many images lack; else of each image.
         optimizer: The base optimiser of every step; its state stays at the site from round to round.
-        learning_rate: Of the base optimiser.
+        learning_rate: Of the base optimiser, in the first round.
+        schedule: How the learning rate falls from round to round: ``constant`` not at all; ``poly`` by
+            ``(1 - (r - 1) / R)^0.9`` in round r of R; ``cosine`` by half a period. Constants of an algorithm do not
+            fall with it.
         momentum: Of ``sgd``.
         betas: Of ``adam`` and ``adamw``.
         weight_decay: Of the base optimiser.
@@ -145,6 +148,7 @@ class TrainingSettings(Section):
     has_batch_dice: bool = False
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     learning_rate: Positive = 1e-3
+    schedule: Literal["constant", "poly", "cosine"] = "constant"
     momentum: Fraction = 0.9
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     weight_decay: NotNegative = 0.0

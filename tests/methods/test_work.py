@@ -257,7 +257,7 @@ def test_a_task_that_no_part_knows_is_refused(make_study, blobs):
 
 
 def test_a_fault_in_training_names_site_and_round(make_study, blobs):
-    work = begin(make_study(), blobs, {"round": 7})
+    work = begin(make_study(rounds=7), blobs, {"round": 7})
     blobs.images[:] = np.nan
     with pytest.raises(TrainingError, match=r"^site 'east', round 7: the loss of the model must be finite, not nan"):
         work.answer("train")

@@ -30,7 +30,7 @@ from silofl.models.networks import build_models
 from silofl.models.roles import GLOBAL, MODEL, role_of, with_role
 from silofl.study import Study
 from silofl.training.evaluation import evaluate
-from silofl.training.loop import Learner, TrainingResult, make_optimizer
+from silofl.training.loop import Learner, TrainingResult, make_optimizer, set_learning_rate
 from silofl.training.losses import make_loss
 from silofl.training.pictures import keep_test
 
@@ -249,6 +249,8 @@ class SiteModels(SitePart):
             if kept:
                 # Momentum and Adam's moments go on from round to round; they never travel.
                 self._optimizers[role].load_state_dict(kept["optimizer"][role])
+            # After its state, which holds the rate of the round before.
+            set_learning_rate(self._optimizers[role], self.work.learning_rate)
             step = study.recipe.make_step()
             for part in self.work.parts:
                 step = part.step(role, step)

@@ -25,6 +25,7 @@ from silofl.schema import plain
 from silofl.study import Study
 from silofl.training.device import seed_of
 from silofl.training.loop import Learner, TrainingResult, train
+from silofl.training.schedule import learning_rate
 
 
 @dataclass
@@ -92,6 +93,12 @@ class Work:
     def number(self) -> int:
         """The round that the task belongs to."""
         return self.message.meta["round"]
+
+    @property
+    def learning_rate(self) -> float:
+        """The base optimiser's rate in this round."""
+        settings = self.study.training
+        return learning_rate(settings.schedule, settings.learning_rate, self.number, self.study.training_rounds)
 
     def answer(self, task: str) -> Message:
         """Carry out the task.

@@ -101,3 +101,9 @@ def make_optimizer(settings: TrainingSettings, model: nn.Module) -> torch.optim.
         "sgd": lambda: torch.optim.SGD(parameters, lr, momentum=settings.momentum, weight_decay=decay),
     }
     return makers[settings.optimizer]()
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of all the optimiser's parameters."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
