@@ -148,8 +148,9 @@ class RunFolder:
         # The ledger too: the last save may have been stopped before it.
         self._write_records(server, tests.scores)
         self._save_models("last", server, server.parts)
-        self._save_models("best", server, server.reported_parts())
-        contents = next((made for part in server.reported_parts().values() if (made := part.contents(server))), None)
+        reported = server.reported.parts
+        self._save_models("best", server, reported)
+        contents = next((made for part in reported.values() if (made := part.contents(server))), None)
         if contents is not None:
             directory.write(self.path / directory.FOLDER, contents)
         # Last: where this file is, the run has finished and everything else is there.
@@ -217,7 +218,7 @@ class RunFolder:
 
     def _write_metrics(self, server: ServerRounds, tests: Mapping[str, SiteScore]) -> None:
         values = {site: score.value for site, score in tests.items()}
-        text = metrics_csv(server.ledger, self.study.metric, server.reported_round, values)
+        text = metrics_csv(server.ledger, self.study.metric, server.reported.round, values)
         write_text(self.path / "metrics.csv", text)
 
     def _save_models(self, name: str, server: ServerRounds, parts: Mapping[str, Part]) -> None:
@@ -271,7 +272,7 @@ def _model_readme(study: Study, server: ServerRounds) -> str:
     home = home_names(plain, study.recipe)
     return MODEL_README.format(
         name=study.name,
-        best=server.reported_round,
+        best=server.reported.round,
         last=server.finished_rounds,
         shape=server.image_shape or _image_shape(study),
         size=SIZE_KNOWN if arrays_of_parts(server) else SIZE_ANY,

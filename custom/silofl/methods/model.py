@@ -235,7 +235,7 @@ class SiteModels(SitePart):
         kept = work.kept.get(self.name) or {"home": {}}
         with torch.no_grad():
             for name, value in kept["home"].items():
-                self._state()[name].copy_(value)
+                self.state()[name].copy_(value)
         for role, model in work.models.items():
             write_arrays(model.state_dict(), work.message.of(role))
 
@@ -263,12 +263,20 @@ class SiteModels(SitePart):
 
     def kept(self) -> dict[str, Any]:
         """Return the arrays that the server will not send again, and the optimisers' states."""
+        return {"home": self.home(), "optimizer": {role: one.state_dict() for role, one in self._optimizers.items()}}
+
+    def home(self) -> dict[str, Tensor]:
+        """Return the arrays that the server will not send again, as they are now."""
         recipe, received = self.work.study.recipe, self.work.message.arrays
         # Of its own model a site keeps every array: where it listens to nobody, `ModelPart.to_send` sends none.
         has_own = recipe.mixing is not None or recipe.extra_rounds > 0
         sent = {n for n in self._traveling() if n in received and not (has_own and role_of(n) != GLOBAL)}
-        home = {name: value.cpu() for name, value in self._state().items() if name not in sent}
-        return {"home": home, "optimizer": {role: one.state_dict() for role, one in self._optimizers.items()}}
+        return {name: value.cpu() for name, value in self.state().items() if name not in sent}
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the models' own tensors, ``role/name``."""
+        models = self.work.models.items()
+        return {f"{r}/{name}": value for r, model in models for name, value in model.state_dict().items()}
 
     def answer(self, task: str) -> Message:
         """Validate or test the received models of a finished round."""
@@ -301,12 +309,8 @@ class SiteModels(SitePart):
         recipe = self.work.study.recipe
         return [f"{r}/{name}" for r, model in self.work.models.items() for name in traveling_names(model, recipe)]
 
-    def _state(self) -> dict[str, Tensor]:
-        models = self.work.models.items()
-        return {f"{r}/{name}": value for r, model in models for name, value in model.state_dict().items()}
-
     def _read(self) -> Arrays:
-        return read_arrays(self._state(), self._traveling())
+        return read_arrays(self.state(), self._traveling())
 
 
 def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:

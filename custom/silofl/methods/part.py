@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from silofl.methods.work import Work
     from silofl.training.metrics import Score
 
-# Moments at which a part may add exchanges: before a round's training, in its place, after it, and after all rounds.
-BEFORE, INSTEAD, AFTER, END = "before", "instead", "after", "end"
+# Moments at which a part may add exchanges: before a round's training, in its place, after it; once the models of the
+# last round that trained any are validated; and after all rounds.
+BEFORE, INSTEAD, AFTER, VALIDATED, END = "before", "instead", "after", "validated", "end"
 TRAIN, VALIDATE, TEST = "train", "validate", "test"
 # The most that a number of an array may be, either way.
 LARGEST = 1e15
@@ -169,6 +170,23 @@ class Kind:
         return role == self.role and (self.names is None or name in self.names)
 
 
+@dataclass(frozen=True)
+class Reported:
+    """What a run reports.
+
+    Attributes:
+        round: The round after which the sites' states belong to it.
+        parts: Role -> the part as it is reported.
+        validation: Site -> its validation of these models.
+        how: How they were chosen.
+    """
+
+    round: int
+    parts: Mapping[str, Part]
+    validation: Mapping[str, SiteScore]
+    how: str
+
+
 class Run(Protocol):
     """What a part may read of its run."""
 
@@ -185,11 +203,14 @@ class Run(Protocol):
         """The number of the last finished round, 0 before the first."""
 
     @property
-    def reported_round(self) -> int:
-        """The round whose models are reported."""
+    def reported(self) -> Reported:
+        """What is reported."""
 
-    def reported_parts(self) -> Mapping[str, Part]:
-        """Return the parts as they are reported."""
+    def task(self, site: str, exchange: Exchange) -> Message:
+        """Return a task for a site, with every part's share of it."""
+
+    def is_better_than_best(self, validation: Mapping[str, SiteScore]) -> bool:
+        """Return whether other models' validation after the last round is better than the best round's."""
 
     def facts(self) -> dict[str, Any]:
         """Return the facts that are written into a model: rounds and validation."""
@@ -265,6 +286,10 @@ class Part:
     def joined(self, site: str) -> Part:
         """Return the part after a site has come late."""
         return self
+
+    def reported(self, reported: Reported, run: Run) -> Reported:
+        """Return what the run reports, where this part has something better than the best round."""
+        return reported
 
     def notes(self, exchange: Exchange) -> Sequence[str]:
         """Return sentences for the log and the ledger on its own exchange that has just ended."""

@@ -97,7 +97,7 @@ class SuperModelPart(Part):
         lacking = tuple(site for site in run.sites if site not in self.holders)
         if not lacking or not (is_before_extra or (moment == END and self.learns_site)):
             return ()
-        return (Exchange(ASSEMBLE, run.reported_round, sites=lacking, is_needed=False),)
+        return (Exchange(ASSEMBLE, run.reported.round, sites=lacking, is_needed=False),)
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Return the models and the selector, unless the site holds them already."""
@@ -153,7 +153,7 @@ class SuperModelPart(Part):
     def results(self, run: Run, tests: Mapping[str, SuperScore]) -> dict[str, Any]:
         """Return the value of each model, the selector's choices, and the values by threshold."""
         selector = SelectorResults(
-            outputs=tuple(run.reported_parts()[SELECTOR].outputs),
+            outputs=tuple(run.reported.parts[SELECTOR].outputs),
             cases={site: test.selector.cases for site, test in tests.items()},
             slices={site: test.selector.slices for site, test in tests.items()},
         )
@@ -168,7 +168,7 @@ class SuperModelPart(Part):
         return {"super_model": results}
 
     def _facts(self, run: Run) -> dict[str, Any]:
-        outputs = list(run.reported_parts()[SELECTOR].outputs)
+        outputs = list(run.reported.parts[SELECTOR].outputs)
         settings = {"thresholds": list(self.thresholds), "threshold": self.threshold}
         return {"outputs": outputs, "facts": run.facts(), "domain": schema.plain(run.domain)} | settings
 
@@ -273,7 +273,7 @@ SITE = SiteSuperModel
 
 def _all_models(run: Run) -> Arrays:
     """Return all models of the reported round as ``global/...``, ``<site>/...``, and the arrays common to all."""
-    parts = run.reported_parts()
+    parts = run.reported.parts
     arrays = with_role(GLOBAL, parts[GLOBAL].common)
     for site in run.sites:
         arrays |= with_role(site, parts[PERSONAL].of(site))
@@ -281,7 +281,7 @@ def _all_models(run: Run) -> Arrays:
 
 
 def _selector(run: Run) -> Arrays:
-    return with_role(SELECTOR, run.reported_parts()[SELECTOR].parameters)
+    return with_role(SELECTOR, run.reported.parts[SELECTOR].parameters)
 
 
 def _contents(
