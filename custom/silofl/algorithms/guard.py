@@ -1,9 +1,15 @@
 """The guard: which of its candidate models a site keeps, decided on its own validation units so that none loses.
 
-A site with few units cannot trust the best of several means, and a mean of few units does not show a candidate's rare
-failure. So the default is left only where a lower confidence bound of the paired lead is above 0 (Student's t, with
-Bonferroni's correction for the number of candidates), taken as if there were one unit more, on which the candidate
-fails and the default does not.
+A site with few units cannot trust the best of several means, and a few units do not show a candidate's rare failures.
+So the default is left only where a lower confidence bound of the paired lead is above 0 (Student's t, with Bonferroni's
+correction for the number of candidates), taken as if there were one unit more, on which the candidate fails outright
+and the default does not. The bounds hold for all candidates at once, so that choosing the best of them is allowed for
+without setting units aside: in the simulation a cross-fitted choice errs more often and finds no more.
+
+Measured by `bench/guard.py` with five candidates, 1 to 200 units and true differences from -0.3 to 0.3: the default is
+left for a candidate that is no better at no more than 0.6 % of sites where scores are Dice, 3.3 % where candidates fail
+on 2 to 10 % of the units and are better on all others (55 % without the additional unit), and 2.5 % where scores are
+right or wrong. The right or wrong answers of one rival can be enumerated: 4.92 % at the level of 5 %, 1.23 % at 1.25 %.
 """
 
 from __future__ import annotations
@@ -17,7 +23,8 @@ from scipy.special import stdtrit
 
 from silofl.errors import ConfigError
 
-DEFAULT = "federated"
+# In bench/guard.py, where units are too few to tell, the blend is at most 0.07 below local training, federated 0.30.
+DEFAULT = "blend"
 # The probability, at most, of leaving a default that is at least as good as every other candidate.
 ERROR_RATE = 0.05
 
