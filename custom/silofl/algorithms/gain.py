@@ -100,9 +100,12 @@ def p_below(local: NDArray[np.float64], chosen: NDArray[np.float64], seed: int =
     # One unit is as likely better as worse, and scipy permutes at least two.
     if pairs.shape[1] < 2:
         return 1.0 - 0.5 * float((pairs[1] < pairs[0]).any())
-    settings = {"permutation_type": "samples", "alternative": "greater", "n_resamples": RESAMPLES, "vectorized": True}
-    found = permutation_test(tuple(pairs), lambda a, b, axis: (a - b).mean(axis=axis), rng=seed, **settings)
-    return float(found.pvalue)
+    settings = {"permutation_type": "samples", "alternative": "greater", "n_resamples": RESAMPLES, "batch": 1000}
+    return float(permutation_test(tuple(pairs), _lost, rng=seed, vectorized=True, **settings).pvalue)
+
+
+def _lost(local: NDArray[np.float64], chosen: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    return (local - chosen).mean(axis=axis)
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
