@@ -25,7 +25,7 @@ from silofl.errors import ConfigError
 
 # In bench/guard.py, where units are too few to tell, the blend is at most 0.07 below local training, federated 0.30.
 DEFAULT = "blend"
-# The probability, at most, of leaving a default that is at least as good as every other candidate.
+# The rate, at most, at which a default may be left that is at least as good as every other candidate.
 ERROR_RATE = 0.05
 
 
@@ -80,7 +80,7 @@ def leads_and_margins(differences: NDArray[np.float64], level: float) -> tuple[N
 
     Args:
         differences: Paired differences in [-1, 1], shape (..., N); NaN is no unit.
-        level: The probability, at most, that a mean exceeds it where the true one is 0.
+        level: The rate, at most, at which a mean may exceed it where the true one is 0.
     """
     counts = np.isfinite(differences).sum(axis=-1)
     sums, squares = np.nansum(differences, axis=-1), np.nansum(differences**2, axis=-1)
