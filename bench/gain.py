@@ -2,7 +2,7 @@
 
     python bench/gain.py
 
-Takes about a minute on one core; the seed is fixed.
+Takes about a quarter of a minute on one core; the seed is fixed.
 """
 
 from __future__ import annotations

@@ -55,6 +55,18 @@ def test_a_lead_counts_where_a_t_test_with_one_unit_lost_outright_says_so(n, dra
     np.testing.assert_array_equal(leads > margins, test.pvalue < 0.05)
 
 
+@pytest.mark.parametrize("level", [0.05, 0.0125])
+@pytest.mark.parametrize("n", [*range(1, 26), 60])
+def test_of_equally_good_answers_no_share_won_and_lost_is_a_lead_too_often(n, level):
+    outcomes = np.array([(wins, losses) for wins in range(n + 1) for losses in range(n + 1 - wins)])
+    differences = np.array([[1.0] * wins + [-1.0] * losses + [0.0] * (n - wins - losses) for wins, losses in outcomes])
+    leads, margins = leads_and_margins(differences, level)
+    wins, losses = outcomes[leads > margins].T
+    for p in (0.02, 0.1, 0.3, 0.5):
+        rate = stats.multinomial.pmf(np.stack([wins, losses, n - wins - losses], axis=1), n, [p, p, 1 - 2 * p]).sum()
+        assert rate <= level
+
+
 def test_more_candidates_ask_for_a_larger_lead():
     rng = np.random.default_rng(0)
     federated = rng.uniform(0.4, 0.6, 30)

@@ -1,9 +1,15 @@
 """The guard: which of its candidate models a site keeps, decided on its own validation units so that none loses.
 
-A site with few units cannot trust the best of several means, and a mean of few units does not show a candidate's rare
-failure. So the default is left only where a lower confidence bound of the paired lead is above 0 (Student's t, with
-Bonferroni's correction for the number of candidates), taken as if there were one unit more, on which the candidate
-fails and the default does not.
+A site with few units cannot trust the best of several means, and a few units do not show a candidate's rare failures.
+So the default is left only where a lower confidence bound of the paired lead is above 0 (Student's t, with Bonferroni's
+correction for the number of candidates), taken as if there were one unit more, on which the candidate fails outright
+and the default does not. The bounds hold for all candidates at once, so that choosing the best of them is allowed for
+without setting units aside; a cross-fitted choice with the same unit errs in the simulation at up to 8 % of the sites.
+
+Measured by `bench/guard.py` with five candidates, 1 to 200 units and true differences from -0.3 to 0.3: the default is
+left for a candidate that is no better at no more than 0.6 % of sites where scores are Dice, 3.3 % where candidates fail
+on 2 to 10 % of the units and are better on all others (55 % without the additional unit), and 2.5 % where scores are
+right or wrong. The right or wrong answers of one rival can be enumerated: 4.92 % at the level of 5 %, 1.23 % at 1.25 %.
 """
 
 from __future__ import annotations
@@ -17,8 +23,9 @@ from scipy.special import stdtrit
 
 from silofl.errors import ConfigError
 
-DEFAULT = "federated"
-# The probability, at most, of leaving a default that is at least as good as every other candidate.
+# In bench/guard.py, where units are too few to tell, the blend is at most 0.07 below local training, federated 0.30.
+DEFAULT = "blend"
+# The rate, at most, at which a default may be left that is at least as good as every other candidate.
 ERROR_RATE = 0.05
 
 
@@ -73,7 +80,7 @@ def leads_and_margins(differences: NDArray[np.float64], level: float) -> tuple[N
 
     Args:
         differences: Paired differences in [-1, 1], shape (..., N); NaN is no unit.
-        level: The probability, at most, that a mean exceeds it where the true one is 0.
+        level: The rate, at most, at which a mean may exceed it where the true one is 0.
     """
     counts = np.isfinite(differences).sum(axis=-1)
     sums, squares = np.nansum(differences, axis=-1), np.nansum(differences**2, axis=-1)
