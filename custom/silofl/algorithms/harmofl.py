@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from silofl.algorithms.recipe import Answer, Recipe
-from silofl.algorithms.steps import Batch, Loss, Step
+from silofl.algorithms.steps import Batch, Loss, Step, random_state, set_random_state
 from silofl.errors import ConfigError, TrainingError
 from silofl.settings import Fraction, Positive
 
@@ -230,13 +230,13 @@ def perturbed_step(alpha: float) -> Step:
         device = inputs.device
         optimizer.zero_grad(set_to_none=True)
         # Both passes must draw the same dropout, or the second gradient is that of another network.
-        random_state = _random_state(device)
+        drawn = random_state(device)
         value = loss(model(inputs), targets)
         value.backward()
         with frozen_statistics(model), _perturbed(model, alpha):
             # Only now: `_perturbed` needed the first gradients to move along.
             optimizer.zero_grad(set_to_none=True)
-            _set_random_state(device, random_state)
+            set_random_state(device, drawn)
             loss(model(inputs), targets).backward()
         optimizer.step()
         return value.detach()
@@ -300,11 +300,3 @@ def _band_bins(spatial: tuple[int, ...], band: Literal["full"] | int) -> Tensor:
     lines = [torch.fft.fftfreq(size, 1 / size).abs() <= radius for size in spatial[:-1]]
     lines.append(torch.fft.rfftfreq(spatial[-1], 1 / spatial[-1]).abs() <= radius)
     return torch.stack(torch.meshgrid(*lines, indexing="ij")).all(dim=0).flatten().nonzero().flatten()
-
-
-def _random_state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-
-def _set_random_state(device: torch.device, state: Tensor) -> None:
-    torch.cuda.set_rng_state(state, device) if device.type == "cuda" else torch.set_rng_state(state)

@@ -19,7 +19,19 @@ from silofl.federation.ledger import Round
 from silofl.federation.lost import lost_sentence, take_lost
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import plain_text
-from silofl.methods.part import AFTER, BEFORE, END, INSTEAD, TRAIN, VALIDATE, VALIDATED, Exchange, Message, Replies
+from silofl.methods.part import (
+    AFTER,
+    BEFORE,
+    END,
+    INSTEAD,
+    TESTED,
+    TRAIN,
+    VALIDATE,
+    VALIDATED,
+    Exchange,
+    Message,
+    Replies,
+)
 from silofl.training.site_score import SiteScore
 
 
@@ -111,6 +123,8 @@ class Course:
         scores = {site: answer.numbers.metrics.test for site, answer in replies.accepted.items()}
         empty = {site: "its answer holds no test" for site, score in scores.items() if score is None}
         tested = {site: score for site, score in scores.items() if score is not None}
+        for exchange in server.asks(TESTED, server.finished_rounds):
+            self._exchange(exchange, server.ledger[-1])
         return Tests(tested, replies.missing | replies.refused | empty, tuple(lacking))
 
     def run_round(self) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from silofl.errors import ConfigError
 from silofl.inference.super_results import SuperResults
 from silofl.schema import given, group, markdown, optional, plain, read, read_file
+from silofl.training.joined import Joined
 from silofl.training.site_score import Counts, SiteScore, Values
 
 FILE = "results.json"
@@ -136,6 +137,7 @@ class Results:
         classes: The further keys of a classification.
         super_model: The further keys of a run whose super model chooses.
         everyone: Of a simulated classification: the sites' models on the test data of all sites.
+        joining: Site -> the model that it chose, and how it does against its own, of sites that chose.
         digest: SHA-256 of the study's settings, as check-site and estimate print it; absent from older results.
     """
 
@@ -164,6 +166,7 @@ class Results:
     classes: ClassResults | None = group(None)
     super_model: SuperResults | None = group(None)
     everyone: Everyone | None = optional()
+    joining: Mapping[str, Joined] | None = optional()
     digest: str | None = optional()
 
     def __post_init__(self) -> None:

@@ -99,10 +99,12 @@ class SiteRounds:
             min_patients=self.site.min_patients,
             kept=kept,
             held=held,
+            task=task,
         )
-        answer = work.answer(task)
+        answer = work.answer()
         if work.to_keep:
-            states.save(number, work.to_keep, message.meta.get("best_round"))
+            # Of another task it is the state that it began from, with more beside it.
+            states.save(number if task == TRAIN else held, work.to_keep, message.meta.get("best_round"))
         return answer
 
     def _folder(self, run: str) -> Path:

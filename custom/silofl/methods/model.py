@@ -290,8 +290,10 @@ class SiteModels(SitePart):
         scores = {role: evaluate(model, examples, work.study, work.device)[1] for role, model in work.models.items()}
         judged = next((score for part in work.parts if (score := part.judged(scores, examples))), None)
         models = {role: score.numbers()["value"] for role, score in scores.items()}
-        own = judged or scores[work.study.recipe.roles[-1]].numbers()
-        return own | ({"models": models} if len(models) > 1 else {})
+        own = scores[work.study.recipe.roles[-1]]
+        for part in work.parts:
+            part.validated(own)
+        return (judged or own.numbers()) | ({"models": models} if len(models) > 1 else {})
 
     def _test(self) -> dict[str, Any]:
         """Test the site's model, and write it as a super model that holds this one model."""

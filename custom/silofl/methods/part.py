@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from silofl.training.metrics import Score
 
 # Moments at which a part may add exchanges: before a round's training, in its place, after it; once the models of the
-# last round that trained any are validated; and after all rounds.
-BEFORE, INSTEAD, AFTER, VALIDATED, END = "before", "instead", "after", "validated", "end"
+# last round that trained any are validated; after all rounds; and after the test.
+BEFORE, INSTEAD, AFTER, VALIDATED = "before", "instead", "after", "validated"
+END, TESTED = "end", "tested"
 TRAIN, VALIDATE, TEST = "train", "validate", "test"
 # The most that a number of an array may be, either way.
 LARGEST = 1e15
@@ -356,6 +357,12 @@ class SitePart:
     def learners(self) -> Mapping[str, Learner]:
         """Return what this part trains in the same pass over the data."""
         return {}
+
+    def epoch(self) -> None:
+        """Take note of an epoch's beginning: torch's random numbers are those that every learner begins it with."""
+
+    def validated(self, own: Score) -> None:
+        """Take note of the score of the site's own model on its validation data."""
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Return what leaves after training."""

@@ -42,6 +42,7 @@ class Work:
         min_patients: Patients in training that a mean over the site's images must come from.
         kept: Each part's state at home after the round that the task begins from.
         held: That round; 0 where there is none.
+        task: Its name.
         to_keep: Each part's state at home after this task; empty where the task changes none.
     """
 
@@ -54,6 +55,7 @@ class Work:
     min_patients: int = 0
     kept: Mapping[str, Any] = field(default_factory=dict)
     held: int = 0
+    task: str = TRAIN
     to_keep: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -100,19 +102,19 @@ class Work:
         settings = self.study.training
         return learning_rate(settings.schedule, settings.learning_rate, self.number, self.study.training_rounds)
 
-    def answer(self, task: str) -> Message:
+    def answer(self) -> Message:
         """Carry out the task.
 
         Raises:
             TrainingError: No part of the study knows such a task, or it cannot be done.
         """
-        if task == TRAIN:
+        if self.task == TRAIN:
             return self._train()
         for part in self.parts:
-            if task in part.tasks:
-                return Message(meta={"round": self.number}) | part.answer(task)
+            if self.task in part.tasks:
+                return Message(meta={"round": self.number}) | part.answer(self.task)
         known = [TRAIN, *(name for part in self.parts for name in part.tasks)]
-        raise TrainingError(f"a task must be one of {', '.join(known)} in this study, not {task!r}")
+        raise TrainingError(f"a task must be one of {', '.join(known)} in this study, not {self.task!r}")
 
     def learners(self) -> dict[str, Learner]:
         """Return all that learns in a round's training by role, the models first."""
@@ -130,9 +132,10 @@ class Work:
         """Return a training's numbers: loss and drift of the site's own model, and the losses of all other learners."""
         own = self.study.recipe.roles[-1] if self.study.recipe.roles[-1] in results else next(iter(results))
         metrics = {"loss": results[own].loss}
+        named = [role for role, result in results.items() if role != own and not result.stays_home]
         if results[own].drift is not None:
             metrics["drift"] = results[own].drift
-        metrics |= {f"loss_{role}": result.loss for role, result in results.items() if role != own}
+        metrics |= {f"loss_{role}": result.loss for role, result in results.items() if role in named}
         return {
             "round": self.number,
             "num_examples": len(self.data.training),
@@ -175,4 +178,6 @@ class Work:
             seed = seed_of(self.study.seed, self.site, self.number, epoch, *what)
             # Dropout draws from torch's global generator.
             torch.manual_seed(seed)
+            for part in self.parts:
+                part.epoch()
             yield training_batches(examples, settings.batch_size, augment, seed, self.device)
