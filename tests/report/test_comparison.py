@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from silofl.report.comparison import (
@@ -13,6 +15,7 @@ from silofl.report.comparison import (
     rows_of_methods,
     site_comparison_table,
 )
+from silofl.report.run_records import RunRecords
 
 
 def test_the_sites_of_all_runs_are_compared(results):
@@ -27,12 +30,6 @@ def test_means_that_read_the_same_tie_and_the_tie_is_said(results):
     runs = [results(mean=0.7001), results(mean=0.5), results(mean=0.6999)]
     assert best_runs(runs) == {0, 2}
     assert any("tie" in note for note in comparison_notes(runs))
-
-
-def test_runs_of_other_rounds_are_pointed_out(results):
-    warning = "The runs differ in rounds, 2 and 5: more of them are more training."
-    assert warning in comparison_notes([results(), results(rounds=5)])
-    assert warning not in comparison_notes([results(), results()])
 
 
 def test_a_site_without_a_count_of_excluded_cases_has_none(results):
@@ -161,9 +158,19 @@ def test_averages_are_over_all_sites_and_that_of_the_auroc_over_those_that_have_
     assert averages_also(classes(), ["east", "west", "north"]) == {"auroc": 0.875}
 
 
+def records(*results):
+    return [RunRecords(Path("run"), one, [], {}, {}) for one in results]
+
+
+def test_what_differs_is_printed_above_the_table(results, printed):
+    text = printed(print_comparison, records(results(), results(rounds=5)), width=200)
+    sentence = "The rows differ in rounds: 2 (1: harmofl); 5 (2: harmofl); more of them are more training."
+    assert 0 <= text.index(sentence) < text.index("status")
+
+
 def test_numbers_are_never_cropped_in_a_narrow_terminal(results, printed):
     sites = {f"a_long_name_of_hospital_{i}": 0.1 * i for i in range(1, 9)}
-    text = printed(print_comparison, [results(sites=sites), results(sites=sites)], width=40)
+    text = printed(print_comparison, records(results(sites=sites), results(sites=sites)), width=40)
     assert all(f"{value:.3f}" in text for value in sites.values()) and "…" not in text
 
 
@@ -175,12 +182,12 @@ def test_a_comparison_has_one_row_a_run_and_one_column_a_site(results):
 
 
 def test_the_best_mean_is_marked_in_print(results, printed):
-    text = printed(print_comparison, [results(mean=0.5), results(mean=0.625)], width=200)
+    text = printed(print_comparison, records(results(mean=0.5), results(mean=0.625)), width=200)
     assert "0.625 *" in text and "0.500 *" not in text and "* best mean" in text
 
 
 def test_without_a_best_mean_nothing_is_marked_in_print(results, printed):
-    assert "*" not in printed(print_comparison, [results(), results(metric="accuracy")], width=200)
+    assert "*" not in printed(print_comparison, records(results(), results(metric="accuracy")), width=200)
 
 
 def test_many_sites_of_several_runs_stand_in_rows_of_a_second_table(results, printed):
@@ -190,7 +197,7 @@ def test_many_sites_of_several_runs_stand_in_rows_of_a_second_table(results, pri
     table = site_comparison_table(runs)
     assert table.columns == ("site", "1: harmofl", "2: fedavg") and len(table.rows) == 9
     assert table.rows[1] == ("s1", "0.125", "0.500") and table.rows[2] == ("s2", "0.250", "-")
-    assert "s8" in printed(print_comparison, runs)
+    assert "s8" in printed(print_comparison, records(*runs))
     assert site_comparison_table([results()]) is None
 
 

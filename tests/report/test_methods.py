@@ -149,12 +149,6 @@ def test_notes_say_split_normalisation_rounds_and_how_the_round_was_chosen(descr
     assert "Reported round of fedavg, fedprox: best validation, round 2." in text
 
 
-def test_rows_of_other_rounds_are_pointed_out(method):
-    warning = "Rows differ in rounds: one with more of them has trained for longer."
-    assert warning in methods_notes([method("a", (0.5, 0.5)), method("b", (0.5, 0.5), rounds=9)], (0,))
-    assert warning not in methods_notes([method("a", (0.5, 0.5)), method("b", (0.5, 0.5))], (0,))
-
-
 def test_a_split_by_slices_is_called_what_it_is(described):
     assert "Split: by slices, same person in training and test." in notes(described(split_unit="slices"))
 

@@ -183,6 +183,12 @@ def test_rows_are_named_for_what_is_set_in_them_and_the_rest_is_set_for_all(comp
         "seed": 0,
     }
     assert "Set for every row: training.batch_size: 4." in table["notes"]
+    # learning rates are no row's algorithm: the difference is said before the numbers; all have the batch size
+    unlike = "The rows differ in training.learning_rate: 0.003 (fedavg_phantoms, own, local:paper); 0.01 (fast)."
+    assert table["differences"] == [unlike]
+    assert out.index(unlike) < out.index("client average") and (tmp_path / "out" / "table.md").read_text().startswith(
+        f"- {unlike}\n\n| method"
+    )
     assert "Set for fast: training.learning_rate: 0.01, algorithm.server_lr: 0.5." in out
     studies = [load_study(study_file(tmp_path / "out" / "runs" / name / "job")) for name in training.carried_out]
     assert [study.training.learning_rate for study in studies] == [0.003, 0.01, 0.003, 0.003]

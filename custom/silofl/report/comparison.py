@@ -9,6 +9,8 @@ import numpy as np
 from rich.console import Console
 
 from silofl.federation.results import Results
+from silofl.report.conditions import by_name, differences
+from silofl.report.run_records import RunRecords
 from silofl.report.sentences import BATCH_DEPENDENT, SHARED_BATCHNORM, SHARES_BATCHNORM, shares_patients, split_sentence
 from silofl.report.tables import (
     METRIC_NAMES,
@@ -136,9 +138,6 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
         notes.append("The marked runs tie in the three decimals shown.")
     numbered = list(enumerate(results, start=1))
     notes += _about([i for i, run in numbered if run.normalization == "batch_stateless"], BATCH_DEPENDENT)
-    rounds = sorted({run.rounds for run in results if run.rounds is not None})
-    if len(rounds) > 1:
-        notes.append(f"The runs differ in rounds, {' and '.join(map(str, rounds))}: more of them are more training.")
     for unit in sorted({run.split_unit for run in results if shares_patients(run.split_unit)}):
         notes += _about([i for i, run in numbered if run.split_unit == unit], f"split {split_sentence(unit)}")
     normalised = [(i, run) for i, run in numbered if run.normalization == "batch"]
@@ -169,8 +168,10 @@ def site_comparison_table(results: Sequence[Results]) -> TextTable | None:
     return TextTable(("site", *names), rows)
 
 
-def print_comparison(results: Sequence[Results], console: Console) -> None:
-    """Print one row a run, and the notes on comparing them."""
+def print_comparison(runs: Sequence[RunRecords], console: Console) -> None:
+    """Print in what the runs differ, one row a run, and the notes on comparing them."""
+    results = [run.results for run in runs]
+    print_lines([*differences(by_name(runs)), ""], console)
     table, by_site = comparison_table(results), site_comparison_table(results)
     print_table(table, console)
     if by_site:

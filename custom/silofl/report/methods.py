@@ -111,7 +111,6 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
         f"Split: {_common(methods, lambda run: split_sentence(run.split_unit))}.",
         f"Normalization: {_common(methods, lambda run: normalization_label(run.normalization))}.",
         f"Rounds: {_common(methods, _rounds)}.",
-        *_other_rounds(methods),
         *_reported_rounds(methods),
         *_thresholds(methods),
         *_pooling(methods),
@@ -120,12 +119,6 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
         *_ahead(rows, len(seeds)),
         *_unfinished_notes(methods),
     ]
-
-
-def _other_rounds(methods: Sequence[Method]) -> list[str]:
-    """Return a warning where rows have different numbers of rounds; nothing where all have the same."""
-    rounds = {run.rounds for method in methods for run in method.results.values()}
-    return ["Rows differ in rounds: one with more of them has trained for longer."] if len(rounds) > 1 else []
 
 
 def is_comparable(methods: Sequence[Method]) -> bool:

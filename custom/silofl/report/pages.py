@@ -15,6 +15,7 @@ from silofl.errors import ConfigError, ExitCode
 from silofl.federation.results import UNFINISHED
 from silofl.files import write_text
 from silofl.report.comparison import comparison_notes, comparison_table, site_comparison_table
+from silofl.report.conditions import by_name, differences
 from silofl.report.maps import history_sentence, weights_image
 from silofl.report.pictures import case_images, comparison_images, normalization_images
 from silofl.report.rounds import (
@@ -152,6 +153,7 @@ def comparison_values(runs: Sequence[RunRecords]) -> dict[str, Any]:
     return {
         "title": f"Comparison of {len(runs)} runs",
         "folders": [str(run.path) for run in runs],
+        "differences": differences(by_name(runs)),
         "results": comparison_table(results),
         "by_site": site_comparison_table(results),
         "notes": comparison_notes(results),

@@ -217,13 +217,20 @@ def print_table(table: TextTable, console: Console) -> None:
     console.print(rich, soft_wrap=True)
 
 
-def markdown_table(table: TextTable, notes: Sequence[str]) -> str:
-    """Return a table in Markdown, the best cells bold, the second-best underlined, with its notes as a list."""
+def markdown_table(table: TextTable, notes: Sequence[str], above: Sequence[str] = ()) -> str:
+    """Return a table in Markdown, the best cells bold, the second-best underlined, its notes as a list below.
+
+    Args:
+        table: The table.
+        notes: Sentences below it.
+        above: Sentences that a reader must know before the numbers.
+    """
     lines = [table.columns, ("---",) * len(table.columns)]
     for i, row in enumerate(table.rows):
         lines.append(tuple(_emphasised(cell, table, (i, j)) for j, cell in enumerate(row)))
     text = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
-    return f"{text}\n\n" + "".join(f"- {note}\n" for note in notes)
+    before, after = ("".join(f"- {sentence}\n" for sentence in sentences) for sentences in (above, notes))
+    return f"{before}\n{text}\n\n{after}" if above else f"{text}\n\n{after}"
 
 
 def _further_columns(results: Results) -> dict[str, Column]:
