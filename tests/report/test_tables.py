@@ -1,6 +1,7 @@
 import pytest
 
 from silofl.report.comparison import averages_also
+from silofl.report.ending import print_results
 from silofl.report.tables import (
     TextTable,
     byte_size,
@@ -12,7 +13,6 @@ from silofl.report.tables import (
     mean_of_known,
     metric_columns,
     number,
-    print_results,
     print_table,
     site_table,
     surface_sentence,

@@ -246,7 +246,7 @@ class RunFolder:
         """Return how to load a model: of the files here where they are whole, else one that its site completed."""
         study, shape = self.study, server.image_shape or _image_shape(self.study)
         best, last = (sorted(p.name for p in (self.path / "model").glob(f"{kind}*.pt")) for kind in ("best", "last"))
-        rounds = f"best: round {server.reported_round}; last: round {server.finished_rounds}"
+        rounds = f"best: round {server.reported.round}; last: round {server.finished_rounds}"
         known = {"name": study.name, "files": f"{', '.join([*best, *last])} ({rounds}); " if best else ""}
         if study.recipe.stays_home == "nothing":
             where = SIZE_KNOWN if arrays_of_parts(server) else SIZE_ANY

@@ -27,6 +27,7 @@ from silofl.report.conditions import (
     differences,
     settings_rows,
 )
+from silofl.report.joining import NOTE, doubts, joining_sentence, joining_table
 from silofl.report.maps import history_sentence, weights_image
 from silofl.report.pictures import case_images, comparison_images, normalization_images
 from silofl.report.rounds import (
@@ -67,6 +68,7 @@ from silofl.study import CLASSIFICATION_ONLY
 REPORT = "report.html"
 TEMPLATES = Path(__file__).parent / "templates"
 TONES = {"COMPLETE": "good", "INCOMPLETE": "warning", UNFINISHED: "warning", "FAILED": "bad"}
+SEVERITY = ("good", "warning", "bad")
 PACKAGES = ("silofl", "nvflare", "torch", "monai", "numpy", "matplotlib")
 
 
@@ -158,6 +160,9 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "title": run.results.study,
         "subtitle": _subtitle(run),
         "status": _status(run),
+        "joining": joining_sentence(run.results),
+        "joining_table": joining_table(run.results),
+        "joining_note": NOTE,
         "caveats": caveats(run.results),
         "facts": _headline(run),
         "folder": str(run.path),
@@ -245,7 +250,11 @@ def _subtitle(run: RunRecords) -> list[str]:
 
 def _status(run: RunRecords) -> dict[str, Any]:
     status = run.results.status
-    banner = {"tone": TONES[status], "word": status, "reasons": run.results.reasons, "remedy": ""}
+    found = doubts(run.results) if run.results.is_finished else []
+    # The worst of all: a run that is complete may have no good model.
+    tone = max([TONES[status], *(tone for tone, _ in found)], key=SEVERITY.index)
+    reasons = [*run.results.reasons, *(sentence for _, sentence in found)]
+    banner = {"tone": tone, "word": status, "reasons": reasons, "remedy": ""}
     if status == UNFINISHED:
         sentence = unfinished_sentence(run.path, run.is_simulation, len(run.ledger), run.results.rounds)
         return banner | {"word": "RUNNING OR INTERRUPTED", "sentence": sentence}

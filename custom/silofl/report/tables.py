@@ -14,7 +14,7 @@ from rich.text import Text
 
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results
-from silofl.report.sentences import SURFACE, normalization_label, shares_patients, split_sentence
+from silofl.report.sentences import SURFACE
 
 MISSING = "-"
 MARK_STYLES = {"*": "bold", "=": "underline", "": ""}
@@ -165,27 +165,6 @@ def empty_cases_sentence(results: Results) -> str:
     ]
     counted = "; each counts as 0 in its site's value" if results.metric == "dice" else ""
     return f"false positives in cases without any label: {', '.join(of_sites)}{counted}"
-
-
-def print_results(results: Results, console: Console) -> None:
-    """Print a run's status with its reasons, its model and its numbers."""
-    title = f"{results.study}: {results.algorithm}, preset {results.preset}, seed {results.seed}"
-    lines = [f"{results.status}  {title}, {results.rounds} rounds", *(f"  - {reason}" for reason in results.reasons)]
-    if results.model:
-        lines.append(f"model: {results.model}")
-    lines.append(f"metric: {results.metric or MISSING}")
-    lines.append(f"normalization: {normalization_label(results.normalization)}")
-    if shares_patients(results.split_unit):
-        lines.append(f"split {split_sentence(results.split_unit)}")
-    print_lines(lines, console)
-    if results.sites:
-        print_table(site_table(results), console)
-    if results.tested.empty_cases:
-        print_lines([empty_cases_sentence(results)], console)
-    if results.tested.surface:
-        print_lines([surface_sentence(results)], console)
-    if results.everyone:
-        print_lines([everyone_sentence(results)], console)
 
 
 def print_lines(lines: Sequence[str], console: Console) -> None:
