@@ -1,4 +1,8 @@
+import json
+from dataclasses import replace
+
 from silofl.federation.outcome import finished_results, without_numbers
+from silofl.federation.results import Results
 
 SCORE = {"value": 0.5, "num_cases": 1, "num_excluded": 0}
 
@@ -29,6 +33,18 @@ def test_a_site_that_missed_a_round_makes_the_run_incomplete(play):
     values = finished_results(game.server, game.finish())
     assert values.status == "INCOMPLETE"
     assert values.reasons == ("site north missed rounds [1] (no GPU); the study allows 0",)
+
+
+def test_the_patients_of_each_sites_test_are_counted_and_null_where_nobody_knows_one(play):
+    game = play(rounds=1)
+    # two test cases at each site, of two patients
+    west = game.sites["west"].data
+    game.sites["west"].data = replace(west, test=replace(west.test, patients=("p", None)))
+    east = game.sites["east"].data
+    game.sites["east"].data = replace(east, test=replace(east.test, patients=("p", "p")))
+    found = finished_results(game.server, game.finish())
+    assert found.tested.patients == {"east": 1, "north": 2, "west": None}
+    assert Results.from_dict(json.loads(json.dumps(found.as_dict()))) == found
 
 
 def test_a_study_may_allow_a_site_to_miss_a_round(play):

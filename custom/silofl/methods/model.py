@@ -288,7 +288,8 @@ class SiteModels(SitePart):
         work = self.work
         model, part = work.own, work.data.test
         predictions, result = evaluate(model, part, work.study, work.device)
-        numbers, state = result.numbers(), {name: value.cpu() for name, value in model.state_dict().items()}
+        numbers = result.numbers() | {"num_patients": part.patients_of(result.by_case)}
+        state = {name: value.cpu() for name, value in model.state_dict().items()}
         shape = tuple(part.images.shape[1:])
         contents = Contents(work.study, shape, {work.site: state}, "only", facts=numbers, domain=work.domain)
         write(work.folder / FOLDER, contents)

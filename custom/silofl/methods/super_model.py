@@ -203,6 +203,7 @@ class SiteSuperModel(SitePart):
         # All models have the same input normalisation, and the pictures need no more of one.
         keep_test(work.folder, result, _predictions(part, results, answers), model.network(GLOBAL), part, work.device)
         return result.numbers() | {
+            "num_patients": part.patients_of(result.by_case),
             "models": by_model(results) | {"super": value_of(result)},
             "choices": dict(Counter(chosen.values())),
             "selector": _selector_counts(contents.outputs, results.values()),
