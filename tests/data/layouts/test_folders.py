@@ -142,6 +142,13 @@ def test_a_file_of_an_unknown_ending_is_refused(run, source, name):
         run()
 
 
+def test_a_file_name_that_is_no_text_is_refused(run, source):
+    for kind in ("images", "masks"):
+        (source / "north" / kind / "scan0.png").rename(source / "north" / kind / "scan\udce40.png")
+    with pytest.raises(DataError, match=r"site 'north' must have file names in UTF-8, not 'scan\\udce40.png'; rename"):
+        run()
+
+
 def test_a_hidden_file_is_left_out(run, source):
     (source / "north" / "images" / ".DS_Store").write_text("x")
     assert len(records_of(run())) == 6

@@ -45,10 +45,10 @@ def _unknown_sentence(files: Mapping[str, int]) -> str:
     """Say what follows from sites without a table of patients, by the number of each one's images."""
     counts = ", ".join(f"{site} {count}" for site, count in files.items())
     return (
-        f"PATIENTS UNKNOWN: no patients.csv says whose the {sum(files.values())} images are ({counts}); the split is by "
-        "file, so that one person may be in training and test, min_patients counts them as none, and the study needs "
-        "split_unit: unknown; put patients.csv with the columns file and patient into each site's folder and import "
-        "again"
+        f"PATIENTS UNKNOWN: no patients.csv says whose the {sum(files.values())} images are ({counts}); the split is "
+        "by file, so that one person may be in training and test, min_patients counts them as none, and the study "
+        "needs split_unit: unknown; put patients.csv with the columns file and patient into each site's folder and "
+        "import again"
     )
 
 
@@ -81,6 +81,8 @@ def _by_stem(folder: Path, kind: str) -> dict[str, Path]:
         if path.name.startswith("."):
             continue
         stem = _stem(path)
+        if stem.encode(errors="ignore").decode() != stem:
+            raise DataError(f"site {folder.name!r} must have file names in UTF-8, not {path.name!r}; rename the file")
         if stem in found:
             raise DataError(
                 f"site {folder.name!r} must have one file {stem!r} in {kind}, not {found[stem].name} and {path.name}"
