@@ -174,7 +174,8 @@ def test_a_command_does_its_work_or_says_what_is_wrong(world, tmp_path, capsys, 
     monkeypatch.setattr("sys.stdin", io.StringIO())
     monkeypatch.setattr("silofl.studies.simulate.ProcessTree", NoProcess)
     monkeypatch.setattr("silofl.studies.simulate.run_alone", lambda *arguments: None)
-    # The phantoms take seconds.
+    # The phantoms and a page take seconds; `report` writes its pages all the same.
+    monkeypatch.setattr("silofl.studies.simulate.write_report", lambda run: run / "report.html")
     monkeypatch.setattr("silofl.data.phantoms._make_site", lambda folder, *_: shutil.copytree(world / "set", folder))
     before = files_in(place)
     ends_well([command, *line], capsys)
