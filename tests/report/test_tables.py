@@ -20,15 +20,15 @@ from silofl.report.tables import (
 
 
 def test_each_site_has_a_row_and_three_rows_sum_up(results):
-    table = site_table(results())
-    assert table.columns == ("site", "dice", "test cases", "excluded cases", "validation")
+    table = site_table(results(patients={"east": 1, "west": 3}))
+    assert table.columns == ("site", "dice", "test cases", "test patients", "excluded cases", "validation")
     assert table.rows == (
-        ("east", "0.500", "1", "0", "0.400"),
-        ("west", "0.750", "4", "2", "0.600"),
+        ("east", "0.500", "1", "1", "0", "0.400"),
+        ("west", "0.750", "4", "3", "2", "0.600"),
         # (0.4 + 0.6) / 2
-        ("mean over sites", "0.625", "", "", "0.500"),
-        ("spread over sites (std)", "0.125", "", "", ""),
-        ("pooled over all cases", "0.700", "5", "2", ""),
+        ("mean over sites", "0.625", "", "", "", "0.500"),
+        ("spread over sites (std)", "0.125", "", "", "", ""),
+        ("pooled over all cases", "0.700", "5", "4", "2", ""),
     )
     assert table.num_summary == 3
 
@@ -39,8 +39,16 @@ def test_a_site_without_value_is_a_dash_and_the_mean_says_how_many_it_is_over(re
     assert rows[2][0] == "mean over 1 of 2 sites"
 
 
+@pytest.mark.parametrize(
+    ("changes", "column"),
+    [({"patients": {"east": 1, "west": None}}, ["1", "-", "", "", "-"]), ({}, ["-", "-", "", "", "-"])],
+)
+def test_patients_that_one_site_does_not_know_or_an_older_result_did_not_count_are_a_dash(results, changes, column):
+    assert [row[3] for row in site_table(results(**changes)).rows] == column
+
+
 def test_no_validation_at_all_is_a_dash(results):
-    assert [row[4] for row in site_table(results(validation={})).rows[:3]] == ["-", "-", "-"]
+    assert [row[5] for row in site_table(results(validation={})).rows[:3]] == ["-", "-", "-"]
 
 
 @pytest.mark.parametrize(("value", "text"), [(None, "-"), (0, "0.000"), (0.12345, "0.123"), (1, "1.000")])

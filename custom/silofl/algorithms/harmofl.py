@@ -107,6 +107,8 @@ class AmplitudeNorm(nn.Module):
         if band != "full" and (isinstance(band, bool) or not isinstance(band, int) or band < 0):
             raise ConfigError(f"band must be 'full' or a radius of at least 0, not {band!r}")
         self.momentum, self.band = momentum, band
+        # No buffer: it is needed in the first round only, after which every site's amplitude is fixed.
+        self.has_learned = False
         self.axes = tuple(range(-len(self.shape) + 1, 0))
         half = (*self.shape[:-1], self.shape[-1] // 2 + 1)
         self.register_buffer("running_amplitude", torch.zeros(half))
@@ -117,7 +119,8 @@ class AmplitudeNorm(nn.Module):
     @property
     def is_known(self) -> bool:
         """Whether an amplitude has been learned or fixed."""
-        return bool(self.is_fixed) or bool(self.running_amplitude.any())
+        # An amplitude of zeros may be that of blank images; one that was loaded is known by its numbers.
+        return self.has_learned or bool(self.is_fixed) or bool(self.running_amplitude.any())
 
     def fix(self, amplitude: ArrayLike | Tensor) -> None:
         """Set the amplitude, shape (C, ..., W // 2 + 1), and keep it in training too.
@@ -180,6 +183,7 @@ class AmplitudeNorm(nn.Module):
         # The first batch replaces the zeros that the buffer begins with.
         weight = self.momentum if self.is_known else 1.0
         self.running_amplitude.lerp_(mean, weight)
+        self.has_learned = True
 
     def _replace(self, spectrum: Tensor, power: Tensor) -> Tensor:
         """Give the bins of the band the running amplitude; a bin without measurable phase gets phase 0."""

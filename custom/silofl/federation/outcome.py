@@ -45,6 +45,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         run=server.id,
         tested=Tested(
             cases={site: score.num_cases for site, score in scores.items()},
+            patients={site: score.num_patients for site, score in scores.items()},
             excluded_cases={site: score.num_excluded for site, score in scores.items()},
             by_label={site: _named(study, score.labels or {}) for site, score in scores.items()},
             validation=reported.validation,

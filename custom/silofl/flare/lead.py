@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from silofl.errors import ConfigError, TrainingError
 from silofl.federation.ledger import FILE
 from silofl.flare.kit import Kit
 from silofl.schema import read_json
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 # The topic of the command that a running controller answers.
@@ -132,12 +135,9 @@ class Lead:
                 progress.take(session.do_app_command(number, PROGRESS, {"rounds": len(progress.ledger)}))
             except JobNotRunning:
                 return False
-            except (
-                AuthorizationError,
-                InternalError,
-                NoReply,
-            ):  # an older kit, or a process that starts
-                pass
+            # The job runs, and only its rounds stay unknown: a kit without the right to ask, or a process that starts.
+            except (AuthorizationError, InternalError, NoReply) as error:
+                logger.debug("job %s did not say its rounds: %s", number, error)
             return True
 
         return self._ask(ask)

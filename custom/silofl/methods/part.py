@@ -18,7 +18,7 @@ from silofl.algorithms.steps import Step
 from silofl.errors import AggregationError, shown
 from silofl.methods.answer import Answer
 from silofl.models.roles import of_role
-from silofl.settings import Section
+from silofl.settings import MOST, Section
 from silofl.study import Study
 from silofl.training.loop import Learner, TrainingResult
 from silofl.training.site_score import SiteScore
@@ -69,8 +69,10 @@ class Message:
         return dict(self.meta.get(role) or {})
 
     def failed(self, reason: str) -> Message:
-        """Return the message of a site that cannot answer this one: its round and the reason."""
-        return Message(meta={"round": self.meta.get("round"), "error": reason})
+        """Return the message of a site that cannot answer this one: its round, where it has one, and the reason."""
+        number = self.meta.get("round")
+        is_round = type(number) is int and 0 <= number <= MOST
+        return Message(meta={"round": number if is_round else None, "error": reason})
 
 
 @dataclass(frozen=True)

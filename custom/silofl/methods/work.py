@@ -16,7 +16,7 @@ from silofl.data.domain import Domain
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.data.transforms import augmentation
-from silofl.errors import TrainingError
+from silofl.errors import TrainingError, shown
 from silofl.methods.part import TRAIN, Message, SitePart
 from silofl.methods.parts import site_parts
 from silofl.models import HarmonizedModel
@@ -114,7 +114,7 @@ class Work:
             if self.task in part.tasks:
                 return Message(meta={"round": self.number}) | part.answer(self.task)
         known = [TRAIN, *(name for part in self.parts for name in part.tasks)]
-        raise TrainingError(f"a task must be one of {', '.join(known)} in this study, not {self.task!r}")
+        raise TrainingError(f"a task must be one of {', '.join(known)} in this study, not {shown(self.task)}")
 
     def learners(self) -> dict[str, Learner]:
         """Return all that learns in a round's training by role, the models first."""

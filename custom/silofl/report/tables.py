@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from silofl.federation.ledger import Round
-from silofl.federation.results import Results
+from silofl.federation.results import Results, SiteResult
 from silofl.report.sentences import SURFACE
 
 MISSING = "-"
@@ -99,11 +99,8 @@ def mean_of_known(values: Iterable[float | None]) -> float | None:
 
 def site_table(results: Results) -> TextTable:
     """Return one row a site, then the mean over sites, their spread and the mean over all cases."""
-    columns = ("site", results.metric or "value", "test cases", "excluded cases", "validation")
-    rows = [
-        (site, number(own.value), whole(own.num_cases), whole(own.num_excluded), number(own.validation))
-        for site, own in results.by_site.items()
-    ]
+    columns = ("site", results.metric or "value", "test cases", "test patients", "excluded cases", "validation")
+    rows = [(site, number(own.value), *_counts(own), number(own.validation)) for site, own in results.by_site.items()]
     rows += _summary_rows(results)
     more = {name: [*_with_mean(values), "", ""] for name, values in _further_columns(results).items()}
     more |= _surface_columns(results)
@@ -250,11 +247,17 @@ def _summary_rows(results: Results) -> list[tuple[str, ...]]:
     tested = results.tested
     validation = mean_of_known(score.value for score in tested.validation.values())
     cases, excluded = (str(sum(counts.values())) for counts in (tested.cases, tested.excluded_cases))
+    known = [count for count in (tested.patients or {}).values() if count is not None]
+    patients = whole(sum(known) if known and len(known) == len(tested.cases) else None)
     return [
-        (f"mean over {of}", number(results.mean), "", "", number(validation)),
-        (f"spread over {of} (std)", number(results.spread), "", "", ""),
-        ("pooled over all cases", number(results.pooled), cases, excluded, ""),
+        (f"mean over {of}", number(results.mean), "", "", "", number(validation)),
+        (f"spread over {of} (std)", number(results.spread), "", "", "", ""),
+        ("pooled over all cases", number(results.pooled), cases, patients, excluded, ""),
     ]
+
+
+def _counts(own: SiteResult) -> tuple[str, ...]:
+    return tuple(map(whole, (own.num_cases, own.num_patients, own.num_excluded)))
 
 
 def _marked_text(cell: str, table: TextTable, row: int, column: int) -> Text:

@@ -31,11 +31,12 @@ def evaluate(model: nn.Module, part: Examples, study: Study, device: torch.devic
 
 
 def numbers_of_test(predictions: NDArray, result: Score, part: Examples, study: Study) -> dict[str, Any]:
-    """Return the numbers of a test that leave the site: those of its score and the surface distances of label maps."""
+    """Return the numbers of a test that leave the site: its score, its patients, label maps' surface distances."""
+    numbers = result.numbers() | {"num_patients": part.patients_of(result.by_case)}
     if study.task == "classification":
-        return result.numbers()
+        return numbers
     surface = surface_by_case(predictions, part.targets, part.cases, sorted(study.labels))
-    return result.numbers() | {"surface": surface_numbers(surface)}
+    return numbers | {"surface": surface_numbers(surface)}
 
 
 def predict(model: nn.Module, part: Examples, batch_size: int, device: torch.device) -> NDArray:

@@ -21,6 +21,7 @@ Distance = Annotated[float, Strict(), Field(ge=0, le=10**5, allow_inf_nan=False)
 Counts = Annotated[Mapping[Key, Cases], Field(max_length=1000)]
 Shares = Annotated[Mapping[Key, Value], Field(max_length=1000)]
 Counted = Annotated[tuple[tuple[Sum, Cases], ...], Field(max_length=100)]
+MaybeCounts = Annotated[Mapping[Key, Cases | None], Field(max_length=1000)]
 Values = Annotated[Mapping[Key, Value | None], Field(max_length=1000)]
 
 only_known_keys = with_config(ConfigDict(extra="forbid"))
@@ -76,6 +77,7 @@ class SiteScore:
         value: The study's metric, mean over the cases that count, in [0, 1]; null where none counts.
         num_cases: Cases that count.
         num_excluded: Cases left out because truth and prediction are both empty.
+        num_patients: Of a test: patients of the cases that count; null where nobody knows one of them.
         labels: Label's number -> mean value of this label alone; of a class its recall.
         also: Of a classification: accuracy, balanced_accuracy and, where it is defined, auroc.
         label_cases: Of a classification: label's number -> number of cases in which it counts.
@@ -90,6 +92,7 @@ class SiteScore:
     value: Value | None
     num_cases: Cases
     num_excluded: Cases
+    num_patients: Cases | None = optional()
     labels: Shares | None = optional()
     also: Shares | None = optional()
     label_cases: Counts | None = optional()
@@ -101,10 +104,14 @@ class SiteScore:
     surface: SurfaceScore | None = optional()
 
     def __post_init__(self) -> None:
-        """Refuse a value without cases, cases without a value, and cases by label of other labels than the values."""
+        """Refuse a value without cases or cases without one, more patients than cases, and other labels by case."""
         if (self.value is None) != (self.num_cases == 0):
             raise ConfigError(
                 f"value must be null where no case counts and only there, not {self.value} of {self.num_cases}"
+            )
+        if (self.num_patients or 0) > self.num_cases:
+            raise ConfigError(
+                f"num_patients must be at most num_cases, {self.num_cases}, not {self.num_patients}: a case has one"
             )
         if self.label_cases is not None and self.label_cases.keys() != (self.labels or {}).keys():
             labels = list(self.labels or ())
