@@ -1,5 +1,6 @@
 """The guard: its local model is the one of local training, what it does not touch, and what it chooses."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +29,12 @@ ALGORITHMS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def without_local_models(site_data):
+    """Forget what other runs have trained: the tests share their data, and its cache."""
+    shutil.rmtree(site_data / ".cache" / "local", ignore_errors=True)
+
+
 def assert_equal(left, right):
     assert left.keys() == right.keys()
     for name in left:
@@ -47,7 +54,7 @@ def test_the_local_model_is_that_of_local_training_and_the_federated_run_is_what
         assert_equal(guarded.models(site), without.models(site))
         number = guarded.study.training_rounds
         local = alone.kept(site, number)["models"]["home"]
-        mine = guarded.kept(site, number)["guard"]["local"]
+        mine = guarded.kept(site, number)["guard"]["local"]["state"]
         assert_equal({f"model/{key}": value for key, value in mine.items()}, local)
     assert guarded.tests.scores == without.tests.scores
     before = [record.as_dict() | {"started_at": "", "seconds": 0, "notes": []} for record in without.server.ledger]
@@ -95,10 +102,10 @@ def test_a_site_writes_the_model_that_it_chose_and_says_no_more_than_that(play, 
     else:
         (state,) = model.contents.models.values()
         wanted = {
-            "federated": kept["best_federated"]["state"],
+            "federated": kept["federated"]["state"],
             "averaged": kept.get("averaged"),
             "fine_tuned": kept["fine_tuned"]["state"],
-            "local": kept["best_local"]["state"],
+            "local": kept["local"]["best"]["state"],
         }[chosen]
         assert_equal(state, wanted)
 
@@ -114,12 +121,49 @@ def test_the_fine_tuned_copy_changes_its_head_first_and_then_all(play):
         return answer
 
     game.finish(change=keep)
-    start = copies[0]["best_federated"]["state"]
+    start = copies[0]["federated"]["state"]
     first, second = (kept["fine_tuned"]["state"] for kept in copies)
     changed = [{n for n in start if not torch.equal(a[n], b[n])} for a, b in ((start, first), (first, second))]
     assert changed[0] == {"network.final_conv.weight", "network.final_conv.bias"}
     assert changed[1] >= {"network.final_conv.weight", "network.conv_0.conv_0.conv.weight"}
     assert tuning_rounds(game.study) == 2
+
+
+def test_a_run_takes_the_local_model_that_another_run_of_the_same_training_has_left(play, site_data, tmp_path):
+    first, second, other = (
+        play(guard=True, folder=name, **options)
+        for name, options in {
+            "first": {"name": "fedavg", "seed": 77},
+            "second": {"name": "fedbn", "seed": 77},
+            "other": {"name": "fedbn", "seed": 77, "training": {"learning_rate": 0.02}},
+        }.items()
+    )
+    for game in (first, second, other):
+        game.finish()
+    ours, theirs, others = (game.kept("east", 3)["guard"]["local"] for game in (first, second, other))
+    assert (ours.get("is_borrowed"), theirs.get("is_borrowed"), others.get("is_borrowed")) == (None, True, None)
+    assert_equal(ours["best"]["state"], theirs["best"]["state"])
+    assert_equal(ours["state"], theirs["state"])
+    joined = [game.server.parts["guard"].joined["east"] for game in (first, second)]
+    assert joined[0].test["local"] == joined[1].test["local"]
+    assert joined[0].validation["local"] == joined[1].validation["local"]
+
+
+def test_a_local_model_that_missed_a_round_is_left_to_nobody(play):
+    absent, later = (play(guard=True, folder=name, seed=78, federation={"max_missed_rounds": 1}) for name in "ab")
+    absent.round(), absent.round(absent=("west",))
+    absent.finish(), later.finish()
+    assert "is_borrowed" not in later.kept("west", 3)["guard"]["local"]
+    assert later.kept("east", 3)["guard"]["local"]["is_borrowed"]
+
+
+def test_a_damaged_one_is_trained_anew(play, site_data):
+    play(guard=True, folder="a", seed=79).finish()
+    for path in site_data.glob(".cache/local/*.pt"):
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    game = play(guard=True, folder="b", seed=79)
+    game.finish()
+    assert "is_borrowed" not in game.kept("east", 3)["guard"]["local"]
 
 
 def test_a_site_without_validation_data_trains_no_model_beside_and_makes_no_choice(play, site_data, tmp_path):

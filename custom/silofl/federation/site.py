@@ -105,6 +105,7 @@ class SiteRounds:
             kept=kept,
             held=held,
             task=task,
+            cache=self.site.cache_folder(self.study.name, self.name),
         )
         answer = work.answer()
         if work.to_keep:

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +27,7 @@ from silofl.algorithms.gain import gain, p_below
 from silofl.algorithms.guard import DEFAULT, choose
 from silofl.algorithms.harmofl import frozen_statistics
 from silofl.algorithms.mixing import Arrays
-from silofl.algorithms.steps import Batch, Loss, plain_step, random_state, set_random_state
+from silofl.algorithms.steps import Batch, Loss, plain_step
 from silofl.data.parts import Examples
 from silofl.errors import TrainingError
 from silofl.inference import SuperModel
@@ -39,8 +40,9 @@ from silofl.models import HarmonizedModel, build_model
 from silofl.models.names import head_names
 from silofl.settings import Section, parse
 from silofl.study import Study
-from silofl.training.evaluation import evaluate, score
+from silofl.training.evaluation import score
 from silofl.training.joined import AVERAGED, BLEND, CHOSEN, FEDERATED, LOCAL, TUNED, WORDS, Joined
+from silofl.training.local_model import LocalModel, better, borrowed, memo_of, state_of
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
 from silofl.training.losses import make_loss
 from silofl.training.metrics import Score, members_of
@@ -50,7 +52,6 @@ from silofl.training.units import by_unit, units_of
 ROLE, TUNE, CHOOSE = "guard", "guard_tune", "guard_choose"
 # The most rounds of fine-tuning, as a share of those of training.
 TUNING_SHARE = 0.1
-State = dict[str, Tensor]
 
 
 class Entry(Section):
@@ -110,7 +111,6 @@ class SiteGuard(SitePart):
     def __init__(self, work: Any) -> None:  # noqa: ANN401 - `silofl.methods.work.Work`
         super().__init__(work)
         self._kept: dict[str, Any] = dict(work.kept.get(ROLE) or {})
-        self._random: Tensor | None = None
 
     @property
     def is_on(self) -> bool:
@@ -118,32 +118,27 @@ class SiteGuard(SitePart):
         return len(self.work.data.validation) > 0
 
     @cached_property
-    def local(self) -> HarmonizedModel:
-        """The model that is trained alone, as the task finds it."""
+    def local(self) -> LocalModel:
+        """The model that is trained alone, as the task finds it; in a site's first task maybe another run's."""
         work, study = self.work, local_study(self.work.study)
-        model = build_model(study, work.data.training.images.shape[1:], study.seed).to(work.device)
-        if LOCAL in self._kept:
-            model.load_state_dict(self._kept[LOCAL])
-        elif work.study.recipe.start_from_pretrained:
-            # What every model of the study begins from.
-            model.load_state_dict(work.own.state_dict())
-        return model
+        shape, kept = tuple(work.data.training.images.shape[1:]), self._kept.get(LOCAL)
+        has_start = work.study.recipe.start_from_pretrained
+        if kept is None:
+            kept = borrowed(self._memo) if work.number == 1 and not has_start else {}
+        # What every model of the study begins from.
+        start = state_of(work.own) if has_start and not kept else None
+        return LocalModel(study, shape, work.device, kept, start)
 
     def learners(self) -> Mapping[str, Learner]:
         """Return the local model, which learns from the same batches as a study of the algorithm ``local``."""
-        if not self.is_on:
+        if not self.is_on or self.local.is_borrowed:
             return {}
-        work = self.work
-        self._optimizer = make_optimizer(work.study.training, self.local)
-        if "optimizer" in self._kept:
-            self._optimizer.load_state_dict(self._kept["optimizer"])
-        set_learning_rate(self._optimizer, work.learning_rate)
-        self._kept.setdefault("since", work.number)
-        return {LOCAL: Learner(self.local, self._optimizer, make_loss(work.study), self._apart, stays_home=True)}
+        return {LOCAL: self.local.learner(self.work.learning_rate, self.work.number)}
 
     def epoch(self) -> None:
-        """Begin an epoch with the same random numbers as every other learner."""
-        self._random = random_state(self.work.device)
+        """Begin an epoch of the local model."""
+        if self.is_on:
+            self.local.epoch()
 
     def validated(self, own: Score) -> None:
         """Keep the site's model, and its local one, where this is their best round so far."""
@@ -151,21 +146,24 @@ class SiteGuard(SitePart):
             return
         work, kept = self.work, self._kept
         if work.message.about(AVERAGE).get("is_sent"):
-            kept[AVERAGED] = _copy(work.own)
+            kept[AVERAGED] = state_of(work.own)
         else:
-            models = work.message.meta["round"] - (1 if work.task == TRAIN else 0)
-            local = evaluate(self.local, work.data.validation, work.study, work.device)[1]
-            self._keep_best("best_local", models, local, self.local)
+            # A training task brings the models of the round before.
+            number = work.number - 1 if work.task == TRAIN else work.number
+            self.local.validate(number, work.data.validation)
             if has_own_model(work.study):
-                self._keep_best("best_federated", models, own, work.own)
+                value = own.value if own.num_cases else 0.0
+                kept[FEDERATED] = better(kept.get(FEDERATED), number, value, work.own)
         if work.task != TRAIN:
+            kept[LOCAL] = self.local.kept()
             self._save()
 
     def kept(self) -> dict[str, Any]:
-        """Return the local model with its optimiser, and the best models so far."""
+        """Return the local model, and the best models so far."""
         if not self.is_on:
             return {}
-        return self._kept | {LOCAL: _copy(self.local), "optimizer": self._optimizer.state_dict()}
+        self.local.trained()
+        return self._kept | {LOCAL: self.local.kept()}
 
     def answer(self, task: str) -> Message:
         """Fine-tune the copy for a round, or choose."""
@@ -174,22 +172,14 @@ class SiteGuard(SitePart):
         if task == TUNE:
             self._tune(self.work.message.meta["step"])
             return Message()
+        if not self.work.study.recipe.start_from_pretrained:
+            self.local.lend(self._memo, self.work.study.training_rounds)
         return Message(meta={ROLE: {"joined": self._joined()}})
 
-    def _apart(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
-        """Take a plain step that draws what it would draw if nothing else trained here."""
-        device = self.work.device
-        others = random_state(device)
-        set_random_state(device, self._random)
-        value = plain_step(model, optimizer, loss, batch)
-        self._random = random_state(device)
-        set_random_state(device, others)
-        return value
-
-    def _keep_best(self, key: str, number: int, found: Score, model: nn.Module) -> None:
-        value = found.value if found.num_cases else 0.0
-        if key not in self._kept or value > self._kept[key]["value"]:
-            self._kept[key] = {"round": number, "value": value, "state": _copy(model)}
+    @property
+    def _memo(self) -> Path | None:
+        work = self.work
+        return memo_of(local_study(work.study), work.site, work.data, work.cache)
 
     def _save(self) -> None:
         self.work.to_keep = dict(self.work.kept) | {ROLE: self._kept}
@@ -214,20 +204,20 @@ class SiteGuard(SitePart):
         set_learning_rate(optimizer, learning_rate(settings.schedule, settings.learning_rate, step, rounds))
         learner = Learner(model, optimizer, make_loss(work.study), _head_step if is_head else plain_step)
         work.train({TUNED: learner}, work.data.training, TUNE, step)
-        self._kept[TUNED] = {"step": step, "state": _copy(model)}
+        self._kept[TUNED] = {"step": step, "state": state_of(model)}
         self._save()
 
     @cached_property
     def _federated(self) -> Contents:
         """The federated candidate: the model of its best round here, or the one that the site has tested."""
-        work, best = self.work, self._kept.get("best_federated")
+        work, best = self.work, self._kept.get(FEDERATED)
         tested = read(work.folder / FOLDER)
         return replace(tested, models={work.site: best["state"]}) if best else tested
 
     def _candidates(self) -> dict[str, Contents]:
         """Return every candidate as a super model."""
         work, kept, federated = self.work, self._kept, self._federated
-        best = kept.get("best_local", {}).get("state", kept[LOCAL])
+        best = self.local.best
         local = Contents(local_study(work.study), federated.image_shape, {LOCAL: best}, "only", domain=work.domain)
         found = {FEDERATED: federated, LOCAL: local}
         if federated.rule != "only":
@@ -270,7 +260,7 @@ class SiteGuard(SitePart):
             "p_below": None if choice.chosen == LOCAL else p_below(local, chosen),
             "num_test_units": found.num_units,
             "verdict": found.verdict,
-            "local_since": self._kept["since"],
+            "local_since": self.local.since,
         }
 
     def _scores(self, models: Mapping[str, SuperModel], part: Examples, names: Sequence[str]) -> dict[str, Score]:
@@ -328,10 +318,6 @@ def kinds(study: Study) -> list[Kind]:
 
 
 SITE = SiteGuard
-
-
-def _copy(model: nn.Module) -> State:
-    return {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
 
 
 def _model(contents: Contents, device: torch.device) -> HarmonizedModel:

@@ -43,6 +43,7 @@ class Work:
         kept: Each part's state at home after the round that the task begins from.
         held: That round; 0 where there is none.
         task: Its name.
+        cache: Folder of the site's decoded images; None where there is none.
         to_keep: Each part's state at home after this task; empty where the task changes none.
     """
 
@@ -56,6 +57,7 @@ class Work:
     kept: Mapping[str, Any] = field(default_factory=dict)
     held: int = 0
     task: str = TRAIN
+    cache: Path | None = None
     to_keep: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
