@@ -38,7 +38,6 @@ from silofl.inference import directory
 from silofl.inference.readme import loading_code, super_model_code
 from silofl.methods.model import arrays_of_parts
 from silofl.methods.part import Part
-from silofl.models import build_plain_model
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 
@@ -226,15 +225,12 @@ class RunFolder:
     def _save_models(self, name: str, server: ServerRounds, parts: Mapping[str, Part]) -> None:
         """Save one file where all sites have the same model, else one a site."""
         models = {site: arrays for part in parts.values() for site, arrays in part.models().items()}
-        beside, never_sent = arrays_of_parts(server), {}
-        if self.study.recipe.stays_home == "nothing":
-            # BatchNorm's counters of batches: with them the file is a whole state.
-            never_sent = build_plain_model(self.study, self.study.seed).state_dict()
+        beside = arrays_of_parts(server)
         for site, arrays in models.items():
             if arrays:
                 file = f"{name}-{site}.pt" if site else f"{name}.pt"
                 state = {key: torch.from_numpy(np.array(array)) for key, array in (arrays | beside).items()}
-                save_tensors(self.path / "model" / file, never_sent | state)
+                save_tensors(self.path / "model" / file, state)
 
     def _describe_models(self, server: ServerRounds) -> None:
         """Write the study beside its models, and how to load one."""

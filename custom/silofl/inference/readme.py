@@ -65,7 +65,7 @@ One model answers for a whole case. This is a research tool and no medical devic
 
 
 def loading_code(study_file: str, weights: str, image_shape: Sequence[int]) -> str:
-    """Return the code that loads a file with a whole state and answers an image, in the folder of the paths."""
+    """Return the code that loads a file with a whole model and answers an image, in the folder of the paths."""
     return LOADING.format(study_file=study_file, weights=weights, shape=tuple(image_shape))
 
 
