@@ -65,6 +65,7 @@ def test_a_report_holds_status_sites_recipe_and_how_to_load_the_model(finished):
     folder = finished()
     (folder / "model").mkdir()
     (folder / "model" / "best.pt").write_bytes(b"")
+    (folder / "model" / "README.md").write_text("To load one:\n\n```python\nimport torch\n```\n")
     page = report(folder)
     for words in (
         "COMPLETE",
@@ -76,9 +77,8 @@ def test_a_report_holds_status_sites_recipe_and_how_to_load_the_model(finished):
         "0.750",
     ):
         assert words in page.text
-    assert 'load_study(Path("job/app/config/study.yaml"))' in page.text
-    assert "image_shape=(1, 24, 24)" in page.text and "model/best.pt" in page.text
-    assert "BatchNorm arrays never left the sites" in page.text
+    assert "holds best.pt. BatchNorm never left the sites" in page.text
+    assert "complete model is sites/NAME/small-1/supermodel" in page.text and "From model/ : import torch" in page.text
     assert 'class="banner good"' in page.source
 
 

@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from silofl.errors import ConfigError, ExitCode
 from silofl.federation.results import UNFINISHED
+from silofl.federation.run_folder import LEFT_OUT, where_complete
 from silofl.files import write_text
 from silofl.report.comparison import comparison_notes, comparison_table, site_comparison_table
 from silofl.report.conditions import by_name, differences
@@ -231,17 +232,21 @@ def _pictures_absence(run: RunRecords) -> str:
 
 
 def _model_files(run: RunRecords) -> dict[str, Any]:
-    """Return the files of the models in the run's folder, and the size of an image where it is known."""
-    study = run.path / "job" / "app" / "config" / "study.yaml"
-    shown = next(iter(run.pictures.values()), None)
+    """Return the files of the models in the run's folder, and the code that loads one from there."""
+    home, readme = run.results.recipe_value("stays_home"), run.path / "model" / "README.md"
+    _, _, rest = (readme.read_text(encoding="utf-8") if readme.is_file() else "").partition("```python\n")
     return {
         "files": sorted(path.name for path in (run.path / "model").glob("*.pt")),
+        "code": rest.partition("```")[0],
         "has_super_model": (run.path / "supermodel" / "model.json").is_file(),
-        "study": str(study.relative_to(run.path)) if study.is_file() else "model/study.yaml",
-        "shape": str(shown.images.shape[1:]) if shown else "(C, H, W)",
-        "stays_home": run.results.recipe_value("stays_home"),
+        "where": where_complete(str(home), run.results.run, run.is_simulation) if _keeps_home(run) else "",
+        "stays_home": home,
         "run": run.results.run,
     }
+
+
+def _keeps_home(run: RunRecords) -> bool:
+    return run.results.run is not None and run.results.recipe_value("stays_home") in LEFT_OUT
 
 
 def _is_local(run: RunRecords) -> bool:
