@@ -3,7 +3,6 @@ import pytest
 from silofl.report.comparison import averages_also
 from silofl.report.tables import (
     TextTable,
-    best_and_second,
     byte_size,
     duration,
     everyone_sentence,
@@ -119,9 +118,9 @@ def test_many_labels_have_a_table_of_their_own(results):
 
 def test_places_are_marked_with_signs_where_letters_cannot_be_bold(printed):
     rows = (("a", "0.3"), ("b", "0.2"), ("c", "0.1"))
-    table = TextTable(("method", "x"), rows, best_cells=frozenset({(0, 1)}), second_cells=frozenset({(1, 1)}))
+    table = TextTable(("method", "x"), rows, best_cells=frozenset({(0, 1)}), level_cells=frozenset({(1, 1)}))
     lines = printed(print_table, table).splitlines()
-    assert [line.split() for line in lines[-3:]] == [["a", "0.3", "*"], ["b", "0.2", "+"], ["c", "0.1"]]
+    assert [line.split() for line in lines[-3:]] == [["a", "0.3", "*"], ["b", "0.2", "="], ["c", "0.1"]]
 
 
 def test_a_split_by_recordings_is_said(results, printed):
@@ -143,9 +142,9 @@ def test_the_test_data_of_all_sites_are_an_average_and_a_sentence(classes):
     assert everyone_sentence(classes()) == ""
 
 
-def test_markdown_has_the_best_in_bold_the_second_best_underlined_and_the_notes_below():
+def test_markdown_has_the_best_in_bold_the_level_ones_underlined_and_the_notes_below():
     rows = (("a", "0.500"), ("b|c", "0.250"), ("d", "0.125"))
-    table = TextTable(("method", "east"), rows, best_cells=frozenset({(0, 1)}), second_cells=frozenset({(1, 1)}))
+    table = TextTable(("method", "east"), rows, best_cells=frozenset({(0, 1)}), level_cells=frozenset({(1, 1)}))
     assert markdown_table(table, ["One.", "Two."]).splitlines() == [
         "| method | east |",
         "| --- | --- |",
@@ -158,23 +157,9 @@ def test_markdown_has_the_best_in_bold_the_second_best_underlined_and_the_notes_
     ]
 
 
-@pytest.mark.parametrize(
-    ("values", "best", "second"),
-    [
-        ([0.1, 0.3, 0.2], [1], [2]),
-        # equal as shown: 0.300
-        ([0.3001, 0.2, 0.2999, 0.1], [0, 2], [1]),
-        ([0.1, 0.3, 0.1], [1], [0, 2]),
-        ([None, 0.1, 0.3, 0.2], [2], [3]),
-        # the second of two is the last
-        ([0.1, 0.3], [1], []),
-        ([0.5, 0.5, 0.5], [0, 1, 2], []),
-        ([0.5, None], [], []),
-        ([], [], []),
-    ],
-)
-def test_places_go_by_the_decimals_shown(values, best, second):
-    assert best_and_second(values) == (best, second)
+def test_markdown_says_first_what_a_reader_must_know_before_the_numbers():
+    lines = markdown_table(TextTable(("method",), (("a",),)), ["Below."], ["Above."]).splitlines()
+    assert lines == ["- Above.", "", "| method |", "| --- |", "| a |", "", "- Below."]
 
 
 def test_equal_weights_are_one_row_for_every_site(record):

@@ -17,10 +17,9 @@ from silofl.federation.results import Results
 from silofl.report.sentences import normalization_label, shares_patients, split_sentence
 
 MISSING = "-"
-MARK_STYLES = {"*": "bold", "+": "underline", "": ""}
+MARK_STYLES = {"*": "bold", "=": "underline", "": ""}
 MOST_LABELS_BESIDE_THE_VALUE = 4
 METRIC_NAMES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auroc": "AUROC"}
-Places = tuple[list[int], list[int]]
 Column = list[float | None]
 
 
@@ -33,18 +32,16 @@ class TextTable:
         rows: One tuple of cells a row.
         num_text: Leading columns that hold words; the others hold numbers.
         num_summary: Last rows that sum up the others.
-        best: Rows that are marked as the best.
         best_cells: (row, column) of the cells that are marked as the best.
-        second_cells: (row, column) of the cells that are marked as the second-best.
+        level_cells: (row, column) of the cells that are marked as level with the best.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     num_text: int = 1
     num_summary: int = 0
-    best: frozenset[int] = frozenset()
     best_cells: frozenset[tuple[int, int]] = frozenset()
-    second_cells: frozenset[tuple[int, int]] = frozenset()
+    level_cells: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -92,20 +89,6 @@ def mean_of_known(values: Iterable[float | None]) -> float | None:
     """Return the mean over the values that there are; None without any."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
-
-
-def best_and_second(values: Sequence[float | None]) -> Places:
-    """Return the places of the highest and of the second-highest value, several where they are equal as shown.
-
-    A single value is not marked as the best, nor the lower of two as the second-best.
-    """
-    # As shown: of two numbers that look equal, none is marked alone.
-    known = {place: round(value, 3) for place, value in enumerate(values) if value is not None}
-    if len(known) < 2:
-        return [], []
-    ranked = sorted(set(known.values()), reverse=True)
-    best, second = ([place for place, value in known.items() if [value] == ranked[i : i + 1]] for i in (0, 1))
-    return best, second if len(known) > 2 else []
 
 
 def site_table(results: Results) -> TextTable:
@@ -211,14 +194,14 @@ def print_table(table: TextTable, console: Console) -> None:
         if table.num_summary and i == len(table.rows) - table.num_summary:
             rich.add_section()
         marked = [_marked_text(cell, table, i, j) for j, cell in enumerate(row)]
-        rich.add_row(*marked, style="bold" if i in table.best else None)
+        rich.add_row(*marked)
     # Measured on a wide console: on its own, rich cuts a table to the terminal's width.
     rich.width = Measurement.get(console, console.options.update(width=10_000), rich).maximum
     console.print(rich, soft_wrap=True)
 
 
 def markdown_table(table: TextTable, notes: Sequence[str], above: Sequence[str] = ()) -> str:
-    """Return a table in Markdown, the best cells bold, the second-best underlined, its notes as a list below.
+    """Return a table in Markdown, the best cells bold, those level with them underlined, its notes as a list below.
 
     Args:
         table: The table.
@@ -262,13 +245,12 @@ def _summary_rows(results: Results) -> list[tuple[str, ...]]:
 
 
 def _marked_text(cell: str, table: TextTable, row: int, column: int) -> Text:
-    is_best = (row, column) in table.best_cells or (row in table.best and table.columns[column] == "mean")
     # A sign besides the style, for terminals without bold letters.
-    mark = "*" if is_best else "+" if (row, column) in table.second_cells else ""
+    mark = "*" if (row, column) in table.best_cells else "=" if (row, column) in table.level_cells else ""
     return Text(f"{cell} {mark}".rstrip(), style=MARK_STYLES[mark])
 
 
 def _emphasised(cell: str, table: TextTable, place: tuple[int, int]) -> str:
     if place in table.best_cells:
         return f"**{cell}**"
-    return f"<ins>{cell}</ins>" if place in table.second_cells else cell
+    return f"<ins>{cell}</ins>" if place in table.level_cells else cell
