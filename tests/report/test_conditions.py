@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from silofl.data.counts import PartCounts, SiteCounts
-from silofl.report.conditions import all_settings, by_name, data_table, differences, settings_rows
+from silofl.report.conditions import all_settings, by_name, data_table, data_tables, differences, settings_rows
 from silofl.report.run_records import RunRecords, read_run
 
 
@@ -122,6 +122,12 @@ def test_the_data_table_has_cases_patients_and_images_and_says_unknown(made):
     assert table.rows[0] == ("east", "8", "5", "80", "2", "5", "20", "3", "5", "30")
     # of west: 30 training examples in the ledger, 1 validated case, 4 test cases and 2 excluded
     assert table.rows[1] == ("west", *["unknown"] * 2, "30", "1", *["unknown"] * 2, "6", *["unknown"] * 2)
+
+
+def test_runs_of_the_same_data_share_a_table(made):
+    other = with_data(made(), east=counts(6, 2, 4))
+    tables = data_tables({"a": [made()], "b": [other], "c": [made()]})
+    assert {names: table.rows[0][1] for names, table in tables.items()} == {"a, c": "unknown", "b": "6"}
 
 
 def test_runs_are_named_as_in_their_table(made):

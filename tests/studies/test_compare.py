@@ -190,6 +190,9 @@ def test_rows_are_named_for_what_is_set_in_them_and_the_rest_is_set_for_all(comp
         f"- {unlike}\n\n| method"
     )
     assert "Set for fast: training.learning_rate: 0.01, algorithm.server_lr: 0.5." in out
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    assert "The rows differ in training.learning_rate" in page and "client average" in page
+    assert page.count("<h3>Each run</h3>") == 1 and "training: patients" in page
     studies = [load_study(study_file(tmp_path / "out" / "runs" / name / "job")) for name in training.carried_out]
     assert [study.training.learning_rate for study in studies] == [0.003, 0.01, 0.003, 0.003]
     assert {study.training.batch_size for study in studies} == {4}

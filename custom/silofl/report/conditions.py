@@ -33,8 +33,9 @@ def by_name(runs: Sequence[RunRecords]) -> dict[str, list[RunRecords]]:
 
 def all_settings(run: RunRecords) -> dict[str, str]:
     """Return dotted key -> value of all that the run's study decides; of a run without its study what is known."""
-    known = _known_settings(run.results)
-    return _flat(plain_study(run.study)) | known if run.study else known
+    known = (_flat(plain_study(run.study)) if run.study else {}) | _known_settings(run.results)
+    sections = list(dict.fromkeys(key.partition(".")[0] for key in known))
+    return dict(sorted(known.items(), key=lambda item: sections.index(item[0].partition(".")[0])))
 
 
 def settings_rows(runs: RowRuns) -> tuple[list[tuple[str, str]], TextTable | None]:
@@ -53,6 +54,16 @@ def data_table(run: RunRecords) -> TextTable | None:
     head = (f"{part}: {name}" for part in PARTS for name in UNITS.values())
     rows = tuple((site, *map(_text, _sizes(run, site).values())) for site in run.sites)
     return TextTable(("site", *head), rows) if rows else None
+
+
+def data_tables(runs: RowRuns) -> dict[str, TextTable]:
+    """Return the rows with the same data, as ``a, b`` -> the data table of one run; a run without any site has none."""
+    tables: dict[tuple[tuple[str, ...], ...], tuple[list[str], TextTable]] = {}
+    for name, of_row in runs.items():
+        table = data_table(of_row[0])
+        if table is not None:
+            tables.setdefault(table.rows, ([], table))[0].append(name)
+    return {", ".join(names): table for names, table in tables.values()}
 
 
 def differences(runs: RowRuns) -> list[str]:

@@ -23,6 +23,7 @@ from silofl.schema import group, optional, plain, read, read_file, read_json, re
 from silofl.study import Study, load_study
 from silofl.training.site_score import Counts, Values
 
+COMPARISONS = "comparisons.json"
 T = TypeVar("T", "Pictures", "SelectorFeatures")
 
 
@@ -204,6 +205,17 @@ class Changes:
 
 
 @dataclass(frozen=True)
+class Comparisons:
+    """The content of comparisons.json.
+
+    Attributes:
+        pages: Pages that compare the run with others, by their paths from its folder.
+    """
+
+    pages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class RunRecords:
     """All records in a run's folder.
 
@@ -219,6 +231,7 @@ class RunRecords:
         changes: The changes of the command line to a simulation's study, by dotted key.
         study: What it ran; None where the folder holds no study.yaml.
         data: Site -> the size of its data; nothing of a real federation, where only the sites know.
+        comparisons: Pages that compare it with other runs, by their paths from its folder.
     """
 
     path: Path
@@ -232,6 +245,7 @@ class RunRecords:
     changes: Mapping[str, Any] = field(default_factory=dict)
     study: Study | None = None
     data: Mapping[str, SiteCounts] = field(default_factory=dict)
+    comparisons: Sequence[str] = ()
 
     @property
     def sites(self) -> list[str]:
@@ -279,6 +293,7 @@ def read_run(path: Path) -> RunRecords:
         changes=_changes(path / "run.json"),
         study=study,
         data=data.sites if data else {},
+        comparisons=read_comparisons(path),
     )
 
 
@@ -289,6 +304,12 @@ def read_unseen(run: Path) -> UnseenTest | None:
         ConfigError: The file is not what silofl wrote.
     """
     return read_file(UnseenTest, run / "unseen.json")
+
+
+def read_comparisons(run: Path) -> tuple[str, ...]:
+    """Return the pages that compare a run with others, by their paths from its folder."""
+    listed = read_file(Comparisons, run / COMPARISONS)
+    return listed.pages if listed else ()
 
 
 def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:

@@ -32,6 +32,7 @@ from silofl.options import (
 from silofl.report.comparison import Method, method_sites
 from silofl.report.conditions import differences
 from silofl.report.methods import is_comparable, methods_notes, methods_table, methods_values
+from silofl.report.pages import write_rows
 from silofl.report.run_records import RunRecords, read_run
 from silofl.report.sentences import changes_sentence
 from silofl.report.tables import duration, markdown_table, print_lines, print_table
@@ -203,7 +204,8 @@ def _show_table(
     methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comparison, out: Path, console: Console
 ) -> None:
     """Print the table with its notes, below the sentences on what differs between its rows, and write all of it."""
-    unlike = differences(_records(methods, runs))
+    rows = _records(methods, runs)
+    unlike = differences(rows)
     table = methods_table(methods, len(asked.seeds), is_comparable(methods))
     changed = {"every row": asked.changes, **asked.variants}
     notes = methods_notes(methods, asked.seeds)
@@ -221,6 +223,11 @@ def _show_table(
     }
     write_json(out / "table.json", values | {"runs": [_described(run, methods) for run in runs]})
     console.print(f"table: {out / 'table.md'}, {out / 'table.json'}", markup=False)
+    if rows:
+        try:
+            console.print(f"page: {write_rows(rows, out / 'comparison.html', table, notes)}", markup=False)
+        except (ConfigError, OSError) as error:
+            console.print(f"no page: {error}", markup=False)
 
 
 def _records(methods: Sequence[Method], runs: Sequence[ComparedRun]) -> dict[str, list[RunRecords]]:
