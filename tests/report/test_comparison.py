@@ -190,6 +190,17 @@ def test_a_comparison_has_one_row_a_run_and_one_column_a_site(results):
     assert table.rows[1][-5:] == ("0.250", "0.000", "0.700", "0.250", "-")
 
 
+def test_surface_distances_are_means_over_sites_beside_the_other_means(results):
+    surface = {"hd95": 4.0, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 0}
+    with_surface = results(surface={"east": surface, "west": surface | {"hd95": 5.0}})
+    table = comparison_table([with_surface, results()])
+    assert table.columns[-5:] == ("pooled", "HD95, pixels", "surface Dice", "east", "west")
+    # (4 + 5) / 2
+    assert [row[-4:-2] for row in table.rows] == [("4.5", "0.500"), ("-", "-")]
+    assert any("not in mm" in note for note in comparison_notes([with_surface]))
+    assert not any("not in mm" in note for note in comparison_notes([results()]))
+
+
 def test_many_sites_of_several_runs_stand_in_rows_of_a_second_table(results, printed):
     sites = {f"s{i}": 0.125 * i for i in range(9)}
     runs = [results(sites=sites), results(sites={"s1": 0.5}, algorithm="fedavg")]

@@ -15,6 +15,7 @@ from silofl.report.tables import (
     print_results,
     print_table,
     site_table,
+    surface_sentence,
 )
 
 
@@ -114,6 +115,27 @@ def test_many_labels_have_a_table_of_their_own(results):
     # (0.4 + 0.8) / 2
     assert table.rows[2] == ("mean over sites", "0.000", "0.100", "0.200", "0.300", "0.600")
     assert label_table(results(by_label={"east": {"organ": 0.5, "lesion": 0.5}})) is None
+
+
+SURFACE = {"hd95": 12.25, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 0}
+NO_SURFACE = {"hd95": None, "surface_dice": None, "num_cases": 0, "num_undefined": 3}
+
+
+def test_surface_distances_stand_beside_the_dice_with_their_means_and_the_cases_that_have_none(results, printed):
+    run = results(surface={"east": SURFACE, "west": SURFACE | {"hd95": 2.25, "surface_dice": 0.75, "num_undefined": 3}})
+    table = site_table(run)
+    assert table.columns[-2:] == ("HD95, pixels", "surface Dice")
+    # (12.25 + 2.25) / 2 and (0.5 + 0.75) / 2
+    assert [row[-2:] for row in table.rows[:3]] == [("12.2", "0.500"), ("2.2", "0.750"), ("7.2", "0.625")]
+    text = printed(print_results, run)
+    assert "in pixels of the prepared images, not in mm" in text
+    assert "Cases without a distance, which do not count: west 3." in text
+
+
+def test_a_site_without_surface_distances_has_dashes_and_a_run_without_any_has_no_columns(results):
+    table = site_table(results(surface={"east": SURFACE, "west": NO_SURFACE}))
+    assert table.rows[1][-2:] == ("-", "-") and table.rows[2][-2:] == ("12.2", "0.500")
+    assert site_table(results()).columns[-1] == "validation" and surface_sentence(results()) == ""
 
 
 def test_places_are_marked_with_signs_where_letters_cannot_be_bold(printed):

@@ -48,6 +48,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
             excluded_cases={site: score.num_excluded for site, score in scores.items()},
             by_label={site: _named(study, score.labels or {}) for site, score in scores.items()},
             validation=server.ledger[number - 1].validation,
+            surface={site: score.surface for site, score in scores.items() if score.surface} or None,
             **_of_empty_cases(scores),
         ),
         classes=_class_results(study, scores) if study.task == "classification" else None,

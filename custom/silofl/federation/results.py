@@ -18,7 +18,7 @@ from typing import Any, Literal
 from silofl.errors import ConfigError
 from silofl.inference.super_results import SuperResults
 from silofl.schema import given, group, markdown, optional, plain, read, read_file
-from silofl.training.site_score import Counts, SiteScore, Values
+from silofl.training.site_score import Counts, SiteScore, SurfaceScore, Values
 
 FILE = "results.json"
 UNFINISHED = "UNFINISHED"
@@ -37,6 +37,7 @@ class Tested:
         empty_cases: Of a segmentation: site -> test cases without any label in truth, of sites that have some.
         false_positive_cases: Site -> those of them in which a label is predicted; they count in the value as 0.
         with_truth: Site -> the mean over its cases with a label in truth, of sites with empty cases.
+        surface: Of a segmentation: site -> the surface distances of its test.
     """
 
     cases: Counts
@@ -46,6 +47,7 @@ class Tested:
     empty_cases: Counts | None = optional()
     false_positive_cases: Counts | None = optional()
     with_truth: Values | None = optional()
+    surface: Mapping[str, SurfaceScore] | None = optional()
 
 
 @dataclass(frozen=True)

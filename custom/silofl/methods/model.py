@@ -29,7 +29,7 @@ from silofl.models.names import (
 from silofl.models.networks import build_models
 from silofl.models.roles import GLOBAL, MODEL, role_of, with_role
 from silofl.study import Study
-from silofl.training.evaluation import evaluate
+from silofl.training.evaluation import evaluate, numbers_of_test
 from silofl.training.loop import Learner, TrainingResult, make_optimizer
 from silofl.training.losses import make_loss
 from silofl.training.pictures import keep_test
@@ -288,7 +288,8 @@ class SiteModels(SitePart):
         work = self.work
         model, part = work.own, work.data.test
         predictions, result = evaluate(model, part, work.study, work.device)
-        numbers, state = result.numbers(), {name: value.cpu() for name, value in model.state_dict().items()}
+        numbers = numbers_of_test(predictions, result, part, work.study)
+        state = {name: value.cpu() for name, value in model.state_dict().items()}
         shape = tuple(part.images.shape[1:])
         contents = Contents(work.study, shape, {work.site: state}, "only", facts=numbers, domain=work.domain)
         write(work.folder / FOLDER, contents)

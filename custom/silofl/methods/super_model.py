@@ -34,7 +34,7 @@ from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, of_role, role_of, wi
 from silofl.models.selector import build_selector
 from silofl.settings import Section
 from silofl.study import Study
-from silofl.training.evaluation import outputs_of
+from silofl.training.evaluation import numbers_of_test, outputs_of
 from silofl.training.losses import make_loss
 from silofl.training.metrics import members_of
 from silofl.training.pictures import keep_test
@@ -200,9 +200,10 @@ class SiteSuperModel(SitePart):
         answers = dict.fromkeys(results, ENSEMBLE) if contents.is_ensemble else chosen
         result = score_of(results, answers)
         self._keep_features(model)
+        predictions = _predictions(part, results, answers)
         # All models have the same input normalisation, and the pictures need no more of one.
-        keep_test(work.folder, result, _predictions(part, results, answers), model.network(GLOBAL), part, work.device)
-        return result.numbers() | {
+        keep_test(work.folder, result, predictions, model.network(GLOBAL), part, work.device)
+        return numbers_of_test(predictions, result, part, work.study) | {
             "models": by_model(results) | {"super": value_of(result)},
             "choices": dict(Counter(chosen.values())),
             "selector": _selector_counts(contents.outputs, results.values()),

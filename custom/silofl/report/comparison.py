@@ -11,15 +11,26 @@ from rich.console import Console
 from silofl.federation.results import Results
 from silofl.report.conditions import by_name, differences
 from silofl.report.run_records import RunRecords
-from silofl.report.sentences import BATCH_DEPENDENT, SHARED_BATCHNORM, SHARES_BATCHNORM, shares_patients, split_sentence
+from silofl.report.sentences import (
+    BATCH_DEPENDENT,
+    SHARED_BATCHNORM,
+    SHARES_BATCHNORM,
+    SURFACE,
+    shares_patients,
+    split_sentence,
+)
 from silofl.report.tables import (
+    HD95,
     METRIC_NAMES,
     MISSING,
+    SURFACE_DICE,
     TextTable,
     mean_of_known,
     number,
+    pixels,
     print_lines,
     print_table,
+    surface_values,
     whole,
 )
 from silofl.training.metrics import pooled
@@ -130,7 +141,8 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
     shared = [i for i, run in normalised if run.recipe_value("stays_home") in SHARES_BATCHNORM]
     if len(shared) < len(normalised):
         notes += _about(shared, SHARED_BATCHNORM)
-    return [*notes, ONE_SEED]
+    surface = [SURFACE] if any(run.tested.surface for run in results) else []
+    return [*notes, *surface, ONE_SEED]
 
 
 def comparison_table(results: Sequence[Results]) -> TextTable:
@@ -140,8 +152,10 @@ def comparison_table(results: Sequence[Results]) -> TextTable:
     """
     sites = compared_sites(results) if len(compared_sites(results)) <= MOST_SITES_IN_A_ROW else []
     head = ("run", "study", "algorithm", "preset", "normalization", "seed", "status", "best round")
-    rows = tuple(_run_row(i, run, sites) for i, run in enumerate(results, start=1))
-    return TextTable((*head, "mean", "spread", "pooled", *sites), rows, num_text=7)
+    has_surface = any(run.tested.surface for run in results)
+    rows = tuple(_run_row(i, run, sites, has_surface) for i, run in enumerate(results, start=1))
+    surface = (HD95, SURFACE_DICE) if has_surface else ()
+    return TextTable((*head, "mean", "spread", "pooled", *surface, *sites), rows, num_text=7)
 
 
 def site_comparison_table(results: Sequence[Results]) -> TextTable | None:
@@ -256,11 +270,13 @@ def _test_cases(results: Results) -> tuple[tuple[str, int], ...]:
     return tuple((site, tested.cases[site] + tested.excluded_cases.get(site, 0)) for site in sorted(tested.cases))
 
 
-def _run_row(row: int, results: Results, sites: Sequence[str]) -> tuple[str, ...]:
+def _run_row(row: int, results: Results, sites: Sequence[str], has_surface: bool) -> tuple[str, ...]:
     names = (results.study, results.algorithm, results.preset, results.normalization, results.seed, results.status)
     words = (str(row), *(MISSING if name is None else str(name) for name in names))
-    values = (results.mean, results.spread, results.pooled, *map(results.sites.get, sites))
-    return (*words, whole(results.best_round), *map(number, values))
+    means = map(number, (results.mean, results.spread, results.pooled))
+    hd95, dice = map(mean_of_known, surface_values(results))
+    surface = (pixels(hd95), number(dice)) if has_surface else ()
+    return (*words, whole(results.best_round), *means, *surface, *map(number, map(results.sites.get, sites)))
 
 
 def _models(method: Method, sites: Sequence[str]) -> list[tuple[str, list[_ModelValues]]]:

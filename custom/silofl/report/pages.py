@@ -58,6 +58,7 @@ from silofl.report.tables import (
     last_weights,
     number,
     site_table,
+    surface_sentence,
     whole,
 )
 from silofl.schema import plain
@@ -167,6 +168,7 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "label_table": label_table(run.results),
         "everyone": everyone_sentence(run.results),
         "empty_cases": empty_cases_sentence(run.results),
+        "surface": surface_sentence(run.results),
         "super_model": super_values(run),
         "unseen": unseen_values(run.unseen),
         "curves": curve_images(run),

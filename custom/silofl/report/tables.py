@@ -14,11 +14,12 @@ from rich.text import Text
 
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results
-from silofl.report.sentences import normalization_label, shares_patients, split_sentence
+from silofl.report.sentences import SURFACE, normalization_label, shares_patients, split_sentence
 
 MISSING = "-"
 MARK_STYLES = {"*": "bold", "=": "underline", "": ""}
 MOST_LABELS_BESIDE_THE_VALUE = 4
+HD95, SURFACE_DICE = "HD95, pixels", "surface Dice"
 METRIC_NAMES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auroc": "AUROC"}
 Column = list[float | None]
 
@@ -64,6 +65,11 @@ def number(value: float | None) -> str:
     return MISSING if value is None else f"{value:.3f}"
 
 
+def pixels(value: float | None) -> str:
+    """Return a distance with one decimal, ``-`` where there is none."""
+    return MISSING if value is None else f"{value:.1f}"
+
+
 def whole(value: int | None) -> str:
     """Return a whole number, ``-`` where there is none."""
     return MISSING if value is None else str(value)
@@ -100,6 +106,7 @@ def site_table(results: Results) -> TextTable:
     ]
     rows += _summary_rows(results)
     more = {name: [*_with_mean(values), "", ""] for name, values in _further_columns(results).items()}
+    more |= _surface_columns(results)
     cells = zip(rows, zip(*more.values(), strict=True), strict=True) if more else ((row, ()) for row in rows)
     return TextTable((*columns, *more), tuple((*row, *others) for row, others in cells), num_summary=3)
 
@@ -175,6 +182,8 @@ def print_results(results: Results, console: Console) -> None:
         print_table(site_table(results), console)
     if results.tested.empty_cases:
         print_lines([empty_cases_sentence(results)], console)
+    if results.tested.surface:
+        print_lines([surface_sentence(results)], console)
     if results.everyone:
         print_lines([everyone_sentence(results)], console)
 
@@ -225,6 +234,31 @@ def _further_columns(results: Results) -> dict[str, Column]:
     labels = label_columns(results)
     is_few = len(labels) <= MOST_LABELS_BESIDE_THE_VALUE
     return known | ({f"{results.metric or 'value'} of {name}": labels[name] for name in labels} if is_few else {})
+
+
+def _surface_columns(results: Results) -> dict[str, list[str]]:
+    """Return the columns of the surface distances, with their means over sites; nothing where none were measured."""
+    if not results.tested.surface:
+        return {}
+    hd95, dice = surface_values(results)
+    in_pixels = [pixels(value) for value in (*hd95, mean_of_known(hd95))]
+    return {HD95: [*in_pixels, "", ""], SURFACE_DICE: [*_with_mean(dice), "", ""]}
+
+
+def surface_values(results: Results) -> tuple[Column, Column]:
+    """Return HD95 and surface Dice of each site, in the order of the result's sites."""
+    sites = [(results.tested.surface or {}).get(site) for site in results.sites]
+    return [one and one.hd95 for one in sites], [one and one.surface_dice for one in sites]
+
+
+def surface_sentence(results: Results) -> str:
+    """Say what the surface distances are, and of how many cases there are none; nothing where none were measured."""
+    surface = results.tested.surface
+    if not surface:
+        return ""
+    without = [f"{site} {one.num_undefined}" for site, one in surface.items() if one.num_undefined]
+    counted = f" Cases without a distance, which do not count: {', '.join(without)}." if without else ""
+    return f"{SURFACE}{counted}"
 
 
 def _with_mean(values: Column) -> list[str]:
