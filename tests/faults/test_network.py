@@ -22,6 +22,7 @@ from silofl.federation.ledger import FILE
 
 from ..end_to_end.conftest import write_small_job
 from ..provisioning.conftest import wheel  # noqa: F401
+from ..provisioning.test_network import LeadCommand
 from .conftest import check_end, ledger, results, silofl
 
 pytestmark = pytest.mark.faults
@@ -191,6 +192,21 @@ def check_without(run, site):
 @pytest.mark.parametrize("victim", VICTIMS, ids=VICTIMS.values())
 def test_a_run_of_which_one_process_is_killed_goes_on(network, job, tmp_path, whole, victim):
     disturb(network, job, tmp_path / "job", whole, victim, after=2)
+
+
+def test_the_leads_command_takes_no_run_for_stopped_whose_site_lost_its_power(network, job, tmp_path, monkeypatch):
+    # NVFlare calls the job RUNNING until it gives the site up, in minutes.
+    monkeypatch.setenv("NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT", "45")
+    with network:
+        command = LeadCommand(network, job, tmp_path / "out")
+        try:
+            network.wait_for_rounds(2)
+            network.kill("north", "all")
+            code, said = command.finish()
+        finally:
+            command.tree.end()
+    assert code == 3 and "going on by itself" not in said, said
+    check_without(tmp_path / "out", "north")
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -64,7 +64,7 @@ def test_a_simulation_of_which_anything_is_killed_at_any_time_ends_as_it_should(
     rng = random.Random(seed)
     victim, after, delay = rng.choice(["command", "server", *SITES]), rng.randrange(ROUNDS - 1), rng.uniform(0, 0.5)
     print(f"seed {seed}: {victim} killed {delay:.3f} s after round {after}")
-    # A round may last an hour: nothing here waits for a time to be over.
+    # A round may last an hour here: nothing waits for its time to be over.
     running, run = simulation("federation.min_sites=2")
     # Before the first round there are no processes to choose from until the sites have begun.
     wait_for(lambda: len(ledger(run)) >= after and any(run.glob("sites/*/*/rounds")), running)
