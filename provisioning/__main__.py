@@ -39,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for name, (module, purpose) in COMMANDS.items():
         command = commands.add_parser(name, help=purpose, description=purpose)
-        module.add_options(command)
+        # A command may have no options of its own.
+        if hasattr(module, "add_options"):
+            module.add_options(command)
         command.set_defaults(command=module.run)
     options = parser.parse_args(arguments)
     return carry_out(PROGRAM, options.command, options)

@@ -50,7 +50,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run a network from nothing to a result; the exit code is that of the worst job."""
-    started, console, out = time.monotonic(), Console(highlight=False, soft_wrap=True), options.out.resolve()
+    started, console, out = (
+        time.monotonic(),
+        Console(highlight=False, markup=False, soft_wrap=True),
+        options.out.resolve(),
+    )
     if (out / "kits").exists():
         raise ConfigError(f"--out must be a folder without an earlier network, not {options.out}; name another")
     sites = [p["name"] for p in make_project(PROJECT)["participants"] if p["type"] == "client"]

@@ -151,7 +151,7 @@ def write_dicom():
 def make_study():
     """Build a small study of segmentation by its rounds, its network and its algorithm."""
 
-    def make(rounds=3, seed=0, model=None, federation=None, training=None, **algorithm):
+    def make(rounds=3, seed=0, model=None, federation=None, training=None, guard=False, **algorithm):
         return parse(
             Study,
             {
@@ -160,6 +160,7 @@ def make_study():
                 "labels": {1: "blob"},
                 "rounds": rounds,
                 "seed": seed,
+                "guard": guard,
                 "device": "cpu",
                 "data": {"augment": [{"RandFlip": {"prob": 0.5, "spatial_axis": 0}}]},
                 "model": {"features": [4, 4, 4, 4, 4, 4], "normalization": "batch", **(model or {})},

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from silofl import __version__
 from silofl.cli import COMMANDS, CommandParser
 from silofl.data.importers import LAYOUTS
 from silofl.errors import ConfigError
+from silofl.options import console_for
 from silofl.studies.methods import method_names
 
 TESTS = [path.read_text() for path in Path(__file__).parent.rglob("test_*.py")]
@@ -63,6 +65,15 @@ def test_help_of_all_commands_loads_none_of_them():
 
 def test_version_is_the_packages(silofl):
     assert silofl("--version") == (0, f"silofl {__version__}\n", "")
+
+
+def test_an_argument_that_is_no_text_is_refused(refused, tmp_path):
+    assert r"every argument must be text in UTF-8, not 'run\udce4'" in refused("resume", "run\udce4")
+
+
+def test_a_path_in_brackets_is_printed_as_it_is(capsys):
+    console_for(Namespace(json=False)).print("report: [red]/[/red]/report.html")
+    assert capsys.readouterr().out == "report: [red]/[/red]/report.html\n"
 
 
 def test_a_command_must_be_given(refused):

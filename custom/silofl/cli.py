@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from silofl import __version__
-from silofl.errors import ExitCode, SiloFLError
+from silofl.errors import ExitCode, SiloFLError, shown
 
 # Command -> its module and what it does.
 COMMANDS = {
@@ -72,7 +72,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandParser)
     for name, (module, purpose) in COMMANDS.items():
         commands.add_parser(name, module=module, help=purpose, description=purpose)
-    options = parser.parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    for text in given:
+        # Python brings bytes that are no text as half characters, which no record, page or terminal can hold.
+        if text.encode(errors="ignore").decode() != text:
+            parser.error(f"every argument must be text in UTF-8, not {shown(text)}")
+    options = parser.parse_args(given)
     return carry_out("silofl", options.command, options)
 
 

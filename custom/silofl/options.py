@@ -48,12 +48,13 @@ def names(text: str) -> list[str]:
 def setting(text: str) -> tuple[str, object]:
     """Read ``KEY=VALUE``: a dotted key of study.yaml and its value, written as in that file."""
     key, _, value = text.partition("=")
+    sentence = f"must be KEY=VALUE, as training.learning_rate=0.01, not {shown(text)}"
+    if not key or not value.strip():
+        raise argparse.ArgumentTypeError(sentence)
     try:
-        if key and value.strip():
-            return key, read_value(value)
-    except ConfigError:
-        pass
-    raise argparse.ArgumentTypeError(f"must be KEY=VALUE, as training.learning_rate=0.01, not {shown(text)}")
+        return key, read_value(value)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(f"{sentence}: {error}") from None
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:
@@ -141,4 +142,5 @@ def by_key(settings: Iterable[tuple[str, object]]) -> dict[str, object]:
 
 def console_for(options: argparse.Namespace) -> Console:
     """Return the console of a command; with ``--json`` on standard error, so that standard output is JSON only."""
-    return Console(stderr=getattr(options, "json", False), highlight=False, soft_wrap=True)
+    # Without markup: a folder may be named [/red].
+    return Console(stderr=getattr(options, "json", False), highlight=False, markup=False, soft_wrap=True)

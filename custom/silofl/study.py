@@ -133,7 +133,10 @@ class TrainingSettings(Section):
         loss: ``dice_ce`` (Dice plus cross entropy, binary for one label), ``dice`` or ``cross_entropy``.
         has_batch_dice: Dice of all images of a batch together, for labels that many images lack; else of each image.
         optimizer: The base optimiser of every step; its state stays at the site from round to round.
-        learning_rate: Of the base optimiser.
+        learning_rate: Of the base optimiser, in the first round.
+        schedule: How the learning rate falls from round to round: ``constant`` not at all; ``poly`` by
+            ``(1 - (r - 1) / R)^0.9`` in round r of R; ``cosine`` by half a period. Constants of an algorithm do not
+            fall with it.
         momentum: Of ``sgd``.
         betas: Of ``adam`` and ``adamw``.
         weight_decay: Of the base optimiser.
@@ -145,6 +148,7 @@ class TrainingSettings(Section):
     has_batch_dice: bool = False
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     learning_rate: Positive = 1e-3
+    schedule: Literal["constant", "poly", "cosine"] = "constant"
     momentum: Fraction = 0.9
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     weight_decay: NotNegative = 0.0
@@ -204,6 +208,8 @@ class Study(Section):
         seed: Of the initial weights, and with site and round of everything random at a site.
         device: ``auto`` takes a GPU where there is one, on which the networks run in bfloat16.
         torch_threads: Threads of torch at every site; other numbers give other rounding.
+        guard: Whether each site that has validation data also trains a model alone, in the same rounds and without
+            traffic, and in the end keeps the model that its own validation data favour.
         metric: What models are chosen and reported by: the mean Dice over cases, of the foreground or with the
             background, as some printed tables have it; the share of cases that are right; or the mean of that share
             over the classes present.
@@ -217,6 +223,7 @@ class Study(Section):
     seed: Annotated[Whole, Field(ge=0, lt=2**32)] = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     torch_threads: Threads = 1
+    guard: bool = True
     metric: Literal["dice", "dice_with_background", "accuracy", "balanced_accuracy"] = "dice"
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
@@ -303,6 +310,11 @@ class Study(Section):
         # Where a part has the extra rounds, no model changes in them: its selector learns which of the fixed models is
         # the best for an image, a question without an answer while they change.
         return self.rounds if self.recipe.has_parts_rounds else self.total_rounds
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether sites compare the federated model with one of their own; there is none where all train alone."""
+        return self.guard and self.recipe.stays_home != "everything"
 
     @property
     def total_rounds(self) -> int:

@@ -89,6 +89,16 @@ def test_the_callers_images_are_not_changed():
     assert torch.equal(images, before)
 
 
+def test_a_blank_first_batch_counts_like_any_other_and_the_second_one_does_not_replace_it():
+    norm, images = AmplitudeNorm((1, 8, 8), momentum=0.25), torch.rand(2, 1, 8, 8)
+    norm(torch.zeros(2, 1, 8, 8))
+    assert norm.is_known and not norm.running_amplitude.any()
+    norm(images)
+    # 0.75 * 0 of the blank batch + 0.25 * the mean amplitude of the second
+    mean = torch.fft.rfft2(images).abs().mean(dim=0)
+    torch.testing.assert_close(norm.running_amplitude, 0.25 * mean)
+
+
 def test_momentum_zero_stays_at_the_first_batch():
     norm = AmplitudeNorm((1, 8, 8), momentum=0.0)
     norm(torch.rand(2, 1, 8, 8))

@@ -8,7 +8,17 @@ from PIL import Image
 from silofl.settings import parse
 from silofl.study import Study
 
+# Of a hand-written volume of 2 x 3 x 4.
+VOXELS = np.arange(24, dtype="<i2").tobytes()
 LABELS = {"segmentation": {1: "nucleus"}, "classification": {0: "normal", 1: "tumour"}}
+
+
+def affine_of(image):
+    """Return the affine of SimpleITK's image in NIfTI's world."""
+    num_axes, matrix = image.GetDimension(), np.eye(4)
+    directions = np.reshape(image.GetDirection(), (num_axes, num_axes))
+    matrix[:num_axes, :num_axes], matrix[:num_axes, 3] = directions * image.GetSpacing(), image.GetOrigin()
+    return np.diag([-1, -1, 1, 1]) @ matrix
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ import SimpleITK
 from silofl.data.images import read_image
 from silofl.errors import DataError
 
-VOXELS = np.arange(24, dtype="<i2").tobytes()
+from .conftest import VOXELS, affine_of
+
 HEADER = {
     "ObjectType": "Image",
     "NDims": "3",
@@ -27,13 +28,6 @@ def write(tmp_path):
         return tmp_path / "v.mha"
 
     return write_volume
-
-
-def affine_of(image):
-    """Return SimpleITK's affine in NIfTI's world."""
-    matrix = np.eye(4)
-    matrix[:3, :3], matrix[:3, 3] = np.reshape(image.GetDirection(), (3, 3)) * image.GetSpacing(), image.GetOrigin()
-    return np.diag([-1, -1, 1, 1]) @ matrix
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import SimpleITK
 from silofl.data.images import read_image
 from silofl.errors import DataError
 
-VOXELS = np.arange(24, dtype="<i2").tobytes()
+from .conftest import VOXELS, affine_of
+
 HEADER = {
     "type": "short",
     "dimension": "3",
@@ -34,14 +35,6 @@ def write(tmp_path):
         return tmp_path / "v.nrrd"
 
     return write_volume
-
-
-def affine_of(image):
-    """Return SimpleITK's affine in NIfTI's world."""
-    num_axes, matrix = image.GetDimension(), np.eye(4)
-    directions = np.reshape(image.GetDirection(), (num_axes, num_axes))
-    matrix[:num_axes, :num_axes], matrix[:num_axes, 3] = directions * image.GetSpacing(), image.GetOrigin()
-    return np.diag([-1, -1, 1, 1]) @ matrix
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import json
 import os
 
 import numpy as np
@@ -103,6 +104,12 @@ def test_sites_that_split_in_different_ways_are_not_pooled(pool, sites):
     sites["south"].write(split_unit="slices")
     with pytest.raises(DataError, match="site 'south' must have the split_unit of site 'north', 'patient'.*'slices'"):
         pool()
+
+
+@pytest.mark.parametrize("unknown", ["north", "south"])
+def test_the_pool_with_a_site_that_does_not_know_its_patients_is_unknown(pool, sites, unknown):
+    sites[unknown].write(split_unit="unknown")
+    assert json.loads((pool() / "dataset.json").read_text())["split_unit"] == "unknown"
 
 
 def test_sites_with_other_labels_are_not_pooled(pool, sites):

@@ -83,6 +83,20 @@ def test_a_site_that_does_not_go_with_the_others_is_named(write_site, changes, m
         survey(write_site("south", **changes))
 
 
+@pytest.mark.parametrize("unknown", ["north", "south"])
+def test_a_study_of_which_one_site_does_not_know_its_patients_is_unknown(write_site, unknown):
+    for name in ("north", "south"):
+        data = write_site(name, split_unit="unknown" if name == unknown else "patient")
+    assert survey(data).split_unit == "unknown"
+
+
+def test_sites_that_know_their_patients_must_agree_beside_one_that_does_not(write_site):
+    for name, unit in {"east": "unknown", "north": "patient", "south": "slices"}.items():
+        data = write_site(name, split_unit=unit)
+    with pytest.raises(DataError, match="site 'south' must have the split_unit of site 'north', patient, not slices"):
+        survey(data)
+
+
 def test_a_folder_without_data_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="--data must hold a dataset.json, or a folder with one for each site"):
         survey(tmp_path)

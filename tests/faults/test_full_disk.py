@@ -1,5 +1,6 @@
 """A disk fills up, at the server or at a site: the run says so, loses nothing, and goes on once there is room."""
 
+import errno
 import os
 import subprocess
 from functools import partial
@@ -18,12 +19,10 @@ FILLER = "filler"
 
 def fill(folder):
     """Take all the room that is left on a disk."""
-    with (folder / FILLER).open("wb", buffering=0) as stream:
-        try:
-            while stream.write(bytes(1 << 16)):
-                pass
-        except OSError:
+    with (folder / FILLER).open("wb", buffering=0) as stream, pytest.raises(OSError) as full:
+        while stream.write(bytes(1 << 16)):
             pass
+    assert full.value.errno == errno.ENOSPC
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ OPTIONS = {
     "gradients": {"name": "fedsm", "model": {"normalization": "instance"}},
     "local_steps": {"name": "fedsm", "selector": {"learning": "local_steps"}, "model": {"normalization": "instance"}},
     "moments": {"name": "fedsm", "selector": {"learning": "moments"}, "model": {"normalization": "instance"}},
+    "falling": {"name": "scaffold", "training": {"schedule": "poly", "optimizer": "sgd", "momentum": 0.0}},
 }
 
 
@@ -149,3 +150,8 @@ def test_the_number_of_rounds_must_leave_the_finished_ones_their_meaning(play):
     tuned.rounds(2)
     with pytest.raises(StateError, match="rounds 1, not 2; set it back"):
         gone_on(tuned, rounds=2)
+    # A rate that falls to the end of three rounds was not the one of six.
+    falling = play(folder="falling", training={"schedule": "poly"})
+    falling.rounds(2)
+    with pytest.raises(StateError, match="rounds 3, not 6; set it back"):
+        gone_on(falling, rounds=6)

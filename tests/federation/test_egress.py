@@ -150,6 +150,9 @@ SCORE = {"value": 0.5, "num_cases": 2, "num_excluded": 0, "labels": {"1": 0.5}}
         {"metrics": {"validation": SCORE | {"also": {"Jane Doe": 0.5}}}},
         {"metrics": {"validation": SCORE | {"by_case": {"patient_1": 0.5}}}},
         {"metrics": {"test": SCORE | {"value": "Jane Doe"}}},
+        {"metrics": {"test": SCORE | {"num_patients": "Jane Doe"}}},
+        {"metrics": {"test": SCORE | {"num_patients": 1.5}}},
+        {"metrics": {"test": SCORE | {"num_patients": 3}}},
         {"statistics": {"withheld": "Jane Doe"}},
         {"error": "no disk", "note": "Jane Doe"},
         {"error": "line 1\nline 2"},
@@ -163,7 +166,11 @@ def test_no_text_and_no_number_leaves_that_the_schema_does_not_know(gate, meta):
 
 
 @pytest.mark.parametrize(
-    "meta", [{"metrics": {"loss": 0.5, "loss_selector": 1.5, "validation": SCORE}}, {"error": "no disk", "held": 3}]
+    "meta",
+    [
+        {"metrics": {"loss": 0.5, "loss_selector": 1.5, "validation": SCORE, "test": SCORE | {"num_patients": 2}}},
+        {"error": "no disk", "held": 3},
+    ],
 )
 def test_honest_numbers_and_reasons_leave(gate, meta):
     assert gate().refusal(request(), Message(meta={"round": 1} | meta)) is None

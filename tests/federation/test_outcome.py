@@ -1,4 +1,10 @@
+import json
+from dataclasses import replace
+
+import pytest
+
 from silofl.federation.outcome import finished_results, without_numbers
+from silofl.federation.results import Results
 
 SCORE = {"value": 0.5, "num_cases": 1, "num_excluded": 0}
 
@@ -29,6 +35,28 @@ def test_a_site_that_missed_a_round_makes_the_run_incomplete(play):
     values = finished_results(game.server, game.finish())
     assert values.status == "INCOMPLETE"
     assert values.reasons == ("site north missed rounds [1] (no GPU); the study allows 0",)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedbn", "fedsm"])
+def test_each_site_measures_the_surface_distances_of_its_test_and_of_no_validation(play, name):
+    game = play(rounds=1, name=name)
+    found = finished_results(game.server, game.finish()).tested
+    assert found.surface.keys() == {"east", "north", "west"}
+    for site, surface in found.surface.items():
+        assert surface.num_cases + surface.num_undefined == found.cases[site] + found.excluded_cases[site] == 2
+    assert all(score.surface is None for score in found.validation.values())
+
+
+def test_the_patients_of_each_sites_test_are_counted_and_null_where_nobody_knows_one(play):
+    game = play(rounds=1)
+    # two test cases at each site, of two patients
+    west = game.sites["west"].data
+    game.sites["west"].data = replace(west, test=replace(west.test, patients=("p", None)))
+    east = game.sites["east"].data
+    game.sites["east"].data = replace(east, test=replace(east.test, patients=("p", "p")))
+    found = finished_results(game.server, game.finish())
+    assert found.tested.patients == {"east": 1, "north": 2, "west": None}
+    assert Results.from_dict(json.loads(json.dumps(found.as_dict()))) == found
 
 
 def test_a_study_may_allow_a_site_to_miss_a_round(play):

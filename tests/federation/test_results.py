@@ -33,8 +33,8 @@ def test_a_result_is_written_with_the_keys_it_was_read_with(values):
 def test_a_site_has_all_that_is_said_of_it_in_one_place():
     found = Results.from_dict(COMPLETE | CLASSES | SUPER).by_site
     models, labels = {"global": 0.5, "east": None}, {"organ": 0.5}
-    assert found["east"] == SiteResult(0.5, 2, 1, 0.25, labels, {"accuracy": 0.5}, models)
-    assert found["west"] == SiteResult(None, None, None, None, {}, {}, {})
+    assert found["east"] == SiteResult(0.5, 2, None, 1, 0.25, labels, {"accuracy": 0.5}, models)
+    assert found["west"] == SiteResult(None, None, None, None, None, {}, {}, {})
 
 
 @pytest.mark.parametrize("key", [*COMPLETE])

@@ -1,5 +1,7 @@
 import json
+import shutil
 
+import numpy as np
 import pytest
 import torch
 
@@ -32,26 +34,67 @@ def test_a_finished_run_is_complete_and_says_which_round_its_numbers_come_from(f
     assert state["input_norm.is_fixed"] and "network.final_conv.weight" in state
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedbn", "harmofl"])
-def test_the_models_readme_can_be_followed_to_the_letter(play, tmp_path, monkeypatch, algorithm):
-    game = play(rounds=1, name=algorithm)
-    folder = RunFolder(tmp_path / "run", game.study)
-    folder.finish(game.server, game.finish())
+def run_code(folder, monkeypatch, state_dir=None):
+    """Execute the code in the README of the models as it is printed, and return its names and the README."""
     text = (folder.path / "model" / "README.md").read_text()
+    code = text.split("```python")[1].split("```")[0]
     monkeypatch.chdir(folder.path / "model")
     names = {}
-    exec(text.split("```python")[1].split("```")[0], names)  # noqa: S102
-    assert names["logits"].shape[:2] == (1, 1) and names["study"] == game.study
-    assert bool([name for name in names["missing"] if "num_batches" not in name]) == (algorithm != "fedavg")
-    assert ("never left the sites" in text) == (algorithm != "fedavg")
+    exec(code if state_dir is None else code.replace("STATE_DIR", str(state_dir)), names)  # noqa: S102
+    return names, text
 
 
-def test_the_readme_of_local_training_says_where_the_models_are(play, tmp_path):
-    game = play(rounds=1, name="local")
-    folder = RunFolder(tmp_path / "run", game.study)
+@pytest.fixture
+def with_models(play, tmp_path):
+    """Play a study of one round to its end, and write its run's folder."""
+
+    def make(**algorithm):
+        game = play(rounds=1, **algorithm)
+        folder = RunFolder(tmp_path / "run", game.study)
+        folder.finish(game.server, game.finish())
+        return game, folder
+
+    return make
+
+
+@pytest.mark.parametrize("algorithm", [{"name": "fedavg"}, {"name": "harmofl", "preset": "paper"}])
+def test_the_code_beside_whole_models_loads_every_array(with_models, monkeypatch, algorithm):
+    game, folder = with_models(**algorithm)
+    names, text = run_code(folder, monkeypatch)
+    assert names["logits"].shape[:2] == (1, 1) and names["study"] == game.study and "strict" not in text
+    saved = torch.load("best.pt", weights_only=True)
+    assert saved.keys() == names["model"].state_dict().keys()
+    (part,) = (part for part in game.server.parts.values() if part.models())
+    for name, array in part.models()[""].items():
+        np.testing.assert_array_equal(names["model"].state_dict()[name], array)
+
+
+def test_the_code_beside_models_of_sites_loads_one_of_them(with_models, monkeypatch):
+    _, folder = with_models(name="softpull")
+    names, text = run_code(folder, monkeypatch)
+    assert "best-" in text and names["logits"].shape[:2] == (1, 1)
+
+
+@pytest.mark.parametrize("algorithm", ["fedbn", "fedper", "harmofl", "local"])
+def test_the_code_beside_models_that_are_not_whole_loads_a_sites_own(with_models, monkeypatch, algorithm):
+    game, folder = with_models(name=algorithm)
+    site = game.server.sites[0]
+    names, text = run_code(folder, monkeypatch, state_dir=game.folder(site).parent)
+    assert names["model"].contents.sites == (site,) and names["prediction"].label_map.shape == (1, 32, 32)
+    assert f"STATE_DIR/{game.server.id}/supermodel" in text and "state_dir" in text
+    assert ("never left the sites" in text) == (algorithm != "local")
+    assert bool(list((folder.path / "model").glob("*.pt"))) == (algorithm != "local")
+
+
+def test_in_a_simulation_the_code_names_the_true_place_of_a_sites_model(with_models, monkeypatch):
+    game, folder = with_models(name="fedbn")
+    site = game.server.sites[0]
+    place = folder.path / "sites" / site / game.server.id
+    shutil.copytree(game.folder(site) / "supermodel", place / "supermodel")
     folder.finish(game.server, game.finish())
-    assert "Every site trained alone" in (folder.path / "model" / "README.md").read_text()
-    assert not list((folder.path / "model").glob("*.pt"))
+    names, text = run_code(folder, monkeypatch)
+    assert names["model"].contents.sites == (site,)
+    assert f'SuperModel.load("../sites/{site}/{game.server.id}/supermodel")' in text and "STATE_DIR" not in text
 
 
 def test_a_run_that_was_ended_from_outside_has_no_result(play, tmp_path):

@@ -65,6 +65,33 @@ def test_a_task_that_no_part_knows_is_answered_with_those_that_they_do(play):
     assert answer.meta["error"] == "a task must be one of train, validate, test in this study, not 'guess'"
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("round", 1.5, "a task: round must be a valid integer, not 1.5"),
+        ("round", True, "a task: round must be a valid integer, not True"),
+        ("round", 0, "a task: round must be greater than or equal to 1, not 0"),
+        ("round", 4, "a task must be of one of the study's 3 rounds, not of round 4"),
+        ("best_round", "1", "a task: best_round must be a valid integer, not '1'"),
+        ("held", -1, "a task: held must be greater than or equal to 0, not -1"),
+        ("step", None, "a task: step must be a valid integer, not None"),
+        ("run", 7, "a task: run must be a text, not 7"),
+    ],
+)
+def test_a_task_of_no_round_or_with_a_value_that_is_none_is_refused_and_leaves_no_file(play, key, value, sentence):
+    game = play(sites=("east",))
+    task = game.upcoming("train")["east"]
+    answer = game.sites["east"].answer("train", Message(task.arrays, task.meta | {key: value}))
+    assert answer.arrays == {} and answer.meta["error"] == sentence
+    assert not (game.folder("east") / "rounds").exists()
+
+
+def test_the_round_of_a_task_that_is_none_is_not_sent_back(play):
+    game = play(sites=("east",))
+    answer = game.sites["east"].answer("train", Message(meta={"run": "run", "round": "x" * 1000}))
+    assert answer.meta.keys() == {"round", "error"} and answer.meta["round"] is None
+
+
 def test_a_fault_in_the_data_is_told_in_full_at_home_and_without_a_case_to_the_server(play, monkeypatch, caplog):
     game = play(sites=("east",))
     task = game.upcoming("train")["east"]

@@ -137,7 +137,7 @@ def test_an_answer_that_failed_leaves_as_its_code_alone(site, update, code, left
 @pytest.mark.parametrize("run", ["", ".", "..", "../other", "/etc"])
 def test_for_a_run_of_no_plain_name_nothing_leaves(site, run):
     filtered = site()
-    filtered.receive("train", Message(meta={"run": run}))
+    filtered.receive("train", Message(meta={"run": run, "round": 1}))
     with pytest.raises(ConfigError, match="the server's run id must be letters, digits"):
         filtered.send(Message(meta=META))
 

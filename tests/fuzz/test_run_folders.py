@@ -16,7 +16,7 @@ from .conftest import SECONDS, altered, ends_well
 pytestmark = pytest.mark.fuzz
 STUDY = {"name": "small", "task": "segmentation", "labels": {1: "blob"}, "rounds": 2, "device": "cpu"}
 STUDY |= {"model": {"features": [4] * 6}, "training": {"batch_size": 2}, "algorithm": {"name": "fedsm"}}
-FILES = ("results.json", "ledger.json", "run.json", "unseen.json")
+FILES = ("results.json", "ledger.json", "run.json", "unseen.json", "data.json")
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,32 @@ def test_an_empty_test_and_one_without_numbers_of_classes_pass():
     assert read(segmentation).numbers.metrics.test.as_dict() == segmentation
 
 
+SURFACE = {"hd95": 12.5, "surface_dice": 0.5, "num_cases": 3, "num_undefined": 1}
+
+
+def test_the_surface_distances_of_a_test_pass_with_and_without_a_case_that_counts():
+    none = {"hd95": None, "surface_dice": None, "num_cases": 0, "num_undefined": 4}
+    for surface in (SURFACE, none):
+        assert read(SCORE | {"surface": surface}).numbers.metrics.test.as_dict()["surface"] == surface
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hd95": 1e6}, "metrics.test.surface.hd95 must be less than or equal to 100000, not 1000000"),
+        ({"hd95": -1.0}, "metrics.test.surface.hd95 must be greater than or equal to 0, not -1"),
+        ({"hd95": float("inf")}, "metrics.test.surface.hd95 must be "),
+        ({"surface_dice": 1.5}, "metrics.test.surface.surface_dice must be less than or equal to 1, not 1.5"),
+        ({"hd95": None}, "surface_dice must be null where no case counts and only there, not None and 0.5 of 3"),
+        ({"num_cases": 0}, "must be null where no case counts and only there, not 12.5 and 0.5 of 0"),
+        ({"by_case": {"Doe": 1.0}}, "metrics.test.surface.by_case must be a known key"),
+    ],
+)
+def test_malformed_surface_distances_are_refused(changes, message):
+    with pytest.raises(AggregationError, match=message):
+        read(SCORE | {"surface": SURFACE | changes})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -318,3 +318,11 @@ def test_a_site_may_keep_back_any_array_of_its_update_and_none_is_expected_of_an
     assert expected.keys() == server.task("east", Exchange(TRAIN, 1)).arrays.keys()
     assert not any(one.is_required for one in expected.values())
     assert server.expected("east", Exchange("validate", 1)) == {}
+
+
+def test_the_optimisers_rate_falls_by_the_studys_rounds_and_not_by_those_since_its_state_was_loaded(play):
+    game, rates = play(rounds=4, training={"schedule": "poly", "learning_rate": 0.1}), []
+    for number in range(1, 5):
+        game.round()
+        rates.append(game.kept("east", number)["models"]["optimizer"]["model"]["param_groups"][0]["lr"])
+    np.testing.assert_allclose(rates, [0.1, 0.1 * 0.75**0.9, 0.1 * 0.5**0.9, 0.1 * 0.25**0.9], rtol=1e-12)

@@ -56,11 +56,11 @@ def test_all_models_travel_once_and_are_those_of_the_reported_round(fedsm):
     assert game.sent["test_super_model"]["east"].arrays == {}
     sent = game.sent["assemble"]["east"].of("super_model")
     assert {role_of(name) for name in sent} == {"global", "selector", *SITES}
-    parts = game.server.reported_parts()
+    parts = game.server.reported.parts
     for site in SITES:
         for name, array in parts["personal"].of(site).items():
             np.testing.assert_array_equal(sent[f"{site}/{name}"], array)
-    assert game.sent["assemble"]["east"].meta["round"] == game.server.reported_round
+    assert game.sent["assemble"]["east"].meta["round"] == game.server.reported.round
 
 
 @pytest.mark.parametrize("sites", [("east",), ("east", "west")])
@@ -78,7 +78,7 @@ def test_the_server_writes_the_super_model_that_its_sites_hold(fedsm):
     assert ours.rule == "selector" and ours.facts["run"] == "run"
     for name, state in ours.models.items():
         assert all(bool((value == theirs.models[name][key]).all()) for key, value in state.items())
-    personal = game.server.reported_parts()["personal"].of("west")
+    personal = game.server.reported.parts["personal"].of("west")
     state = complete_state(game.study, (1, 32, 32), personal)
     assert all(bool((value == state[key]).all()) for key, value in ours.models["west"].items())
 

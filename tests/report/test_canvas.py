@@ -33,9 +33,12 @@ def test_an_image_carries_its_bytes_in_its_address():
     assert scheme == "data:image/png;base64" and base64.b64decode(data) == b"png"
 
 
-def test_lines_beyond_the_colours_differ_by_their_dash():
-    styles = {tuple(line_style(i).values()) for i in range(20)}
-    assert len(styles) == 20
+def test_lines_differ_by_dash_and_marker_without_their_colour():
+    styles = [line_style(i) for i in range(28)]
+    assert len({(style["linestyle"], style["marker"]) for style in styles}) == 28
+    # neighbours in the legend differ in each of the three
+    for key in ("color", "linestyle", "marker"):
+        assert all(a[key] != b[key] for a, b in zip(styles, styles[1:], strict=False))
 
 
 def test_points_beyond_the_colours_differ_by_their_shape():

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from silofl.report.comparison import (
@@ -5,34 +7,49 @@ from silofl.report.comparison import (
     are_comparable,
     averages_also,
     averages_beside,
-    best_runs,
     compared_sites,
     comparison_notes,
     comparison_table,
+    front,
+    leads,
     print_comparison,
     rows_of_methods,
     site_comparison_table,
 )
+from silofl.report.run_records import RunRecords
 
 
 def test_the_sites_of_all_runs_are_compared(results):
     assert compared_sites([results(sites={"west": 1.0}), results(sites={"east": None})]) == ["east", "west"]
 
 
-def test_the_highest_mean_is_the_best(results):
-    assert best_runs([results(mean=0.5), results(mean=0.7), results(mean=0.6)]) == {1}
+@pytest.mark.parametrize(
+    ("values", "others", "expected"),
+    [
+        # means 0.7 and 0.5; deviations 0.1 * sqrt(2) = 0.141 and 0: the difference of 0.2 is more
+        ((0.6, 0.8), (0.5, 0.5), True),
+        # 0.7 and 0.6: 0.1 is less than 0.141
+        ((0.6, 0.8), (0.6, 0.6), False),
+        # the larger deviation counts, whichever row has it
+        ((0.6, 0.6), (0.4, 0.6), False),
+        # more than no spread, but not to be seen in three decimals
+        ((0.6004, 0.6004), (0.6, 0.6), False),
+        ((0.601, 0.601), (0.6, 0.6), True),
+        ((0.5, 0.5), (0.6, 0.6), False),
+        # one seed has no spread
+        ((0.9,), (0.1,), False),
+        ((0.9, 0.9), (0.1,), False),
+    ],
+)
+def test_a_mean_leads_by_more_than_the_seeds_spread(values, others, expected):
+    assert leads(values, others) is expected
 
 
-def test_means_that_read_the_same_tie_and_the_tie_is_said(results):
-    runs = [results(mean=0.7001), results(mean=0.5), results(mean=0.6999)]
-    assert best_runs(runs) == {0, 2}
-    assert any("tie" in note for note in comparison_notes(runs))
-
-
-def test_runs_of_other_rounds_are_pointed_out(results):
-    warning = "The runs differ in rounds, 2 and 5: more of them are more training."
-    assert warning in comparison_notes([results(), results(rounds=5)])
-    assert warning not in comparison_notes([results(), results()])
+def test_the_front_is_the_highest_mean_and_all_that_it_does_not_lead():
+    assert front([(0.5, 0.5), (0.9, 0.9), (0.6, 0.6)]) == [1]
+    # 0.9 leads 0.5 by more than 0.141, and 0.8 not
+    assert front([(0.5, 0.5), (0.8, 1.0), (0.8, 0.8)]) == [1, 2]
+    assert front([(0.5, 0.5), (0.9,), ()]) == [] and front([]) == []
 
 
 def test_a_site_without_a_count_of_excluded_cases_has_none(results):
@@ -42,22 +59,15 @@ def test_a_site_without_a_count_of_excluded_cases_has_none(results):
 def test_a_run_that_lacks_a_site_is_not_compared_however_high_its_mean(results):
     lacking = results(sites={"east": 0.9, "west": None}, mean=0.9)
     runs = [lacking, results(mean=0.5), results(mean=0.6)]
-    assert best_runs(runs) == {2}
-    assert "Run 1 is left out of the choice of the best: it has no value at west." in comparison_notes(runs)
+    assert "Run 1 has no value at west: its mean says nothing beside the others." in comparison_notes(runs)
 
 
 @pytest.mark.parametrize(
-    ("changes", "difference"),
-    [
-        ({"metric": "dice_with_background"}, "metric"),
-        ({"split_unit": "slices"}, "how patients are split"),
-        ({"cases": {"east": 1, "west": 5}}, "the number of test cases"),
-    ],
+    "changes",
+    [{"metric": "dice_with_background"}, {"split_unit": "slices"}, {"cases": {"east": 1, "west": 5}}],
 )
-def test_no_mean_is_the_best_where_runs_measure_different_things(results, changes, difference):
-    runs = [results(mean=0.5), results(mean=0.9, **changes)]
-    assert best_runs(runs) == frozenset()
-    assert f"No mean is marked as the best: the runs differ in {difference}." in comparison_notes(runs)
+def test_runs_that_measure_different_things_are_not_compared(results, changes):
+    assert not are_comparable([results(), results(**changes)])
 
 
 def test_runs_can_be_compared_where_they_measure_the_same(results):
@@ -68,23 +78,17 @@ def test_runs_can_be_compared_where_they_measure_the_same(results):
 def test_excluded_cases_are_test_cases_too(results):
     # 4 + 2 cases at west in both
     counts = {"cases": {"east": 1, "west": 6}, "excluded_cases": {"east": 0, "west": 0}}
-    assert best_runs([results(mean=0.5), results(**counts, mean=0.6)]) == {1}
+    assert are_comparable([results(), results(**counts)])
 
 
-def test_a_single_run_is_not_called_the_best(results):
-    assert best_runs([results()]) == frozenset()
-    assert "fewer than two runs" in comparison_notes([results()])[0]
-
-
-def test_runs_without_any_site_have_no_best(results):
+def test_runs_without_any_site_are_told(results):
     failed = results(status="FAILED")
-    assert best_runs([failed, failed]) == frozenset()
-    assert "it has no value at any site" in comparison_notes([failed, failed])[0]
+    assert "has no value at any site" in comparison_notes([failed, failed])[0]
 
 
 def test_many_missing_sites_are_counted_instead_of_named(results):
     many = results(sites={f"site-{i}": 0.5 for i in range(5)})
-    assert "it has no value at 5 of 7 sites" in comparison_notes([results(), many])[0]
+    assert "has no value at 5 of 7 sites" in comparison_notes([results(), many])[0]
 
 
 def test_caveats_name_the_runs_they_hold_for(results):
@@ -93,8 +97,10 @@ def test_caveats_name_the_runs_they_hold_for(results):
     assert "Runs 2, 3: split by slices, same person in training and test." in notes
 
 
-def test_every_comparison_says_that_one_seed_is_one_seed(results):
-    assert "other seeds" in comparison_notes([results(), results()])[-1]
+def test_every_comparison_says_that_one_seed_marks_no_best(results, printed):
+    runs = [results(mean=0.5), results(mean=0.9)]
+    assert comparison_notes(runs)[-1].startswith("Each row is one run with one seed, so that no value is marked")
+    assert not comparison_table(runs).best_cells and "*" not in printed(print_comparison, records(*runs), width=200)
 
 
 def test_shared_batchnorm_is_said_beside_runs_that_keep_it_at_home(results):
@@ -161,9 +167,19 @@ def test_averages_are_over_all_sites_and_that_of_the_auroc_over_those_that_have_
     assert averages_also(classes(), ["east", "west", "north"]) == {"auroc": 0.875}
 
 
+def records(*results):
+    return [RunRecords(Path("run"), one, [], {}, {}) for one in results]
+
+
+def test_what_differs_is_printed_above_the_table(results, printed):
+    text = printed(print_comparison, records(results(), results(rounds=5)), width=200)
+    sentence = "The rows differ in rounds: 2 (1: harmofl); 5 (2: harmofl); more of them are more training."
+    assert 0 <= text.index(sentence) < text.index("status")
+
+
 def test_numbers_are_never_cropped_in_a_narrow_terminal(results, printed):
     sites = {f"a_long_name_of_hospital_{i}": 0.1 * i for i in range(1, 9)}
-    text = printed(print_comparison, [results(sites=sites), results(sites=sites)], width=40)
+    text = printed(print_comparison, records(results(sites=sites), results(sites=sites)), width=40)
     assert all(f"{value:.3f}" in text for value in sites.values()) and "…" not in text
 
 
@@ -174,13 +190,15 @@ def test_a_comparison_has_one_row_a_run_and_one_column_a_site(results):
     assert table.rows[1][-5:] == ("0.250", "0.000", "0.700", "0.250", "-")
 
 
-def test_the_best_mean_is_marked_in_print(results, printed):
-    text = printed(print_comparison, [results(mean=0.5), results(mean=0.625)], width=200)
-    assert "0.625 *" in text and "0.500 *" not in text and "* best mean" in text
-
-
-def test_without_a_best_mean_nothing_is_marked_in_print(results, printed):
-    assert "*" not in printed(print_comparison, [results(), results(metric="accuracy")], width=200)
+def test_surface_distances_are_means_over_sites_beside_the_other_means(results):
+    surface = {"hd95": 4.0, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 0}
+    with_surface = results(surface={"east": surface, "west": surface | {"hd95": 5.0}})
+    table = comparison_table([with_surface, results()])
+    assert table.columns[-5:] == ("pooled", "HD95, pixels", "surface Dice", "east", "west")
+    # (4 + 5) / 2
+    assert [row[-4:-2] for row in table.rows] == [("4.5", "0.500"), ("-", "-")]
+    assert any("not in mm" in note for note in comparison_notes([with_surface]))
+    assert not any("not in mm" in note for note in comparison_notes([results()]))
 
 
 def test_many_sites_of_several_runs_stand_in_rows_of_a_second_table(results, printed):
@@ -190,7 +208,7 @@ def test_many_sites_of_several_runs_stand_in_rows_of_a_second_table(results, pri
     table = site_comparison_table(runs)
     assert table.columns == ("site", "1: harmofl", "2: fedavg") and len(table.rows) == 9
     assert table.rows[1] == ("s1", "0.125", "0.500") and table.rows[2] == ("s2", "0.250", "-")
-    assert "s8" in printed(print_comparison, runs)
+    assert "s8" in printed(print_comparison, records(*runs))
     assert site_comparison_table([results()]) is None
 
 

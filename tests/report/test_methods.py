@@ -11,6 +11,7 @@ from silofl.report.methods import (
     methods_table,
     methods_values,
     ranked,
+    sites_level,
     sites_won,
 )
 
@@ -27,28 +28,49 @@ def test_a_method_without_any_result_is_a_row_of_dashes(method):
     assert table.rows[1] == ("fedprox", "-", "-", "-", "-")
 
 
+def twice(method, name, *values, **changes):
+    """Build a method with the same values at east and west with two seeds, so that the seeds' spread is 0."""
+    return method(name, values, values, **changes)
+
+
 def test_rows_stay_in_the_order_they_were_given(method):
-    table = methods_table([method("second", (0.1, 0.1)), method("first", (0.9, 0.9))], 1)
+    table = methods_table([twice(method, "second", 0.1, 0.1), twice(method, "first", 0.9, 0.9)], 2)
     assert [row[0] for row in table.rows] == ["second", "first", "winner"]
     assert table.columns == ("method", "east", "west", "client average", "pooled", "sites won")
 
 
 def test_each_site_names_its_winner_and_each_method_its_sites(method):
-    table = methods_table([method("a", (0.5, 0.75)), method("b", (0.75, 0.5)), method("c", (0.25, 0.75))], 1)
+    values = {"a": (0.5, 0.75), "b": (0.75, 0.5), "c": (0.25, 0.75)}
+    table = methods_table([twice(method, name, *both) for name, both in values.items()], 2)
     assert table.columns[-1] == "sites won" and table.num_summary == 1
-    assert [row[-1] for row in table.rows] == ["1", "1", "1", ""]
+    # a and c are level at west
+    assert [row[-1] for row in table.rows] == ["0", "1", "0", ""]
     # means 0.625, 0.625 and 0.5; pooled (0.5 + 3) / 5 = 0.7, (0.75 + 2) / 5 = 0.55 and (0.25 + 3) / 5 = 0.65
-    assert table.rows[-1] == ("winner", "b", "a, c", "a, b", "a", "")
-    assert table.best_cells == {(1, 1), (0, 2), (2, 2), (0, 3), (1, 3), (0, 4)}
-    assert table.second_cells == {(0, 1), (1, 2), (2, 3), (2, 4)}
+    assert table.rows[-1] == ("winner", "b", "none: 2 level", "none: 2 level", "a", "")
+    assert table.best_cells == {(1, 1), (0, 4)}
+    assert table.level_cells == {(0, 2), (2, 2), (0, 3), (1, 3)}
+
+
+def test_a_lead_within_the_seeds_spread_is_none(method):
+    # at east 0.6 and 0.5, deviations 0.1 * sqrt(2) = 0.141 and 0; at west 0.9 and 0.5, and 0.9 leads
+    table = methods_table([method("a", (0.5, 0.9), (0.7, 0.9)), twice(method, "b", 0.5, 0.5)], 2)
+    assert table.rows[-1][1:3] == ("none: 2 level", "a")
+    assert table.best_cells >= {(0, 2)} and table.level_cells >= {(0, 1), (1, 1)}
+
+
+def test_one_seed_marks_nothing_and_says_so(method):
+    methods = [method("a", (0.9, 0.9)), method("b", (0.1, 0.1))]
+    table = methods_table(methods, 1)
+    assert not table.best_cells | table.level_cells and "sites won" not in table.columns
+    assert "No value is marked as the best: with one seed a difference can be chance" in notes(*methods)
 
 
 def test_local_training_can_win_and_pooled_data_cannot(method):
-    local = method("local", (0.9, 0.9), recipe={"stays_home": "everything"})
-    pooled = Method("centralised", method("", (1.0, 1.0)).results, needs_pool=True)
-    table = methods_table([local, method("a", (0.5, 0.75)), pooled], 1)
+    local = twice(method, "local", 0.9, 0.9, recipe={"stays_home": "everything"})
+    pooled = Method("centralised", twice(method, "", 1.0, 1.0).results, needs_pool=True)
+    table = methods_table([local, twice(method, "a", 0.5, 0.75), pooled], 2)
     assert table.rows[-1][1:5] == ("local",) * 4
-    assert table.rows[2] == ("centralised (data pooled: simulation only)", *["1.000"] * 4, "0")
+    assert table.rows[2] == ("centralised (data pooled: simulation only)", *["1.000 ± 0.000"] * 4, "0")
 
 
 def test_a_row_that_lacks_a_seed_does_not_win(method):
@@ -57,8 +79,8 @@ def test_a_row_that_lacks_a_seed_does_not_win(method):
 
 
 def test_nobody_wins_where_values_say_different_things_or_nobody_is_compared(method):
-    methods = [method("a", (0.5, 0.75)), method("b", (0.75, 0.5))]
-    for table in (methods_table(methods, 1, is_ranked=False), methods_table(methods[:1], 1)):
+    methods = [twice(method, "a", 0.5, 0.75), twice(method, "b", 0.75, 0.5)]
+    for table in (methods_table(methods, 2, is_ranked=False), methods_table(methods[:1], 2)):
         assert table.best_cells == frozenset() and "sites won" not in table.columns
         assert "winner" not in [row[0] for row in table.rows]
 
@@ -66,24 +88,26 @@ def test_nobody_wins_where_values_say_different_things_or_nobody_is_compared(met
 def test_many_sites_stand_in_rows_with_their_winner_beside_them(results):
     def run(*values):
         sites = {f"s{i}": value for i, value in enumerate(values)}
-        return {0: results(sites=sites, pooled=0.5, recipe={"stays_home": "nothing"})}
+        return dict.fromkeys((0, 1), results(sites=sites, pooled=0.5, recipe={"stays_home": "nothing"}))
 
-    table = methods_table([Method("a", run(*[0.5] * 8, 0.25)), Method("b", run(*[0.25] * 8, 0.5))], 1)
+    table = methods_table([Method("a", run(*[0.5] * 8, 0.25)), Method("b", run(*[0.25] * 8, 0.5))], 2)
     assert table.columns == ("site", "a", "b", "winner")
-    assert table.rows[0] == ("s0", "0.500", "0.250", "a") and table.rows[8] == ("s8", "0.250", "0.500", "b")
+    assert table.rows[0] == ("s0", "0.500 ± 0.000", "0.250 ± 0.000", "a")
+    assert table.rows[8] == ("s8", "0.250 ± 0.000", "0.500 ± 0.000", "b")
     # (8 * 0.5 + 0.25) / 9 and (8 * 0.25 + 0.5) / 9
-    assert table.rows[9] == ("client average", "0.472", "0.278", "a")
-    assert table.rows[10:] == (("pooled", "0.500", "0.500", "a, b"), ("sites won", "8", "1", ""))
-    assert table.num_summary == 3
-    assert table.best_cells == {*((i, 1) for i in range(8)), (8, 2), (9, 1), (10, 1), (10, 2)}
+    assert table.rows[9] == ("client average", "0.472 ± 0.000", "0.278 ± 0.000", "a")
+    assert table.rows[10] == ("pooled", "0.500 ± 0.000", "0.500 ± 0.000", "none: 2 level")
+    assert table.rows[11:] == (("sites won", "8", "1", ""),) and table.num_summary == 3
+    assert table.best_cells == {*((i, 1) for i in range(8)), (8, 2), (9, 1)}
+    assert table.level_cells == {(10, 1), (10, 2)}
 
 
 def test_averages_beside_the_metric_turn_the_table_because_their_names_are_long(method):
     also = {site: {"balanced_accuracy": 0.5} for site in ("east", "west")}
-    methods = [method(name, (0.5, 0.75), metric="accuracy", also=also) for name in ("a", "b", "c")]
-    table = methods_table(methods, 1)
+    methods = [twice(method, name, 0.5, 0.75, metric="accuracy", also=also) for name in ("a", "b", "c")]
+    table = methods_table(methods, 2)
     assert table.columns == ("site", "a", "b", "c", "winner")
-    assert table.rows[-2] == ("balanced accuracy (site average)", "0.500", "0.500", "0.500", "3 equal")
+    assert table.rows[-2] == ("balanced accuracy (site average)", *["0.500 ± 0.000"] * 3, "none: 3 level")
 
 
 def test_the_rows_are_plain_values_for_programs(method, fedsm):
@@ -98,13 +122,16 @@ def test_the_rows_are_plain_values_for_programs(method, fedsm):
 
 def test_the_rows_for_programs_name_the_sites_won_and_the_averages_beside(method):
     also = {"east": {"balanced_accuracy": 0.5}, "west": {"balanced_accuracy": 0.25}}
-    methods = [method("a", (0.5, 0.75), metric="accuracy", also=also), method("b", (0.75, 0.75), metric="accuracy")]
+    a = twice(method, "a", 0.5, 0.75, metric="accuracy", also=also)
+    methods = [a, twice(method, "b", 0.75, 0.75, metric="accuracy")]
     a, b = methods_values(methods)
-    assert (a["sites_won"], b["sites_won"]) == (["west"], ["east", "west"])
+    assert (a["sites_won"], b["sites_won"]) == ([], ["east"])
+    assert a["sites_level"] == b["sites_level"] == ["west"]
     # (0.5 + 0.25) / 2
-    assert a["also"] == {"balanced_accuracy": {"mean": 0.375, "std": None, "values": [0.375]}}
+    assert a["also"] == {"balanced_accuracy": {"mean": 0.375, "std": 0.0, "values": [0.375, 0.375]}}
     assert b["also"]["balanced_accuracy"]["values"] == []
-    assert [row["sites_won"] for row in methods_values([*methods, method("c", (1, 1), metric="dice")])] == [[], [], []]
+    others = methods_values([*methods, twice(method, "c", 1, 1, metric="dice")])
+    assert [row["sites_won"] + row["sites_level"] for row in others] == [[], [], []]
 
 
 def test_a_row_is_compared_where_it_has_every_seed(method):
@@ -112,19 +139,20 @@ def test_a_row_is_compared_where_it_has_every_seed(method):
         [method("a", (0.9, 0.9), (0.9, None)), method("b", *[(0.5, 0.5)] * 2), method("c", *[(0.6, 0.4)] * 2)]
     )
     east, west, average, _ = ranked(rows, 2)
-    assert (east, west) == (([0], [2]), ([1], []))
+    assert (east, west) == ([0], [1])
     # the average of a counts only where each site has a value
-    assert average == ([1, 2], [])
+    assert average == [1, 2]
 
 
 def test_there_are_no_places_without_rows():
     assert ranked([], 1) == []
 
 
-def test_a_shared_site_is_won_by_both():
-    places = [([0], [1]), ([0, 1], []), ([1], [0])]
-    assert sites_won(places, 0, ["east", "west"]) == ["east", "west"]
-    assert sites_won(places, 1, ["east", "west"]) == ["west"]
+def test_a_site_where_rows_are_level_is_won_by_neither():
+    # the third column is an average
+    places = [[0], [0, 1], [1]]
+    assert [sites_won(places, row, ["east", "west"]) for row in (0, 1)] == [["east"], []]
+    assert [sites_level(places, row, ["east", "west"]) for row in (0, 1)] == [["west"], ["west"]]
 
 
 FEDERATED = {"stays_home": "nothing", "extra_rounds": 0}
@@ -147,12 +175,6 @@ def test_notes_say_split_normalisation_rounds_and_how_the_round_was_chosen(descr
     for line in ("Split: by patient.", "Normalization: batch.", "Rounds: 2.", "Metric: dice;"):
         assert line in text
     assert "Reported round of fedavg, fedprox: best validation, round 2." in text
-
-
-def test_rows_of_other_rounds_are_pointed_out(method):
-    warning = "Rows differ in rounds: one with more of them has trained for longer."
-    assert warning in methods_notes([method("a", (0.5, 0.5)), method("b", (0.5, 0.5), rounds=9)], (0,))
-    assert warning not in methods_notes([method("a", (0.5, 0.5)), method("b", (0.5, 0.5))], (0,))
 
 
 def test_a_split_by_slices_is_called_what_it_is(described):
@@ -178,7 +200,7 @@ def test_rows_that_need_pooled_data_are_named(described):
 
 
 def test_one_seed_is_called_one_seed(described):
-    assert "One seed, 3: a small difference can be chance" in notes(described(seeds=(3,)), seeds=(3,))
+    assert "One seed: 3." in notes(described(seeds=(3,)), seeds=(3,))
     assert "Seeds 0, 1: mean ± standard deviation" in notes(described(seeds=(0, 1)), seeds=(0, 1))
 
 
@@ -190,12 +212,22 @@ def test_a_run_without_numbers_and_an_incomplete_one_are_told_with_their_reasons
 
 
 def test_local_training_that_wins_on_average_is_said_plainly(described):
-    local = described("local", recipe={"stays_home": "everything"}, sites={"east": 0.9, "west": 0.9})
+    home = {"stays_home": "everything"}
     # (0.5 + 0.75) / 2
-    sentence = "Local training wins on average: local has 0.900, the best federated row, fedavg, 0.625."
-    assert sentence in notes(described(), local)
-    worse = described("local", recipe={"stays_home": "everything"}, sites={"east": 0.1, "west": 0.1})
-    assert "wins on average" not in notes(described(), worse)
+    numbers = "local has 0.900, the highest federated row, fedavg, 0.625."
+    local = described("local", (0, 1), recipe=home, sites={"east": 0.9, "west": 0.9})
+    assert f"Local training wins on average: {numbers}" in notes(described(seeds=(0, 1)), local, seeds=(0, 1))
+    once = described("local", recipe=home, sites={"east": 0.9, "west": 0.9})
+    assert f"Local training is ahead on average, with one seed: {numbers}" in notes(described(), once)
+    worse = described("local", recipe=home, sites={"east": 0.1, "west": 0.1})
+    assert "Local training" not in notes(described(), worse)
+
+
+def test_local_training_that_leads_by_less_than_the_spread_is_level(method):
+    # means 0.65 and 0.6; the deviation of local is 0.1 * sqrt(2)
+    local = method("local", (0.55, 0.55), (0.75, 0.75), recipe={"stays_home": "everything"})
+    sentence = "Local training is level with the federation on average, within the seeds' spread: local has 0.650"
+    assert sentence in notes(twice(method, "fedavg", 0.6, 0.6), local, seeds=(0, 1))
 
 
 def test_rows_that_use_a_pretrained_model_are_named(described):
@@ -212,9 +244,8 @@ def test_methods_that_report_the_same_round_share_a_sentence(described):
 
 def test_pooled_data_that_lead_are_named(described):
     pooled = Method("centralised", described(sites={"east": 0.9, "west": 0.9}).results, needs_pool=True)
-    assert "No federated row reaches centralised (data pooled: simulation only) in the client average." in notes(
-        described(), pooled
-    )
+    text = notes(described(), pooled)
+    assert "Training on pooled data is ahead on average, with one seed: centralised (data pooled: " in text
 
 
 def test_the_averages_beside_the_metric_are_explained(described):

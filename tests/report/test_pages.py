@@ -65,6 +65,7 @@ def test_a_report_holds_status_sites_recipe_and_how_to_load_the_model(finished):
     folder = finished()
     (folder / "model").mkdir()
     (folder / "model" / "best.pt").write_bytes(b"")
+    (folder / "model" / "README.md").write_text("To load one:\n\n```python\nimport torch\n```\n")
     page = report(folder)
     for words in (
         "COMPLETE",
@@ -72,13 +73,12 @@ def test_a_report_holds_status_sites_recipe_and_how_to_load_the_model(finished):
         "mean over sites",
         "alpha = 0.05",
         "best validation, round 2",
-        "Seed 0",
+        "seed 0",
         "0.750",
     ):
         assert words in page.text
-    assert 'load_study(Path("job/app/config/study.yaml"))' in page.text
-    assert "image_shape=(1, 24, 24)" in page.text and "model/best.pt" in page.text
-    assert "BatchNorm arrays never left the sites" in page.text
+    assert "holds best.pt. BatchNorm never left the sites" in page.text
+    assert "complete model is sites/NAME/small-1/supermodel" in page.text and "From model/ : import torch" in page.text
     assert 'class="banner good"' in page.source
 
 
@@ -162,7 +162,7 @@ def test_a_run_with_a_selector_shows_its_models_counts_map_and_threshold(finishe
         "0.9 (used)",
     ):
         assert words in page.text
-    assert '<td class="number strong">0.600</td>' in page.source
+    assert '<td class="number">0.600</td>' in page.source and 'class="number strong' not in page.source
 
 
 def test_the_folder_of_a_super_model_is_named(finished_super):
@@ -209,8 +209,49 @@ def test_a_comparison_shows_table_curves_and_the_same_case(finished, tmp_path):
     page = Page(write_comparison(runs, tmp_path / "deep" / "comparison.html"))
     # curves, one case a site
     assert page.open == [] and len(page.images) == 3
-    assert "0.700 best" in page.text and "0.600 best" not in page.text
+    assert "no value is marked as the best" in page.text and 'class="number strong' not in page.source
     assert all(str(run) in page.text for run in runs)
+
+
+def test_a_report_has_all_settings_and_the_size_of_each_sites_data(finished):
+    folder = finished(algorithm="fedavg")
+    part = {"cases": 8, "patients": 5, "examples": 80}
+    counts = {"sites": {"east": {"training": part, "validation": part, "test": part, "digest": None}}}
+    (folder / "data.json").write_text(json.dumps(counts))
+    page = report(folder)
+    for words in ("training.learning_ rate 0.001", "training.batch_ size 8", "data.augment []", "rounds 2", "seed 0"):
+        assert words in page.text
+    assert "east 8 5 80 8 5 80 8 5 80 west unknown unknown 30 1 unknown unknown 6" in page.text
+
+
+def test_a_comparison_shows_settings_and_data_and_says_first_what_differs(finished, tmp_path):
+    runs = [finished("a", algorithm="fedavg"), finished("b", algorithm="fedavg", rounds=5)]
+    page = Page(write_comparison(runs, tmp_path / "comparison.html"))
+    sentence = "The rows differ in rounds: 2 (1: fedavg); 5 (2: fedavg); more of them are more training."
+    assert 0 <= page.text.index(sentence) < page.text.index("best round")
+    assert "In which runs differ setting 1: fedavg 2: fedavg rounds 2 5 Of all runs" in page.text
+    assert "training.loss dice_ce" in page.text and page.text.count("training: patients") == 1
+
+
+def test_a_comparison_and_the_reports_of_its_runs_lead_to_each_other(finished, tmp_path):
+    a, b = finished("a"), finished("b c")
+    write_report(a)
+    write_report(b)
+    page = Page(write_comparison([a, b], tmp_path / "pages" / "one.html"))
+    assert [address for address in page.addresses if "html" in address] == ["../a/report.html", "../b%20c/report.html"]
+    write_comparison([a], tmp_path / "two.html")
+    addresses = {name: Page(run / "report.html").addresses for name, run in (("a", a), ("b", b))}
+    links = {name: [address for address in found if "html" in address] for name, found in addresses.items()}
+    assert links == {"a": ["../pages/one.html", "../two.html"], "b": ["../pages/one.html"]}
+    (tmp_path / "two.html").unlink()
+    assert [address for address in report(a).addresses if "html" in address] == ["../pages/one.html"]
+
+
+def test_a_run_without_a_report_is_named_without_a_link(finished, tmp_path):
+    folder = finished()
+    page = Page(write_comparison([folder], tmp_path / "one.html"))
+    assert str(folder) in page.text and not [address for address in page.addresses if "html" in address]
+    assert not (folder / "report.html").exists() and not (folder / "comparisons.json").exists()
 
 
 def test_a_comparison_takes_unfinished_and_failed_runs(finished, run, results, record, tmp_path):

@@ -1,9 +1,9 @@
 import pytest
 
 from silofl.report.comparison import averages_also
+from silofl.report.ending import print_results
 from silofl.report.tables import (
     TextTable,
-    best_and_second,
     byte_size,
     duration,
     everyone_sentence,
@@ -13,22 +13,22 @@ from silofl.report.tables import (
     mean_of_known,
     metric_columns,
     number,
-    print_results,
     print_table,
     site_table,
+    surface_sentence,
 )
 
 
 def test_each_site_has_a_row_and_three_rows_sum_up(results):
-    table = site_table(results())
-    assert table.columns == ("site", "dice", "test cases", "excluded cases", "validation")
+    table = site_table(results(patients={"east": 1, "west": 3}))
+    assert table.columns == ("site", "dice", "test cases", "test patients", "excluded cases", "validation")
     assert table.rows == (
-        ("east", "0.500", "1", "0", "0.400"),
-        ("west", "0.750", "4", "2", "0.600"),
+        ("east", "0.500", "1", "1", "0", "0.400"),
+        ("west", "0.750", "4", "3", "2", "0.600"),
         # (0.4 + 0.6) / 2
-        ("mean over sites", "0.625", "", "", "0.500"),
-        ("spread over sites (std)", "0.125", "", "", ""),
-        ("pooled over all cases", "0.700", "5", "2", ""),
+        ("mean over sites", "0.625", "", "", "", "0.500"),
+        ("spread over sites (std)", "0.125", "", "", "", ""),
+        ("pooled over all cases", "0.700", "5", "4", "2", ""),
     )
     assert table.num_summary == 3
 
@@ -39,8 +39,16 @@ def test_a_site_without_value_is_a_dash_and_the_mean_says_how_many_it_is_over(re
     assert rows[2][0] == "mean over 1 of 2 sites"
 
 
+@pytest.mark.parametrize(
+    ("changes", "column"),
+    [({"patients": {"east": 1, "west": None}}, ["1", "-", "", "", "-"]), ({}, ["-", "-", "", "", "-"])],
+)
+def test_patients_that_one_site_does_not_know_or_an_older_result_did_not_count_are_a_dash(results, changes, column):
+    assert [row[3] for row in site_table(results(**changes)).rows] == column
+
+
 def test_no_validation_at_all_is_a_dash(results):
-    assert [row[4] for row in site_table(results(validation={})).rows[:3]] == ["-", "-", "-"]
+    assert [row[5] for row in site_table(results(validation={})).rows[:3]] == ["-", "-", "-"]
 
 
 @pytest.mark.parametrize(("value", "text"), [(None, "-"), (0, "0.000"), (0.12345, "0.123"), (1, "1.000")])
@@ -117,11 +125,32 @@ def test_many_labels_have_a_table_of_their_own(results):
     assert label_table(results(by_label={"east": {"organ": 0.5, "lesion": 0.5}})) is None
 
 
+SURFACE = {"hd95": 12.25, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 0}
+NO_SURFACE = {"hd95": None, "surface_dice": None, "num_cases": 0, "num_undefined": 3}
+
+
+def test_surface_distances_stand_beside_the_dice_with_their_means_and_the_cases_that_have_none(results, printed):
+    run = results(surface={"east": SURFACE, "west": SURFACE | {"hd95": 2.25, "surface_dice": 0.75, "num_undefined": 3}})
+    table = site_table(run)
+    assert table.columns[-2:] == ("HD95, pixels", "surface Dice")
+    # (12.25 + 2.25) / 2 and (0.5 + 0.75) / 2
+    assert [row[-2:] for row in table.rows[:3]] == [("12.2", "0.500"), ("2.2", "0.750"), ("7.2", "0.625")]
+    text = printed(print_results, run)
+    assert "in pixels of the prepared images, not in mm" in text
+    assert "Cases without a distance, which do not count: west 3." in text
+
+
+def test_a_site_without_surface_distances_has_dashes_and_a_run_without_any_has_no_columns(results):
+    table = site_table(results(surface={"east": SURFACE, "west": NO_SURFACE}))
+    assert table.rows[1][-2:] == ("-", "-") and table.rows[2][-2:] == ("12.2", "0.500")
+    assert site_table(results()).columns[-1] == "validation" and surface_sentence(results()) == ""
+
+
 def test_places_are_marked_with_signs_where_letters_cannot_be_bold(printed):
     rows = (("a", "0.3"), ("b", "0.2"), ("c", "0.1"))
-    table = TextTable(("method", "x"), rows, best_cells=frozenset({(0, 1)}), second_cells=frozenset({(1, 1)}))
+    table = TextTable(("method", "x"), rows, best_cells=frozenset({(0, 1)}), level_cells=frozenset({(1, 1)}))
     lines = printed(print_table, table).splitlines()
-    assert [line.split() for line in lines[-3:]] == [["a", "0.3", "*"], ["b", "0.2", "+"], ["c", "0.1"]]
+    assert [line.split() for line in lines[-3:]] == [["a", "0.3", "*"], ["b", "0.2", "="], ["c", "0.1"]]
 
 
 def test_a_split_by_recordings_is_said(results, printed):
@@ -143,9 +172,9 @@ def test_the_test_data_of_all_sites_are_an_average_and_a_sentence(classes):
     assert everyone_sentence(classes()) == ""
 
 
-def test_markdown_has_the_best_in_bold_the_second_best_underlined_and_the_notes_below():
+def test_markdown_has_the_best_in_bold_the_level_ones_underlined_and_the_notes_below():
     rows = (("a", "0.500"), ("b|c", "0.250"), ("d", "0.125"))
-    table = TextTable(("method", "east"), rows, best_cells=frozenset({(0, 1)}), second_cells=frozenset({(1, 1)}))
+    table = TextTable(("method", "east"), rows, best_cells=frozenset({(0, 1)}), level_cells=frozenset({(1, 1)}))
     assert markdown_table(table, ["One.", "Two."]).splitlines() == [
         "| method | east |",
         "| --- | --- |",
@@ -158,23 +187,9 @@ def test_markdown_has_the_best_in_bold_the_second_best_underlined_and_the_notes_
     ]
 
 
-@pytest.mark.parametrize(
-    ("values", "best", "second"),
-    [
-        ([0.1, 0.3, 0.2], [1], [2]),
-        # equal as shown: 0.300
-        ([0.3001, 0.2, 0.2999, 0.1], [0, 2], [1]),
-        ([0.1, 0.3, 0.1], [1], [0, 2]),
-        ([None, 0.1, 0.3, 0.2], [2], [3]),
-        # the second of two is the last
-        ([0.1, 0.3], [1], []),
-        ([0.5, 0.5, 0.5], [0, 1, 2], []),
-        ([0.5, None], [], []),
-        ([], [], []),
-    ],
-)
-def test_places_go_by_the_decimals_shown(values, best, second):
-    assert best_and_second(values) == (best, second)
+def test_markdown_says_first_what_a_reader_must_know_before_the_numbers():
+    lines = markdown_table(TextTable(("method",), (("a",),)), ["Below."], ["Above."]).splitlines()
+    assert lines == ["- Above.", "", "| method |", "| --- |", "| a |", "", "- Below."]
 
 
 def test_equal_weights_are_one_row_for_every_site(record):

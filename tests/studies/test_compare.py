@@ -35,9 +35,9 @@ def test_every_job_and_method_runs_for_each_seed_and_stands_in_the_table(compare
     assert {run["status"] for run in table["runs"]} == {"COMPLETE"}
     assert "run 3 of 4: local, seed 0" in out and "so far" in out
     written = (tmp_path / "out" / "table.md").read_text()
-    # both are the best everywhere: 0.5 and 0.625 have the mean 0.5625 and the deviation 0.125 / sqrt(2)
-    assert "| local | **0.562 ± 0.088** |" in written and "| winner | fedavg_phantoms, local |" in written
-    assert [row["sites_won"] for row in table["rows"]] == [["north", "south"]] * 2
+    # both are level everywhere: 0.5 and 0.625 have the mean 0.5625 and the deviation 0.125 / sqrt(2)
+    assert "| local | <ins>0.562 ± 0.088</ins> |" in written and "| winner | none: 2 level |" in written
+    assert [(row["sites_won"], row["sites_level"]) for row in table["rows"]] == [([], ["north", "south"])] * 2
 
 
 def test_finished_runs_are_used_again(compare, training):
@@ -183,7 +183,16 @@ def test_rows_are_named_for_what_is_set_in_them_and_the_rest_is_set_for_all(comp
         "seed": 0,
     }
     assert "Set for every row: training.batch_size: 4." in table["notes"]
+    # learning rates are no row's algorithm: the difference is said before the numbers; all have the batch size
+    unlike = "The rows differ in training.learning_rate: 0.003 (fedavg_phantoms, own, local:paper); 0.01 (fast)."
+    assert table["differences"] == [unlike]
+    assert out.index(unlike) < out.index("client average") and (tmp_path / "out" / "table.md").read_text().startswith(
+        f"- {unlike}\n\n| method"
+    )
     assert "Set for fast: training.learning_rate: 0.01, algorithm.server_lr: 0.5." in out
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    assert "The rows differ in training.learning_rate" in page and "client average" in page
+    assert page.count("<h3>Each run</h3>") == 1 and "training: patients" in page
     studies = [load_study(study_file(tmp_path / "out" / "runs" / name / "job")) for name in training.carried_out]
     assert [study.training.learning_rate for study in studies] == [0.003, 0.01, 0.003, 0.003]
     assert {study.training.batch_size for study in studies} == {4}

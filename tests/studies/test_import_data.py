@@ -65,19 +65,26 @@ def test_an_imports_option_without_use_is_refused(refused, tmp_path, layout, opt
     assert sentence in refused("import", layout, tmp_path, tmp_path / "out", *options)
 
 
-@pytest.mark.parametrize("site", ["ward", "clinic"])
-def test_an_import_counts_for_people_and_for_programs(silofl, tmp_path, site):
+@pytest.mark.parametrize(("site", "is_known"), [("ward", True), ("clinic", False)])
+def test_an_import_counts_for_people_and_for_programs(silofl, tmp_path, site, is_known):
     for kind in ("images", "masks"):
         (tmp_path / "source" / site / kind).mkdir(parents=True)
         for number in range(5):
             # every image another, every mask with both its values
             pixels = np.full((4, 4), number, np.uint8) if kind == "images" else np.eye(4, dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "source" / site / kind / f"{number}.png")
+    if is_known:
+        rows = [f"{number}.png,p{number}\n" for number in range(5)]
+        (tmp_path / "source" / site / "patients.csv").write_text("".join(["file,patient\n", *rows]))
     code, out, error = silofl("import", "folders", tmp_path / "source", tmp_path / "first")
-    # a fifth of 5 patients for the test, a fifth of the other 4 for the validation
-    assert (code, out, error) == (0, f"{site}: 3 training, 1 validation, 1 test, 5 patients\n", "")
+    counts, *notes = out.splitlines()
+    patients = "5 patients" if is_known else "patients unknown"
+    # a fifth of 5 patients, or of 5 files, for the test, a fifth of the other 4 for the validation
+    assert (code, counts, error) == (0, f"{site}: 3 training, 1 validation, 1 test, {patients}", "")
+    assert [note.partition(":")[0] for note in notes] == ([] if is_known else ["PATIENTS UNKNOWN"])
     code, out, error = silofl("import", "folders", tmp_path / "source", tmp_path / "second", "--json")
-    wanted = {"examples": {site: {"training": 3, "validation": 1, "test": 1}}, "patients": {site: 5}}
+    wanted = {"examples": {site: {"training": 3, "validation": 1, "test": 1}}, "patients": {site: 5 * is_known}}
+    wanted |= {} if is_known else {"notes": notes}
     assert (code, json.loads(out), error) == (0, wanted, "")
 
 

@@ -1,3 +1,4 @@
+import hashlib
 import io
 import json
 import shutil
@@ -151,6 +152,19 @@ def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
 def test_a_setting_that_is_no_key_with_a_value_is_refused(refused, text):
     error = refused("simulate", JOB, "--out", "run", "--set", text)
     assert f"argument --set: must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}" in error
+
+
+def test_the_size_of_each_training_sites_data_is_kept_with_the_run(silofl, training, with_coast, tmp_path):
+    options = ["--data", with_coast, "--out", tmp_path / "run", "--leave-out", UNSEEN_SITE]
+    assert silofl("simulate", JOB, *options)[0] == 0
+    counts = json.loads((tmp_path / "run" / "data.json").read_text())["sites"]
+    listed = json.loads((with_coast / "north" / "dataset.json").read_text())
+    assert counts.keys() == {"north", "south"}
+    for part in ("training", "validation", "test"):
+        records = listed[part]
+        assert counts["north"][part]["cases"] == len(records)
+        assert counts["north"][part]["patients"] == len({record["patient"] for record in records})
+    assert counts["north"]["digest"] == hashlib.sha256((with_coast / "north" / "dataset.json").read_bytes()).hexdigest()
 
 
 def test_what_is_set_is_recorded_in_the_run(silofl, training, phantoms, tmp_path):

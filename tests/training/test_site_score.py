@@ -19,6 +19,12 @@ def test_what_a_score_does_not_know_is_refused_by_name():
         SiteScore.from_dict(SCORE | {"by_case": {"Doe^Jane": 0.5}}, "the test of site 'east'")
 
 
+def test_there_are_no_more_patients_than_cases():
+    assert SiteScore.from_dict(SCORE | {"num_patients": 2}, "x").num_patients == 2
+    with pytest.raises(ConfigError, match="num_patients must be at most num_cases, 2, not 3"):
+        SiteScore.from_dict(SCORE | {"num_patients": 3}, "x")
+
+
 @pytest.mark.parametrize("key", ["models", "choices", "selector", "by_threshold"])
 def test_the_test_of_a_super_model_has_all_its_parts(key):
     with pytest.raises(ConfigError, match=f"{key} must be given; it is missing"):

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from silofl.algorithms.recipe import Answer, Recipe
-from silofl.algorithms.steps import Batch, Loss, Step
+from silofl.algorithms.steps import Batch, Loss, Step, random_state, set_random_state
 from silofl.errors import ConfigError, TrainingError
 from silofl.settings import Fraction, Positive
 
@@ -107,6 +107,8 @@ class AmplitudeNorm(nn.Module):
         if band != "full" and (isinstance(band, bool) or not isinstance(band, int) or band < 0):
             raise ConfigError(f"band must be 'full' or a radius of at least 0, not {band!r}")
         self.momentum, self.band = momentum, band
+        # No buffer: it is needed in the first round only, after which every site's amplitude is fixed.
+        self.has_learned = False
         self.axes = tuple(range(-len(self.shape) + 1, 0))
         half = (*self.shape[:-1], self.shape[-1] // 2 + 1)
         self.register_buffer("running_amplitude", torch.zeros(half))
@@ -117,7 +119,8 @@ class AmplitudeNorm(nn.Module):
     @property
     def is_known(self) -> bool:
         """Whether an amplitude has been learned or fixed."""
-        return bool(self.is_fixed) or bool(self.running_amplitude.any())
+        # An amplitude of zeros may be that of blank images; one that was loaded is known by its numbers.
+        return self.has_learned or bool(self.is_fixed) or bool(self.running_amplitude.any())
 
     def fix(self, amplitude: ArrayLike | Tensor) -> None:
         """Set the amplitude, shape (C, ..., W // 2 + 1), and keep it in training too.
@@ -180,6 +183,7 @@ class AmplitudeNorm(nn.Module):
         # The first batch replaces the zeros that the buffer begins with.
         weight = self.momentum if self.is_known else 1.0
         self.running_amplitude.lerp_(mean, weight)
+        self.has_learned = True
 
     def _replace(self, spectrum: Tensor, power: Tensor) -> Tensor:
         """Give the bins of the band the running amplitude; a bin without measurable phase gets phase 0."""
@@ -230,13 +234,13 @@ def perturbed_step(alpha: float) -> Step:
         device = inputs.device
         optimizer.zero_grad(set_to_none=True)
         # Both passes must draw the same dropout, or the second gradient is that of another network.
-        random_state = _random_state(device)
+        drawn = random_state(device)
         value = loss(model(inputs), targets)
         value.backward()
         with frozen_statistics(model), _perturbed(model, alpha):
             # Only now: `_perturbed` needed the first gradients to move along.
             optimizer.zero_grad(set_to_none=True)
-            _set_random_state(device, random_state)
+            set_random_state(device, drawn)
             loss(model(inputs), targets).backward()
         optimizer.step()
         return value.detach()
@@ -300,11 +304,3 @@ def _band_bins(spatial: tuple[int, ...], band: Literal["full"] | int) -> Tensor:
     lines = [torch.fft.fftfreq(size, 1 / size).abs() <= radius for size in spatial[:-1]]
     lines.append(torch.fft.rfftfreq(spatial[-1], 1 / spatial[-1]).abs() <= radius)
     return torch.stack(torch.meshgrid(*lines, indexing="ij")).all(dim=0).flatten().nonzero().flatten()
-
-
-def _random_state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-
-def _set_random_state(device: torch.device, state: Tensor) -> None:
-    torch.cuda.set_rng_state(state, device) if device.type == "cuda" else torch.set_rng_state(state)

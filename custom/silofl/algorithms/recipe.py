@@ -18,7 +18,7 @@ from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass
 
 from silofl.errors import ConfigError, nearest
-from silofl.settings import Natural, Positive, Section, sentence_of
+from silofl.settings import BelowOne, Natural, Positive, Section, sentence_of
 
 if TYPE_CHECKING:
     from silofl.algorithms.steps import Step
@@ -129,6 +129,8 @@ class Recipe:
         start_from_pretrained: Whether training begins with the pretrained model instead of random weights.
         extra_rounds: Rounds after the study's own: of a part alone where one learns in them, otherwise of every site
             alone (fine-tuning).
+        average_last: Share of the rounds, the last ones, whose models are averaged (SWA); the mean is reported where
+            it is better on validation than the best round. 0 averages none.
     """
 
     input: Answer | None = None
@@ -140,6 +142,7 @@ class Recipe:
     server_lr: Positive = 1.0
     start_from_pretrained: bool = False
     extra_rounds: Natural = 0
+    average_last: BelowOne = 0.0
 
     @property
     def answers(self) -> tuple[Answer, ...]:
@@ -191,6 +194,7 @@ class Recipe:
             "server_lr": self.server_lr,
             "start_from_pretrained": self.start_from_pretrained,
             "extra_rounds": self.extra_rounds,
+            "average_last": self.average_last,
             "constants": {answer.section: answer.model_dump() for answer in self.answers},
             "needs_pretrained": self.needs_pretrained,
             "questions": self.questions(),
@@ -203,9 +207,17 @@ class Recipe:
             "How is the input normalised?": self.input.sentence() if self.input else PLAIN_INPUT,
             "How does a site step?": self.step.sentence() if self.step else PLAIN_STEP,
             "What stays at home?": HOMES[self.stays_home],
-            "Who listens to whom?": self._mixing_sentence(),
+            "Who listens to whom?": self._mixing_sentence() + self._average_sentence(),
             "What travels beside the model?": beside or "Nothing.",
         }
+
+    def _average_sentence(self) -> str:
+        if not self.average_last:
+            return ""
+        return (
+            f" The mean of the models of the last {100 * self.average_last:g} % of the rounds is reported where it is "
+            "better on validation than the best round."
+        )
 
     def _mixing_sentence(self) -> str:
         if self.stays_home == "everything":

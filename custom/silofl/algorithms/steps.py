@@ -67,3 +67,13 @@ class GradientStep:
         """Return the mean gradient over all gathered examples: {parameter name: array}."""
         parameters = model.named_parameters()
         return {name: (p.grad / self.num_examples).cpu().numpy() for name, p in parameters if p.grad is not None}
+
+
+def random_state(device: torch.device) -> Tensor:
+    """Return the state of the generator from which dropout draws on a device."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def set_random_state(device: torch.device, state: Tensor) -> None:
+    """Set the state of the generator from which dropout draws on a device."""
+    torch.cuda.set_rng_state(state, device) if device.type == "cuda" else torch.set_rng_state(state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,12 @@ class Examples:
     def num_patients(self) -> int:
         """The number of different patients; those whom nobody knows count as none."""
         return len({*self.patients} - {None})
+
+    def patients_of(self, cases: Collection[str]) -> int | None:
+        """Return the number of different patients of some cases; None where nobody knows one of them."""
+        wanted = set(cases)
+        found = {patient for case, patient in zip(self.cases, self.patients, strict=True) if case in wanted}
+        return None if None in found else len(found)
 
     def taken(self, rows: Sequence[int]) -> Examples:
         """Return the examples of the given rows, in that order."""

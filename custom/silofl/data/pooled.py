@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -59,20 +59,17 @@ def pooled_content(manifests: Mapping[str, Manifest]) -> dict[str, Any]:
     Raises:
         DataError: The sites differ in labels, or in how their patients are split.
     """
-    first, manifest = next(iter(manifests.items()))
-    for site, other in manifests.items():
-        for key in ("task", "labels", "split_unit"):
-            wanted, found = getattr(manifest, key), getattr(other, key)
-            if wanted != found:
-                raise DataError(
-                    f"site {site!r} must have the {key} of site {first!r}, {wanted!r}, to be pooled with it, not "
-                    f"{found!r}; correct its {FILE_NAME}"
-                )
+    # A pool of which one site does not know its patients is unknown; what the others keep apart stays apart.
+    known = {site: one for site, one in manifests.items() if one.split_unit != "unknown"}
+    _check_alike(manifests, ("task", "labels"))
+    _check_alike(known, ("split_unit",))
+    manifest = next(iter(manifests.values()))
+    unit = manifest.split_unit if len(known) == len(manifests) else "unknown"
     labels = {str(number): name for number, name in sorted(manifest.labels.items())}
     records = {
         part: [_record(site, record) for site, one in manifests.items() for record in one.parts[part]] for part in PARTS
     }
-    return {"task": manifest.task, "labels": labels, "split_unit": manifest.split_unit, **records}
+    return {"task": manifest.task, "labels": labels, "split_unit": unit, **records}
 
 
 def by_site(values: Mapping[str, float]) -> dict[str, list[float]]:
@@ -81,6 +78,18 @@ def by_site(values: Mapping[str, float]) -> dict[str, list[float]]:
     for case, value in values.items():
         found.setdefault(case.partition("/")[0], []).append(value)
     return found
+
+
+def _check_alike(manifests: Mapping[str, Manifest], keys: Iterable[str]) -> None:
+    for site, other in manifests.items():
+        first, manifest = next(iter(manifests.items()))
+        for key in keys:
+            wanted, found = getattr(manifest, key), getattr(other, key)
+            if wanted != found:
+                raise DataError(
+                    f"site {site!r} must have the {key} of site {first!r}, {wanted!r}, to be pooled with it, not "
+                    f"{found!r}; correct its {FILE_NAME}"
+                )
 
 
 def _manifest(folder: Path, site: str, study: Study) -> Manifest:

@@ -27,6 +27,7 @@ def follow(items: Iterable[T], total: int, title: str, has_progress: bool = True
 
 def _with_bar(items: Iterable[T], total: int, title: str) -> Iterator[T]:
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import track
 
-    yield from track(items, description=title, total=total, console=Console(stderr=True))
+    yield from track(items, description=escape(title), total=total, console=Console(stderr=True))

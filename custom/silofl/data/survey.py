@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class Survey:
         sites: Names of the sites.
         task: ``segmentation`` or ``classification``.
         labels: Number -> name.
-        split_unit: What no two parts of a site's data share.
+        split_unit: What no two parts of a site's data share; ``unknown`` where one site does not know.
         samples: The first training images of each site.
     """
 
@@ -99,10 +99,14 @@ def survey(data: Path) -> Survey:
     if not folders:
         raise ConfigError(f"--data must hold a dataset.json, or a folder with one for each site; {data} does not")
     found = [_surveyed(folder) for folder in folders]
-    for other in found[1:]:
-        _check_agrees(other, found[0])
+    # A study of which one site does not know its patients is unknown; what the others keep apart stays apart.
+    known = [part for part in found if part.split_unit != "unknown"]
+    for sites, keys in ((found, ("task", "labels")), (known, ("split_unit",))):
+        for other in sites[1:]:
+            _check_agrees(other, sites[0], keys)
+    unit = found[0].split_unit if len(known) == len(found) else "unknown"
     names, samples = (tuple(one for part in found for one in getattr(part, key)) for key in ("sites", "samples"))
-    return Survey(names, found[0].task, found[0].labels, found[0].split_unit, samples)
+    return Survey(names, found[0].task, found[0].labels, unit, samples)
 
 
 def _surveyed(folder: Path) -> Survey:
@@ -135,8 +139,8 @@ def _sample(folder: Path, value: object, number: int, task: str, labels: dict[in
     return Sample(record, path, read_image(path, record.image, record.index))
 
 
-def _check_agrees(other: Survey, first: Survey) -> None:
-    for name in ("task", "labels", "split_unit"):
+def _check_agrees(other: Survey, first: Survey, keys: Iterable[str]) -> None:
+    for name in keys:
         wanted, found = getattr(first, name), getattr(other, name)
         if found != wanted:
             raise DataError(

@@ -94,6 +94,9 @@ def check_study(study: Study, state: Mapping[str, Any]) -> None:
 
 def _means_the_same(before: Study, now: Study, finished: int) -> bool:
     """Return whether finished rounds would have been the same with the new number of rounds."""
+    # A rate that falls over the study's rounds was another one in each of them.
+    if now.training.schedule != "constant":
+        return False
     shared = {min(finished, study.recipe.shared_rounds(study.rounds)) for study in (before, now)}
     return finished <= min(before.rounds, now.rounds) and len(shared) == 1
 

@@ -19,7 +19,19 @@ from silofl.federation.ledger import Round
 from silofl.federation.lost import lost_sentence, take_lost
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import plain_text
-from silofl.methods.part import AFTER, BEFORE, END, INSTEAD, TRAIN, VALIDATE, Exchange, Message, Replies
+from silofl.methods.part import (
+    AFTER,
+    BEFORE,
+    END,
+    INSTEAD,
+    TESTED,
+    TRAIN,
+    VALIDATE,
+    VALIDATED,
+    Exchange,
+    Message,
+    Replies,
+)
 from silofl.training.site_score import SiteScore
 
 
@@ -105,12 +117,14 @@ class Course:
         self._validate()
         for exchange in server.asks(END, server.finished_rounds):
             self._exchange(exchange)
-        number = server.reported_round
+        number = server.reported.round
         exchange = Exchange(server.test_task, number, is_needed=False, models_round=number)
         _, _, replies, lacking = self._asked(exchange)
         scores = {site: answer.numbers.metrics.test for site, answer in replies.accepted.items()}
         empty = {site: "its answer holds no test" for site, score in scores.items() if score is None}
         tested = {site: score for site, score in scores.items() if score is not None}
+        for exchange in server.asks(TESTED, server.finished_rounds):
+            self._exchange(exchange, server.ledger[-1])
         return Tests(tested, replies.missing | replies.refused | empty, tuple(lacking))
 
     def run_round(self) -> None:
@@ -198,7 +212,10 @@ class Course:
             record.notes += notes
 
     def _validate(self) -> None:
-        """Validate the last trained models, which no next training task brings to the sites (see `Work`)."""
+        """Validate the last trained models, which no next training task brings to the sites (see `Work`).
+
+        After that come the parts' exchanges about models of their own.
+        """
         number = self.server.finished_rounds
         if not self.server.has_validated:
             exchange = Exchange(VALIDATE, number, is_needed=False, models_round=number)
@@ -208,6 +225,9 @@ class Course:
             self.server.ledger[-1].notes += replies.refused.values()
             scores = {site: answer.numbers.metrics.validation for site, answer in replies.accepted.items()}
             self.server.take_validation(scores)
+            self.save()
+        for exchange in self.server.asks(VALIDATED, number):
+            self._exchange(exchange, self.server.ledger[-1])
             self.save()
 
 

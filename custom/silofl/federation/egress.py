@@ -11,17 +11,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, Strict
 
-from silofl.errors import AggregationError, ConfigError
+from silofl.errors import AggregationError, ConfigError, TrainingError
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import Answer, plain_text
 from silofl.methods.part import Exchange, Expected, Kind, Message
 from silofl.methods.parts import kind_of, kinds
 from silofl.models.roles import role_of
+from silofl.settings import MOST, Section, parse
 from silofl.site import Site
 from silofl.study import CLASSIFICATION_ONLY, Study
 
@@ -37,6 +39,41 @@ NUMBERS_RISK = (
     "they tell the server how many patients and images there are and how good the models are on them, and where a part "
     "has one case only, that case's score; more cases, or no validation and test data in dataset.json"
 )
+
+
+Ordinal = Annotated[int, Strict(), Field(ge=1, le=MOST)]
+
+
+class Asked(Section):
+    """What every task says, whatever else its parts say.
+
+    Attributes:
+        run: The run's id.
+        round: The round that it belongs to.
+        step: Its number among the exchanges of the same task in a round.
+        held: The round of the state that the site should hold; 0 for none.
+        best_round: The best round so far; None before any validation.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+    run: Annotated[str, Strict()]
+    round: Ordinal
+    step: Ordinal = 1
+    held: Annotated[int, Strict(), Field(ge=0, le=MOST)] = 0
+    best_round: Ordinal | None = None
+
+    @classmethod
+    def of(cls, message: Message) -> Asked:
+        """Read a message of the server.
+
+        Raises:
+            TrainingError: A value is missing, of another type or out of its range.
+        """
+        try:
+            return parse(cls, message.meta, "a task")
+        except ConfigError as error:
+            # Of the server and not of the site's settings, whose faults stay at the site.
+            raise TrainingError(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -59,10 +96,9 @@ class Request:
 
     @classmethod
     def of(cls, task: str, message: Message) -> Request:
-        """Return what a message of the server asks for."""
-        shapes = {name: np.shape(array) for name, array in message.arrays.items()}
-        meta = message.meta
-        return cls(task, str(meta.get("run", "")), int(meta.get("round", 0)), int(meta.get("step", 1)), shapes)
+        """Return what a message of the server asks for; the errors of `Asked.of`."""
+        shapes, asked = {name: np.shape(array) for name, array in message.arrays.items()}, Asked.of(message)
+        return cls(task, asked.run, asked.round, asked.step, shapes)
 
 
 @dataclass(frozen=True)

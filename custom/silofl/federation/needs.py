@@ -13,6 +13,8 @@ PROCESSES_BYTES = GIB
 OPTIMIZER = 2
 # What a site keeps: the best round, the one before and the last, and the one that is being written.
 KEPT_ROUNDS = 4
+# The guard's at a site: the local model and its best round; the federated one's best round, mean and fine-tuned copy.
+GUARDED_COPIES = 5
 # What the server holds of each site's model: the last, the best, the answer, the mixed one and the one being sent.
 SERVER_COPIES = 5
 
@@ -21,6 +23,11 @@ def models_bytes(study: Study) -> int:
     """Return the bytes of the models that a site trains side by side."""
     models = build_models(study, None).values()
     return sum(value.nbytes for model in models for value in model.state_dict().values())
+
+
+def guard_bytes(study: Study) -> int:
+    """Return the bytes of a model that a site trains alone beside the others; 0 without the guard."""
+    return models_bytes(study) // len(study.recipe.roles) if study.is_guarded else 0
 
 
 def beside_bytes(study: Study, num_sites: int) -> int:
@@ -32,13 +39,14 @@ def beside_bytes(study: Study, num_sites: int) -> int:
 def site_disk_bytes(study: Study, num_sites: int) -> int:
     """Return the size of a site's state: its kept rounds with their optimisers, and the super model."""
     models, beside = models_bytes(study), beside_bytes(study, num_sites)
-    kept = KEPT_ROUNDS * (1 + OPTIMIZER) * (models + beside)
-    return kept + models * (num_sites + 1) + beside
+    kept = KEPT_ROUNDS * ((1 + OPTIMIZER) * (models + beside) + (GUARDED_COPIES + OPTIMIZER) * guard_bytes(study))
+    return kept + models * (num_sites + 1) + beside + 2 * guard_bytes(study)
 
 
 def site_memory_bytes(study: Study) -> int:
     """Estimate a training process without images: models, gradients, optimiser, received and sent arrays."""
-    return PROCESSES_BYTES + (1 + 1 + OPTIMIZER + 2) * (models_bytes(study) + beside_bytes(study, 2))
+    models = PROCESSES_BYTES + (1 + 1 + OPTIMIZER + 2) * (models_bytes(study) + beside_bytes(study, 2))
+    return models + (1 + OPTIMIZER + GUARDED_COPIES) * guard_bytes(study)
 
 
 def server_memory_bytes(study: Study, num_sites: int) -> int:

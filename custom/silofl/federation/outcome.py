@@ -10,7 +10,7 @@ import numpy as np
 from silofl import __version__
 from silofl.errors import SiloFLError
 from silofl.federation.course import Tests
-from silofl.federation.ledger import Round, absence_sentence
+from silofl.federation.ledger import Round
 from silofl.federation.results import UNFINISHED, ClassResults, Results, Tested
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import plain_text
@@ -28,7 +28,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         server: The run after its last round.
         tests: The sites' test scores.
     """
-    scores, number, study = tests.scores, server.reported_round, server.study
+    scores, reported, study = tests.scores, server.reported, server.study
     values = {site: scores[site].value if site in scores else None for site in server.sites}
     known = [value for value in values.values() if value is not None]
     reasons = _shortcomings(server, tests)
@@ -36,8 +36,8 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         **_description(study),
         status="INCOMPLETE" if reasons else "COMPLETE",
         reasons=tuple(reasons),
-        best_round=number,
-        model=_how_chosen(server),
+        best_round=reported.round,
+        model=reported.how,
         sites=values,
         mean=float(np.mean(known)) if known else None,
         spread=float(np.std(known)) if known else None,
@@ -45,9 +45,11 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         run=server.id,
         tested=Tested(
             cases={site: score.num_cases for site, score in scores.items()},
+            patients={site: score.num_patients for site, score in scores.items()},
             excluded_cases={site: score.num_excluded for site, score in scores.items()},
             by_label={site: _named(study, score.labels or {}) for site, score in scores.items()},
-            validation=server.ledger[number - 1].validation,
+            validation=reported.validation,
+            surface={site: score.surface for site, score in scores.items() if score.surface} or None,
             **_of_empty_cases(scores),
         ),
         classes=_class_results(study, scores) if study.task == "classification" else None,
@@ -80,14 +82,6 @@ def _named(study: Study, by_label: Mapping[str, float]) -> dict[str, float]:
 
 def _description(study: Study) -> dict[str, Any]:
     return study.description() | {"version": __version__}
-
-
-def _how_chosen(server: ServerRounds) -> str:
-    number = server.reported_round
-    if server.best_round is None:
-        return f"last round, {number}: no validation data"
-    absence = absence_sentence(server.ledger, server.ledger[number - 1])
-    return f"best validation, round {number}" + (f"; {absence}" if absence else "")
 
 
 def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:

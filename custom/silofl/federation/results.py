@@ -18,7 +18,8 @@ from typing import Any, Literal
 from silofl.errors import ConfigError
 from silofl.inference.super_results import SuperResults
 from silofl.schema import given, group, markdown, optional, plain, read, read_file
-from silofl.training.site_score import Counts, SiteScore, Values
+from silofl.training.joined import Joined
+from silofl.training.site_score import Counts, MaybeCounts, SiteScore, SurfaceScore, Values
 
 FILE = "results.json"
 UNFINISHED = "UNFINISHED"
@@ -31,12 +32,14 @@ class Tested:
 
     Attributes:
         cases: Site -> test cases that count.
+        patients: Site -> patients of these cases; null where nobody knows one of them; absent from older results.
         excluded_cases: Site -> test cases left out because truth and prediction are both empty.
         by_label: Site -> label's name -> mean value of this label alone; of a class its recall.
         validation: Site -> its score on validation data of the model that is reported.
         empty_cases: Of a segmentation: site -> test cases without any label in truth, of sites that have some.
         false_positive_cases: Site -> those of them in which a label is predicted; they count in the value as 0.
         with_truth: Site -> the mean over its cases with a label in truth, of sites with empty cases.
+        surface: Of a segmentation: site -> the surface distances of its test.
     """
 
     cases: Counts
@@ -46,6 +49,8 @@ class Tested:
     empty_cases: Counts | None = optional()
     false_positive_cases: Counts | None = optional()
     with_truth: Values | None = optional()
+    surface: Mapping[str, SurfaceScore] | None = optional()
+    patients: MaybeCounts | None = optional()
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,7 @@ class SiteResult:
     Attributes:
         value: The study's metric, mean over the site's test cases.
         num_cases: Test cases that count.
+        num_patients: Patients of these cases; None where nobody knows one of them.
         num_excluded: Test cases left out.
         validation: The metric on validation data.
         labels: Label's name -> value of this label alone.
@@ -94,6 +100,7 @@ class SiteResult:
 
     value: float | None
     num_cases: int | None
+    num_patients: int | None
     num_excluded: int | None
     validation: float | None
     labels: Mapping[str, float]
@@ -119,7 +126,7 @@ class Results:
         labels: Label's number -> its name.
         normalization: Kind of the network's normalisation layers.
         split_unit: What training, validation and test data of a site do not share: patient, recordings, slices or
-            examples.
+            examples; unknown where nobody knows the patients of some site's data, and one may be in several of them.
         version: Version of silofl that wrote the result.
         status: How the run ended; UNFINISHED is in no file.
         reasons: Why it is not COMPLETE, one sentence each.
@@ -136,6 +143,7 @@ class Results:
         classes: The further keys of a classification.
         super_model: The further keys of a run whose super model chooses.
         everyone: Of a simulated classification: the sites' models on the test data of all sites.
+        joining: Site -> the model that it chose, and how it does against its own, of sites that chose.
         digest: SHA-256 of the study's settings, as check-site and estimate print it; absent from older results.
     """
 
@@ -164,6 +172,7 @@ class Results:
     classes: ClassResults | None = group(None)
     super_model: SuperResults | None = group(None)
     everyone: Everyone | None = optional()
+    joining: Mapping[str, Joined] | None = optional()
     digest: str | None = optional()
 
     def __post_init__(self) -> None:
@@ -209,6 +218,7 @@ class Results:
         return SiteResult(
             value=self.sites[site],
             num_cases=tested.cases.get(site),
+            num_patients=(tested.patients or {}).get(site),
             num_excluded=tested.excluded_cases.get(site),
             validation=validation and validation.value,
             labels=tested.by_label.get(site, {}),

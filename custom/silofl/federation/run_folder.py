@@ -35,10 +35,10 @@ from silofl.files import (
     write_text,
 )
 from silofl.inference import directory
+from silofl.inference.readme import loading_code, super_model_code
 from silofl.methods.model import arrays_of_parts
 from silofl.methods.part import Part
 from silofl.models import build_plain_model
-from silofl.models.names import home_names
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 
@@ -148,8 +148,11 @@ class RunFolder:
         # The ledger too: the last save may have been stopped before it.
         self._write_records(server, tests.scores)
         self._save_models("last", server, server.parts)
-        self._save_models("best", server, server.reported_parts())
-        contents = next((made for part in server.reported_parts().values() if (made := part.contents(server))), None)
+        reported = server.reported.parts
+        self._save_models("best", server, reported)
+        if any(part.models() for part in server.parts.values()):
+            self._describe_models(server)
+        contents = next((made for part in reported.values() if (made := part.contents(server))), None)
         if contents is not None:
             directory.write(self.path / directory.FOLDER, contents)
         # Last: where this file is, the run has finished and everything else is there.
@@ -217,23 +220,41 @@ class RunFolder:
 
     def _write_metrics(self, server: ServerRounds, tests: Mapping[str, SiteScore]) -> None:
         values = {site: score.value for site, score in tests.items()}
-        text = metrics_csv(server.ledger, self.study.metric, server.reported_round, values)
+        text = metrics_csv(server.ledger, self.study.metric, server.reported.round, values)
         write_text(self.path / "metrics.csv", text)
 
     def _save_models(self, name: str, server: ServerRounds, parts: Mapping[str, Part]) -> None:
-        """Save one file where all sites have the same model, else one a site, and how to load them."""
+        """Save one file where all sites have the same model, else one a site."""
         models = {site: arrays for part in parts.values() for site, arrays in part.models().items()}
-        beside = arrays_of_parts(server)
+        beside, never_sent = arrays_of_parts(server), {}
+        if self.study.recipe.stays_home == "nothing":
+            # BatchNorm's counters of batches: with them the file is a whole state.
+            never_sent = build_plain_model(self.study, self.study.seed).state_dict()
         for site, arrays in models.items():
             if arrays:
                 file = f"{name}-{site}.pt" if site else f"{name}.pt"
                 state = {key: torch.from_numpy(np.array(array)) for key, array in (arrays | beside).items()}
-                save_tensors(self.path / "model" / file, state)
-        if models:
-            write_text(
-                self.path / "model" / "study.yaml", yaml.safe_dump(directory.plain_study(self.study), sort_keys=False)
-            )
-            write_text(self.path / "model" / "README.md", _model_readme(self.study, server))
+                save_tensors(self.path / "model" / file, never_sent | state)
+
+    def _describe_models(self, server: ServerRounds) -> None:
+        """Write the study beside its models, and how to load one."""
+        folder = self.path / "model"
+        write_text(folder / "study.yaml", yaml.safe_dump(directory.plain_study(self.study), sort_keys=False))
+        write_text(folder / "README.md", self._model_readme(server))
+
+    def _model_readme(self, server: ServerRounds) -> str:
+        """Return how to load a model: of the files here where they are whole, else one that its site completed."""
+        study, shape = self.study, server.image_shape or _image_shape(self.study)
+        best, last = (sorted(p.name for p in (self.path / "model").glob(f"{kind}*.pt")) for kind in ("best", "last"))
+        rounds = f"best: round {server.reported.round}; last: round {server.finished_rounds}"
+        known = {"name": study.name, "files": f"{', '.join([*best, *last])} ({rounds}); " if best else ""}
+        if study.recipe.stays_home == "nothing":
+            where = SIZE_KNOWN if arrays_of_parts(server) else SIZE_ANY
+            return MODEL_README.format(**known, where=where, code=loading_code("study.yaml", best[0], shape))
+        place = site_model(self.path, server.sites, server.id)
+        where = where_complete(study.recipe.stays_home, server.id, is_simulation=place is not None)
+        folder = f"../{place}" if place else f"STATE_DIR/{server.id}/{directory.FOLDER}"
+        return MODEL_README.format(**known, where=where, code=super_model_code(folder, shape))
 
 
 def check_lead(path: Path, lead: str | None, continued: str | None = None) -> None:
@@ -262,21 +283,23 @@ def check_lead(path: Path, lead: str | None, continued: str | None = None) -> No
         )
 
 
-def _model_readme(study: Study, server: ServerRounds) -> str:
-    """Return how to load the models, or where they are when they never left their sites."""
-    if study.recipe.stays_home == "everything":
-        where = "Every site trained alone; each holds its own model in `supermodel/` of its state folder."
-        return f"# Models of {study.name}\n\n{where}\n"
-    plain = build_plain_model(study, study.seed)
-    home = home_names(plain, study.recipe)
-    return MODEL_README.format(
-        name=study.name,
-        best=server.reported_round,
-        last=server.finished_rounds,
-        shape=server.image_shape or _image_shape(study),
-        size=SIZE_KNOWN if arrays_of_parts(server) else SIZE_ANY,
-        missing=MISSING_HOME.format(count=len(home), home=study.recipe.stays_home) if home else MISSING_COUNTS,
-    )
+def site_model(run: Path, sites: Sequence[str], run_id: str | None) -> str | None:
+    """Return a site's complete model below a simulation's folder; None of a real federation, where sites keep theirs.
+
+    Args:
+        run: Folder of the run.
+        sites: The run's sites.
+        run_id: The run's id.
+    """
+    places = (f"sites/{site}/{run_id}/{directory.FOLDER}" for site in sites)
+    return next((place for place in places if (run / place / "model.json").is_file()), None)
+
+
+def where_complete(stays_home: str, run_id: str, is_simulation: bool) -> str:
+    """Say why the files of the models are not whole, and where each site's complete one is."""
+    place = f"{run_id}/{directory.FOLDER}"
+    where = f"sites/NAME/{place}` of the run's folder" if is_simulation else f"STATE_DIR/{place}`, {STATE_DIR}"
+    return f"{LEFT_OUT[stays_home]} Each site's complete model is `{where}."
 
 
 def _image_shape(study: Study) -> tuple[int, ...]:
@@ -288,28 +311,18 @@ def _image_shape(study: Study) -> tuple[int, ...]:
 
 SIZE_KNOWN = "An image must have the size of the training images: the input normalisation belongs to it."
 SIZE_ANY = "Without input normalisation, images of other sizes pass too."
-MISSING_COUNTS = "Only BatchNorm's counters of batches are missing from the files; they play no part in predictions."
-MISSING_HOME = (
-    "{count} arrays ({home}) never left the sites and are missing from the files: the model below predicts with "
-    "untrained ones in their place. For predictions take a site's own complete `supermodel/`, from its state folder."
-)
+STATE_DIR = "where STATE_DIR is `state_dir` of its site.yaml"
+LEFT_OUT = {
+    "batchnorm": "BatchNorm never left the sites: these files lack it, and alone they predict nothing.",
+    "head": "The last layer never left the sites: these files lack it, and alone they predict nothing.",
+    "everything": "Every site trained alone, and no model left it.",
+}
 MODEL_README = """# Models of {name}
 
-`best.pt` is the model of round {best}, `last.pt` of round {last}; `study.yaml` is the study that made them.
+{files}`study.yaml` is the study that made them.
+
+{where} To load one, in this folder:
 
 ```python
-import torch
-from pathlib import Path
-from silofl.study import load_study
-from silofl.models import build_model
-
-study = load_study(Path("study.yaml"))
-model = build_model(study, image_shape={shape}, seed=0)
-missing, unexpected = model.load_state_dict(torch.load("best.pt", weights_only=True), strict=False)
-assert not unexpected
-model.eval()
-logits = model(torch.rand(1, *{shape}))
-```
-
-{size} {missing}
+{code}```
 """

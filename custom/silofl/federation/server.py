@@ -19,10 +19,21 @@ from silofl.algorithms.fedavg import example_weights, uniform_weights
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError, ConfigError
-from silofl.federation.ledger import Round, is_better
+from silofl.federation.ledger import Round, absence_sentence, is_better
 from silofl.federation.numbers import check_numbers
 from silofl.methods.answer import Answer, read_answer
-from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Part, Replies, check_arrays
+from silofl.methods.part import (
+    TEST,
+    TRAIN,
+    VALIDATE,
+    Exchange,
+    Expected,
+    Message,
+    Part,
+    Replies,
+    Reported,
+    check_arrays,
+)
 from silofl.methods.parts import start_parts
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
@@ -74,9 +85,14 @@ class ServerRounds:
         return len(self.ledger)
 
     @property
-    def reported_round(self) -> int:
-        """The round whose models are reported: the best on validation, or the last without validation."""
-        return self.best_round or self.finished_rounds
+    def reported(self) -> Reported:
+        """The best round on validation, or the last without validation, unless a part has something better."""
+        number = self.best_round or self.finished_rounds
+        validation = self.ledger[number - 1].validation if number else {}
+        reported = Reported(number, self.parts | self.best_parts, validation, self._how_chosen(number))
+        for part in self.parts.values():
+            reported = part.reported(reported, self)
+        return reported
 
     @property
     def has_validated(self) -> bool:
@@ -88,19 +104,14 @@ class ServerRounds:
         """The task by which sites test the run's model."""
         return next((part.test_task for part in self.parts.values() if part.test_task), TEST)
 
-    def reported_parts(self) -> dict[str, Part]:
-        """Return the parts as the best round left them, or the last where a part does not follow the best."""
-        return self.parts | self.best_parts
-
     def facts(self) -> dict[str, Any]:
         """Return the facts that are written into a model: rounds, and the validation it was chosen by."""
-        number = self.reported_round
-        validation = self.ledger[number - 1].validation if number else {}
+        reported = self.reported
         return {
             "run": self.id,
             "rounds": self.finished_rounds,
-            "reported_round": number,
-            "validation": {site: score.as_dict() for site, score in validation.items()},
+            "reported_round": reported.round,
+            "validation": {site: score.as_dict() for site, score in reported.validation.items()},
         }
 
     def held(self, site: str, number: int) -> int:
@@ -204,10 +215,22 @@ class ServerRounds:
             self.best_round = record.round
             self.best_parts = {role: part for role, part in self.parts.items() if part.follows_best}
 
+    def is_better_than_best(self, validation: Mapping[str, SiteScore]) -> bool:
+        """Return whether other models' validation after the last round is better than the best round's."""
+        best = self.ledger[self.best_round - 1] if self.best_round else None
+        other = Round(self.finished_rounds, validation=validation)
+        return bool(other.validated) and is_better(other, best, self.ledger)
+
+    def _how_chosen(self, number: int) -> str:
+        if self.best_round is None:
+            return f"last round, {number}: no validation data"
+        absence = absence_sentence(self.ledger, self.ledger[number - 1])
+        return f"best validation, round {number}" + (f"; {absence}" if absence else "")
+
     def _parts_for(self, exchange: Exchange) -> dict[str, Part]:
         """Return the parts of a task: the best round's where its models are evaluated, else the current ones."""
         is_of_best = exchange.task in (VALIDATE, TEST) and exchange.round == self.best_round
-        return self.reported_parts() if is_of_best else self.parts
+        return self.parts | self.best_parts if is_of_best else self.parts
 
     def _weights(self, role: str, number: int, replies: Replies) -> NDArray[np.float64]:
         """Return who listens to whom in a role: as a part decides, else the same weighted mean for all."""

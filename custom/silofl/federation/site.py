@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 
 from silofl.data.site_data import SiteData, load_site_data
-from silofl.errors import ConfigError, DataError, SiloFLError
-from silofl.federation.egress import Gate, Request
+from silofl.errors import ConfigError, DataError, SiloFLError, TrainingError
+from silofl.federation.egress import Asked, Gate, Request
 from silofl.federation.state import SiteState
+from silofl.methods.answer import plain_text
 from silofl.methods.part import TRAIN, Message
 from silofl.methods.work import Work
 from silofl.site import Site
@@ -80,13 +81,17 @@ class SiteRounds:
         Raises:
             SiloFLError: It cannot be done; the sentence may name a case.
         """
-        folder, number = self._folder(message.meta["run"]), message.meta["round"]
+        asked, rounds = Asked.of(message), self.study.total_rounds
+        if asked.round > rounds:
+            raise TrainingError(f"a task must be of one of the study's {rounds} rounds, not of round {asked.round}")
+        folder, number = self._folder(asked.run), asked.round
         states = SiteState(folder / "rounds")
         # Training begins where the round before it ended; everything else is about a round that has ended.
         held, kept = states.load(number - 1 if task == TRAIN else number)
-        wanted = message.meta.get("held", 0)
-        if held < wanted:
-            reason = f"site {self.name!r} must hold its state of round {wanted}, not of {held}; its own log says more"
+        if held < asked.held:
+            reason = (
+                f"site {self.name!r} must hold its state of round {asked.held}, not of {held}; its own log says more"
+            )
             logger.warning("%s: the files of %s are missing or damaged", reason, states.folder)
             return message.failed(reason) | Message(meta={"held": held})
         work = Work(
@@ -99,10 +104,13 @@ class SiteRounds:
             min_patients=self.site.min_patients,
             kept=kept,
             held=held,
+            task=task,
+            cache=self.site.cache_folder(self.study.name, self.name),
         )
-        answer = work.answer(task)
+        answer = work.answer()
         if work.to_keep:
-            states.save(number, work.to_keep, message.meta.get("best_round"))
+            # Of another task it is the state that it began from, with more beside it.
+            states.save(number if task == TRAIN else held, work.to_keep, asked.best_round)
         return answer
 
     def _folder(self, run: str) -> Path:
@@ -115,7 +123,7 @@ def public_reason(error: Exception) -> str:
     if isinstance(error, (DataError, ConfigError)):
         return f"the site's {'data' if isinstance(error, DataError) else 'settings'} have a fault; its own log names it"
     if isinstance(error, SiloFLError):
-        return str(error)
+        return plain_text(str(error))
     # The system's words for its number, because the error's own may name a file.
     if isinstance(error, OSError) and error.errno in errno.errorcode:
         return f"the site's system said {os.strerror(error.errno)!r}; the site's own log names the file"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from silofl.errors import ConfigError, TrainingError
 from silofl.federation.ledger import FILE
 from silofl.flare.kit import Kit
 from silofl.schema import read_json
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 # The topic of the command that a running controller answers.
@@ -132,9 +135,11 @@ class Lead:
         """Bring what is known of a job up to date, where its process at the server answers."""
 
         def ask(session: Session) -> None:
-            # An older kit, or a process that starts or has ended.
-            with contextlib.suppress(AuthorizationError, InternalError, JobNotRunning, NoReply):
+            try:
                 progress.take(session.do_app_command(number, PROGRESS, {"rounds": len(progress.ledger)}))
+            # Only its rounds stay unknown: a kit without the right to ask, or a process that starts or has ended.
+            except (AuthorizationError, InternalError, JobNotRunning, NoReply) as error:
+                logger.debug("job %s did not say its rounds: %s", number, error)
 
         self._ask(ask)
 

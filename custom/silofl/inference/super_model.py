@@ -18,9 +18,11 @@ from silofl.inference.contents import Contents, check_threshold
 from silofl.inference.directory import read
 from silofl.inference.geometry import check_images, check_probabilities, decide, decide_on_input
 from silofl.inference.prediction import Answer, Prediction, volumes_ml
-from silofl.models import build_model
+from silofl.models import build_model, build_plain_model
+from silofl.models.names import INPUT_NORM
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.models.selector import build_selector
+from silofl.study import Study
 from silofl.training.device import choose_device
 from silofl.training.evaluation import outputs_of, softmax_of
 
@@ -52,7 +54,7 @@ class SuperModel:
         self.contents, self.device = contents, device
         study, shape = contents.study, contents.image_shape
         self._models = {
-            name: _filled(build_model(study, shape, study.seed), state, name).to(device).eval()
+            name: _filled(_network(study, shape, state), state, name).to(device).eval()
             for name, state in contents.models.items()
         }
         self.selector: nn.Module | None = None
@@ -282,6 +284,12 @@ def case_scores(slice_scores: NDArray[np.float64]) -> NDArray[np.float64]:
 def to_probabilities(logits: Tensor) -> Tensor:
     """Return the sigmoid of a single output, else the softmax over the second axis."""
     return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(dim=1)
+
+
+def _network(study: Study, shape: tuple[int, ...], state: Mapping[str, Tensor]) -> nn.Module:
+    """Build the network of a state; a model that a site trained alone has no input normalisation."""
+    is_plain = not any(name.startswith(INPUT_NORM) for name in state)
+    return build_plain_model(study, study.seed) if is_plain else build_model(study, shape, study.seed)
 
 
 def _filled(network: nn.Module, state: Mapping[str, Tensor], name: str) -> nn.Module:

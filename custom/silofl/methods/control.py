@@ -136,7 +136,7 @@ class SiteControl(SitePart):
         if self._settings.option == 1:
             self._new = {name: self._gradient[name] for name in self._own}
         else:
-            divisor = results[MODEL].steps * work.study.training.learning_rate
+            divisor = results[MODEL].steps * work.learning_rate
             self._new = new_control(self._own, self._server, self._received, trained, divisor)
         return Message(with_role(ROLE, {name: array - self._own[name] for name, array in self._new.items()}))
 

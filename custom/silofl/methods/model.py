@@ -29,8 +29,8 @@ from silofl.models.names import (
 from silofl.models.networks import build_models
 from silofl.models.roles import GLOBAL, MODEL, role_of, with_role
 from silofl.study import Study
-from silofl.training.evaluation import evaluate
-from silofl.training.loop import Learner, TrainingResult, make_optimizer
+from silofl.training.evaluation import evaluate, numbers_of_test
+from silofl.training.loop import Learner, TrainingResult, make_optimizer, set_learning_rate
 from silofl.training.losses import make_loss
 from silofl.training.pictures import keep_test
 
@@ -235,7 +235,7 @@ class SiteModels(SitePart):
         kept = work.kept.get(self.name) or {"home": {}}
         with torch.no_grad():
             for name, value in kept["home"].items():
-                self._state()[name].copy_(value)
+                self.state()[name].copy_(value)
         for role, model in work.models.items():
             write_arrays(model.state_dict(), work.message.of(role))
 
@@ -249,6 +249,8 @@ class SiteModels(SitePart):
             if kept:
                 # Momentum and Adam's moments go on from round to round; they never travel.
                 self._optimizers[role].load_state_dict(kept["optimizer"][role])
+            # After its state, which holds the rate of the round before.
+            set_learning_rate(self._optimizers[role], self.work.learning_rate)
             step = study.recipe.make_step()
             for part in self.work.parts:
                 step = part.step(role, step)
@@ -261,12 +263,20 @@ class SiteModels(SitePart):
 
     def kept(self) -> dict[str, Any]:
         """Return the arrays that the server will not send again, and the optimisers' states."""
+        return {"home": self.home(), "optimizer": {role: one.state_dict() for role, one in self._optimizers.items()}}
+
+    def home(self) -> dict[str, Tensor]:
+        """Return the arrays that the server will not send again, as they are now."""
         recipe, received = self.work.study.recipe, self.work.message.arrays
         # Of its own model a site keeps every array: where it listens to nobody, `ModelPart.to_send` sends none.
         has_own = recipe.mixing is not None or recipe.extra_rounds > 0
         sent = {n for n in self._traveling() if n in received and not (has_own and role_of(n) != GLOBAL)}
-        home = {name: value.cpu() for name, value in self._state().items() if name not in sent}
-        return {"home": home, "optimizer": {role: one.state_dict() for role, one in self._optimizers.items()}}
+        return {name: value.cpu() for name, value in self.state().items() if name not in sent}
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the models' own tensors, ``role/name``."""
+        models = self.work.models.items()
+        return {f"{r}/{name}": value for r, model in models for name, value in model.state_dict().items()}
 
     def answer(self, task: str) -> Message:
         """Validate or test the received models of a finished round."""
@@ -280,15 +290,18 @@ class SiteModels(SitePart):
         scores = {role: evaluate(model, examples, work.study, work.device)[1] for role, model in work.models.items()}
         judged = next((score for part in work.parts if (score := part.judged(scores, examples))), None)
         models = {role: score.numbers()["value"] for role, score in scores.items()}
-        own = judged or scores[work.study.recipe.roles[-1]].numbers()
-        return own | ({"models": models} if len(models) > 1 else {})
+        own = scores[work.study.recipe.roles[-1]]
+        for part in work.parts:
+            part.validated(own)
+        return (judged or own.numbers()) | ({"models": models} if len(models) > 1 else {})
 
     def _test(self) -> dict[str, Any]:
         """Test the site's model, and write it as a super model that holds this one model."""
         work = self.work
         model, part = work.own, work.data.test
         predictions, result = evaluate(model, part, work.study, work.device)
-        numbers, state = result.numbers(), {name: value.cpu() for name, value in model.state_dict().items()}
+        numbers = numbers_of_test(predictions, result, part, work.study)
+        state = {name: value.cpu() for name, value in model.state_dict().items()}
         shape = tuple(part.images.shape[1:])
         contents = Contents(work.study, shape, {work.site: state}, "only", facts=numbers, domain=work.domain)
         write(work.folder / FOLDER, contents)
@@ -299,12 +312,8 @@ class SiteModels(SitePart):
         recipe = self.work.study.recipe
         return [f"{r}/{name}" for r, model in self.work.models.items() for name in traveling_names(model, recipe)]
 
-    def _state(self) -> dict[str, Tensor]:
-        models = self.work.models.items()
-        return {f"{r}/{name}": value for r, model in models for name, value in model.state_dict().items()}
-
     def _read(self) -> Arrays:
-        return read_arrays(self._state(), self._traveling())
+        return read_arrays(self.state(), self._traveling())
 
 
 def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:

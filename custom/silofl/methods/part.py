@@ -18,7 +18,7 @@ from silofl.algorithms.steps import Step
 from silofl.errors import AggregationError, shown
 from silofl.methods.answer import Answer
 from silofl.models.roles import of_role
-from silofl.settings import Section
+from silofl.settings import MOST, Section
 from silofl.study import Study
 from silofl.training.loop import Learner, TrainingResult
 from silofl.training.site_score import SiteScore
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from silofl.methods.work import Work
     from silofl.training.metrics import Score
 
-# Moments at which a part may add exchanges: before a round's training, in its place, after it, and after all rounds.
-BEFORE, INSTEAD, AFTER, END = "before", "instead", "after", "end"
+# Moments at which a part may add exchanges: before a round's training, in its place, after it; once the models of the
+# last round that trained any are validated; after all rounds; and after the test.
+BEFORE, INSTEAD, AFTER, VALIDATED = "before", "instead", "after", "validated"
+END, TESTED = "end", "tested"
 TRAIN, VALIDATE, TEST = "train", "validate", "test"
 # The most that a number of an array may be, either way.
 LARGEST = 1e15
@@ -67,8 +69,10 @@ class Message:
         return dict(self.meta.get(role) or {})
 
     def failed(self, reason: str) -> Message:
-        """Return the message of a site that cannot answer this one: its round and the reason."""
-        return Message(meta={"round": self.meta.get("round"), "error": reason})
+        """Return the message of a site that cannot answer this one: its round, where it has one, and the reason."""
+        number = self.meta.get("round")
+        is_round = type(number) is int and 0 <= number <= MOST
+        return Message(meta={"round": number if is_round else None, "error": reason})
 
 
 @dataclass(frozen=True)
@@ -169,6 +173,23 @@ class Kind:
         return role == self.role and (self.names is None or name in self.names)
 
 
+@dataclass(frozen=True)
+class Reported:
+    """What a run reports.
+
+    Attributes:
+        round: The round after which the sites' states belong to it.
+        parts: Role -> the part as it is reported.
+        validation: Site -> its validation of these models.
+        how: How they were chosen.
+    """
+
+    round: int
+    parts: Mapping[str, Part]
+    validation: Mapping[str, SiteScore]
+    how: str
+
+
 class Run(Protocol):
     """What a part may read of its run."""
 
@@ -185,11 +206,14 @@ class Run(Protocol):
         """The number of the last finished round, 0 before the first."""
 
     @property
-    def reported_round(self) -> int:
-        """The round whose models are reported."""
+    def reported(self) -> Reported:
+        """What is reported."""
 
-    def reported_parts(self) -> Mapping[str, Part]:
-        """Return the parts as they are reported."""
+    def task(self, site: str, exchange: Exchange) -> Message:
+        """Return a task for a site, with every part's share of it."""
+
+    def is_better_than_best(self, validation: Mapping[str, SiteScore]) -> bool:
+        """Return whether other models' validation after the last round is better than the best round's."""
 
     def facts(self) -> dict[str, Any]:
         """Return the facts that are written into a model: rounds and validation."""
@@ -266,6 +290,10 @@ class Part:
         """Return the part after a site has come late."""
         return self
 
+    def reported(self, reported: Reported, run: Run) -> Reported:
+        """Return what the run reports, where this part has something better than the best round."""
+        return reported
+
     def notes(self, exchange: Exchange) -> Sequence[str]:
         """Return sentences for the log and the ledger on its own exchange that has just ended."""
         return ()
@@ -331,6 +359,12 @@ class SitePart:
     def learners(self) -> Mapping[str, Learner]:
         """Return what this part trains in the same pass over the data."""
         return {}
+
+    def epoch(self) -> None:
+        """Take note of an epoch's beginning: torch's random numbers are those that every learner begins it with."""
+
+    def validated(self, own: Score) -> None:
+        """Take note of the score of the site's own model on its validation data."""
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Return what leaves after training."""

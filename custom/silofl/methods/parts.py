@@ -42,8 +42,9 @@ def kind_of(kinds: Iterable[Kind], role: str, name: str) -> Kind | None:
 
 
 def _modules(study: Study) -> list[ModuleType]:
-    names = dict.fromkeys(["model", *(answer.method for answer in study.recipe.answers if answer.method)])
-    return [_module(name) for name in names]
+    beside = [name for name, is_on in (("average", study.recipe.average_last), ("guard", study.is_guarded)) if is_on]
+    names = ["model", *(answer.method for answer in study.recipe.answers if answer.method), *beside]
+    return [_module(name) for name in dict.fromkeys(names)]
 
 
 def _module(name: str) -> ModuleType:

@@ -34,7 +34,7 @@ from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, of_role, role_of, wi
 from silofl.models.selector import build_selector
 from silofl.settings import Section
 from silofl.study import Study
-from silofl.training.evaluation import outputs_of
+from silofl.training.evaluation import numbers_of_test, outputs_of
 from silofl.training.losses import make_loss
 from silofl.training.metrics import members_of
 from silofl.training.pictures import keep_test
@@ -97,7 +97,7 @@ class SuperModelPart(Part):
         lacking = tuple(site for site in run.sites if site not in self.holders)
         if not lacking or not (is_before_extra or (moment == END and self.learns_site)):
             return ()
-        return (Exchange(ASSEMBLE, run.reported_round, sites=lacking, is_needed=False),)
+        return (Exchange(ASSEMBLE, run.reported.round, sites=lacking, is_needed=False),)
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Return the models and the selector, unless the site holds them already."""
@@ -153,7 +153,7 @@ class SuperModelPart(Part):
     def results(self, run: Run, tests: Mapping[str, SuperScore]) -> dict[str, Any]:
         """Return the value of each model, the selector's choices, and the values by threshold."""
         selector = SelectorResults(
-            outputs=tuple(run.reported_parts()[SELECTOR].outputs),
+            outputs=tuple(run.reported.parts[SELECTOR].outputs),
             cases={site: test.selector.cases for site, test in tests.items()},
             slices={site: test.selector.slices for site, test in tests.items()},
         )
@@ -168,7 +168,7 @@ class SuperModelPart(Part):
         return {"super_model": results}
 
     def _facts(self, run: Run) -> dict[str, Any]:
-        outputs = list(run.reported_parts()[SELECTOR].outputs)
+        outputs = list(run.reported.parts[SELECTOR].outputs)
         settings = {"thresholds": list(self.thresholds), "threshold": self.threshold}
         return {"outputs": outputs, "facts": run.facts(), "domain": schema.plain(run.domain)} | settings
 
@@ -200,9 +200,10 @@ class SiteSuperModel(SitePart):
         answers = dict.fromkeys(results, ENSEMBLE) if contents.is_ensemble else chosen
         result = score_of(results, answers)
         self._keep_features(model)
+        predictions = _predictions(part, results, answers)
         # All models have the same input normalisation, and the pictures need no more of one.
-        keep_test(work.folder, result, _predictions(part, results, answers), model.network(GLOBAL), part, work.device)
-        return result.numbers() | {
+        keep_test(work.folder, result, predictions, model.network(GLOBAL), part, work.device)
+        return numbers_of_test(predictions, result, part, work.study) | {
             "models": by_model(results) | {"super": value_of(result)},
             "choices": dict(Counter(chosen.values())),
             "selector": _selector_counts(contents.outputs, results.values()),
@@ -273,7 +274,7 @@ SITE = SiteSuperModel
 
 def _all_models(run: Run) -> Arrays:
     """Return all models of the reported round as ``global/...``, ``<site>/...``, and the arrays common to all."""
-    parts = run.reported_parts()
+    parts = run.reported.parts
     arrays = with_role(GLOBAL, parts[GLOBAL].common)
     for site in run.sites:
         arrays |= with_role(site, parts[PERSONAL].of(site))
@@ -281,7 +282,7 @@ def _all_models(run: Run) -> Arrays:
 
 
 def _selector(run: Run) -> Arrays:
-    return with_role(SELECTOR, run.reported_parts()[SELECTOR].parameters)
+    return with_role(SELECTOR, run.reported.parts[SELECTOR].parameters)
 
 
 def _contents(

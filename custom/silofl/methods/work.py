@@ -16,7 +16,7 @@ from silofl.data.domain import Domain
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.data.transforms import augmentation
-from silofl.errors import TrainingError
+from silofl.errors import TrainingError, shown
 from silofl.methods.part import TRAIN, Message, SitePart
 from silofl.methods.parts import site_parts
 from silofl.models import HarmonizedModel
@@ -25,6 +25,7 @@ from silofl.schema import plain
 from silofl.study import Study
 from silofl.training.device import seed_of
 from silofl.training.loop import Learner, TrainingResult, train
+from silofl.training.schedule import learning_rate
 
 
 @dataclass
@@ -41,6 +42,8 @@ class Work:
         min_patients: Patients in training that a mean over the site's images must come from.
         kept: Each part's state at home after the round that the task begins from.
         held: That round; 0 where there is none.
+        task: Its name.
+        cache: Folder of the site's decoded images; None where there is none.
         to_keep: Each part's state at home after this task; empty where the task changes none.
     """
 
@@ -53,6 +56,8 @@ class Work:
     min_patients: int = 0
     kept: Mapping[str, Any] = field(default_factory=dict)
     held: int = 0
+    task: str = TRAIN
+    cache: Path | None = None
     to_keep: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -93,19 +98,25 @@ class Work:
         """The round that the task belongs to."""
         return self.message.meta["round"]
 
-    def answer(self, task: str) -> Message:
+    @property
+    def learning_rate(self) -> float:
+        """The base optimiser's rate in this round."""
+        settings = self.study.training
+        return learning_rate(settings.schedule, settings.learning_rate, self.number, self.study.training_rounds)
+
+    def answer(self) -> Message:
         """Carry out the task.
 
         Raises:
             TrainingError: No part of the study knows such a task, or it cannot be done.
         """
-        if task == TRAIN:
+        if self.task == TRAIN:
             return self._train()
         for part in self.parts:
-            if task in part.tasks:
-                return Message(meta={"round": self.number}) | part.answer(task)
+            if self.task in part.tasks:
+                return Message(meta={"round": self.number}) | part.answer(self.task)
         known = [TRAIN, *(name for part in self.parts for name in part.tasks)]
-        raise TrainingError(f"a task must be one of {', '.join(known)} in this study, not {task!r}")
+        raise TrainingError(f"a task must be one of {', '.join(known)} in this study, not {shown(self.task)}")
 
     def learners(self) -> dict[str, Learner]:
         """Return all that learns in a round's training by role, the models first."""
@@ -123,9 +134,10 @@ class Work:
         """Return a training's numbers: loss and drift of the site's own model, and the losses of all other learners."""
         own = self.study.recipe.roles[-1] if self.study.recipe.roles[-1] in results else next(iter(results))
         metrics = {"loss": results[own].loss}
+        named = [role for role, result in results.items() if role != own and not result.stays_home]
         if results[own].drift is not None:
             metrics["drift"] = results[own].drift
-        metrics |= {f"loss_{role}": result.loss for role, result in results.items() if role != own}
+        metrics |= {f"loss_{role}": result.loss for role, result in results.items() if role in named}
         return {
             "round": self.number,
             "num_examples": len(self.data.training),
@@ -168,4 +180,6 @@ class Work:
             seed = seed_of(self.study.seed, self.site, self.number, epoch, *what)
             # Dropout draws from torch's global generator.
             torch.manual_seed(seed)
+            for part in self.parts:
+                part.epoch()
             yield training_batches(examples, settings.batch_size, augment, seed, self.device)

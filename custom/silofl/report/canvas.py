@@ -72,9 +72,9 @@ def style_axes(axes: Axes, title: str, rounds: Sequence[int]) -> None:
 
 
 def line_style(place: int) -> dict[str, str]:
-    """Return colour and dash of a line by its place; where the colours run out, they repeat with another dash."""
-    dash = LINE_STYLES[place // len(LINE_COLOURS) % len(LINE_STYLES)]
-    return {"color": LINE_COLOURS[place % len(LINE_COLOURS)], "linestyle": dash}
+    """Return colour, dash and marker of a line by its place; 28 lines differ without their colour."""
+    styles = {"color": LINE_COLOURS, "marker": MARKERS, "linestyle": LINE_STYLES}
+    return {name: values[place % len(values)] for name, values in styles.items()}
 
 
 def point_style(place: int) -> dict[str, str]:
@@ -86,15 +86,17 @@ def point_style(place: int) -> dict[str, str]:
 def legend(figure: Figure, handles: Sequence[object], names: Sequence[str], size: int = 9) -> None:
     """Put one legend below all panels of a figure, in as many columns as its width has room for."""
     if handles:
-        # A letter is about 0.6 of its size wide; a handle with its gaps takes as much as 7 letters.
+        # A letter is about 0.6 of its size wide; a handle with its gaps takes as much as 9 letters.
         letters = figure.get_figwidth() * 72 / (0.6 * size)
-        columns = max(1, int(letters / (max(map(len, names)) + 7)))
+        columns = max(1, int(letters / (max(map(len, names)) + 9)))
         figure.legend(
             handles,
             [literal(name) for name in names],
             loc="outside lower center",
             ncols=min(columns, len(handles)),
             frameon=False,
+            # Long enough to show a dash with its marker.
+            handlelength=3.2,
             fontsize=size,
             labelcolor=INK,
         )

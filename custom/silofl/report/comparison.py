@@ -1,4 +1,4 @@
-"""Compare runs, and methods with one run for each seed: the rows of their tables, and which of them is the best."""
+"""Compare runs, and methods with one run for each seed: the rows of their tables, and which of them lead."""
 
 from __future__ import annotations
 
@@ -9,21 +9,38 @@ import numpy as np
 from rich.console import Console
 
 from silofl.federation.results import Results
-from silofl.report.sentences import BATCH_DEPENDENT, SHARED_BATCHNORM, SHARES_BATCHNORM, shares_patients, split_sentence
+from silofl.report.conditions import by_name, differences
+from silofl.report.run_records import RunRecords
+from silofl.report.sentences import (
+    BATCH_DEPENDENT,
+    SHARED_BATCHNORM,
+    SHARES_BATCHNORM,
+    SURFACE,
+    shares_patients,
+    split_sentence,
+)
 from silofl.report.tables import (
+    HD95,
     METRIC_NAMES,
     MISSING,
+    SURFACE_DICE,
     TextTable,
     mean_of_known,
     number,
+    pixels,
     print_lines,
     print_table,
+    surface_values,
     whole,
 )
 from silofl.training.metrics import pooled
 from silofl.training.site_score import Values
 
 MOST_SITES_IN_A_ROW = 8
+ONE_SEED = (
+    "Each row is one run with one seed, so that no value is marked as the best: a difference can be chance, and only "
+    "several seeds, as silofl compare runs them, tell."
+)
 POOLED_DATA = "data pooled: simulation only"
 # Averages by which methods are compared besides their metric: key -> name of the column.
 AVERAGES_ALSO = {
@@ -33,6 +50,8 @@ AVERAGES_ALSO = {
     "everyone_balanced_accuracy": "balanced accuracy on all sites' test data",
 }
 SeedValues = tuple[float, ...]
+# A difference that the three decimals shown do not show is none.
+SMALLEST = 0.0005
 
 
 @dataclass(frozen=True)
@@ -104,59 +123,39 @@ def compared_sites(results: Sequence[Results]) -> list[str]:
     return sorted({site for run in results for site in run.sites})
 
 
-def best_runs(results: Sequence[Results]) -> frozenset[int]:
-    """Return the places of the runs with the best mean; several where the three decimals shown are equal.
-
-    Only runs with a value at every site count, and none is the best where these differ in metric, split or test
-    cases, or where there is only one.
-    """
-    full = _with_all_sites(results)
-    if len(full) < 2 or not are_comparable([results[i] for i in full]):
-        return frozenset()
-    # As shown: of two numbers that look equal, none is marked alone.
-    best = max(round(results[i].mean, 3) for i in full)
-    return frozenset(i for i in full if round(results[i].mean, 3) == best)
-
-
 def are_comparable(results: Sequence[Results]) -> bool:
     """Return whether the runs measure the same: one metric, one way to split, the same number of test cases."""
     return not _differences(results)
 
 
 def comparison_notes(results: Sequence[Results]) -> list[str]:
-    """Return sentences on runs without a value, on the choice of the best, and on what limits a comparison."""
-    full, sites = _with_all_sites(results), compared_sites(results)
-    notes = [_left_out(i, results[i], sites) for i in range(len(results)) if i not in full]
-    differences = _differences([results[i] for i in full])
-    if len(full) < 2:
-        notes.append("No mean is marked as the best: fewer than two runs have a value at every site.")
-    elif differences:
-        notes.append(f"No mean is marked as the best: the runs differ in {' and '.join(differences)}.")
-    elif len(best_runs(results)) > 1:
-        notes.append("The marked runs tie in the three decimals shown.")
+    """Return sentences on runs without a value at a site, and on what limits a comparison."""
+    sites = compared_sites(results)
+    lacking = {i: _without_value(run, sites) for i, run in enumerate(results, start=1)}
+    notes = [_fewer_sites(i, without, sites) for i, without in lacking.items() if without or not sites]
     numbered = list(enumerate(results, start=1))
     notes += _about([i for i, run in numbered if run.normalization == "batch_stateless"], BATCH_DEPENDENT)
-    rounds = sorted({run.rounds for run in results if run.rounds is not None})
-    if len(rounds) > 1:
-        notes.append(f"The runs differ in rounds, {' and '.join(map(str, rounds))}: more of them are more training.")
     for unit in sorted({run.split_unit for run in results if shares_patients(run.split_unit)}):
         notes += _about([i for i, run in numbered if run.split_unit == unit], f"split {split_sentence(unit)}")
     normalised = [(i, run) for i, run in numbered if run.normalization == "batch"]
     shared = [i for i, run in normalised if run.recipe_value("stays_home") in SHARES_BATCHNORM]
     if len(shared) < len(normalised):
         notes += _about(shared, SHARED_BATCHNORM)
-    return [*notes, "Each row is one run with one seed; a small difference can be chance: repeat it with other seeds."]
+    surface = [SURFACE] if any(run.tested.surface for run in results) else []
+    return [*notes, *surface, ONE_SEED]
 
 
 def comparison_table(results: Sequence[Results]) -> TextTable:
-    """Return one row a run, in the given order, with the best of the comparable means marked.
+    """Return one row a run, in the given order; more than 8 sites are shown in `site_comparison_table` instead.
 
-    More than 8 sites are shown in `site_comparison_table` instead.
+    Nothing is marked as the best: each row is one run with one seed.
     """
     sites = compared_sites(results) if len(compared_sites(results)) <= MOST_SITES_IN_A_ROW else []
     head = ("run", "study", "algorithm", "preset", "normalization", "seed", "status", "best round")
-    rows = tuple(_run_row(i, run, sites) for i, run in enumerate(results, start=1))
-    return TextTable((*head, "mean", "spread", "pooled", *sites), rows, num_text=7, best=best_runs(results))
+    has_surface = any(run.tested.surface for run in results)
+    rows = tuple(_run_row(i, run, sites, has_surface) for i, run in enumerate(results, start=1))
+    surface = (HD95, SURFACE_DICE) if has_surface else ()
+    return TextTable((*head, "mean", "spread", "pooled", *surface, *sites), rows, num_text=7)
 
 
 def site_comparison_table(results: Sequence[Results]) -> TextTable | None:
@@ -169,14 +168,16 @@ def site_comparison_table(results: Sequence[Results]) -> TextTable | None:
     return TextTable(("site", *names), rows)
 
 
-def print_comparison(results: Sequence[Results], console: Console) -> None:
-    """Print one row a run, and the notes on comparing them."""
+def print_comparison(runs: Sequence[RunRecords], console: Console) -> None:
+    """Print in what the runs differ, one row a run, and the notes on comparing them."""
+    results = [run.results for run in runs]
+    print_lines([*differences(by_name(runs)), ""], console)
     table, by_site = comparison_table(results), site_comparison_table(results)
     print_table(table, console)
     if by_site:
         console.print()
         print_table(by_site, console)
-    print_lines(["* best mean"] * bool(table.best) + comparison_notes(results), console)
+    print_lines(comparison_notes(results), console)
 
 
 def method_sites(methods: Sequence[Method]) -> list[str]:
@@ -207,25 +208,43 @@ def averages_also(results: Results, sites: Sequence[str]) -> dict[str, float]:
     return found | {"everyone_balanced_accuracy": results.everyone.balanced_accuracy}
 
 
+def leads(values: SeedValues, others: SeedValues) -> bool:
+    """Return whether a mean over seeds is above another by more than the seeds' spread, and more than decimals hide.
+
+    The spread is the larger of the two standard deviations over seeds. One seed has none, and leads nothing.
+    """
+    if len(values) < 2 or len(others) < 2:
+        return False
+    spread = max(np.std(one, ddof=1) for one in (values, others))
+    return bool(np.mean(values) - np.mean(others) > max(spread, SMALLEST))
+
+
+def front(cells: Sequence[SeedValues]) -> list[int]:
+    """Return the places of a column's highest mean and of all that it does not lead; alone there, it is the best.
+
+    Args:
+        cells: The seeds' values of each row; one with fewer than two values has no place.
+    """
+    known = {place: values for place, values in enumerate(cells) if len(values) > 1}
+    if len(known) < 2:
+        return []
+    highest = max(known.values(), key=np.mean)
+    return [place for place, values in known.items() if not leads(highest, values)]
+
+
 def rows_of_methods(methods: Sequence[Method]) -> list[Row]:
     """Return all rows in the given order; a method with a selector has four, which come from the same runs."""
     sites, keys = method_sites(methods), averages_beside(methods)
     return [_to_row(name, tested, method, sites, keys) for method in methods for name, tested in _models(method, sites)]
 
 
-def _with_all_sites(results: Sequence[Results]) -> list[int]:
-    sites = compared_sites(results)
-    return [i for i, run in enumerate(results) if sites and not _without_value(run, sites)]
-
-
 def _without_value(results: Results, sites: Sequence[str]) -> list[str]:
     return [site for site in sites if results.sites.get(site) is None]
 
 
-def _left_out(place: int, results: Results, sites: Sequence[str]) -> str:
-    without = _without_value(results, sites)
+def _fewer_sites(number: int, without: Sequence[str], sites: Sequence[str]) -> str:
     where = ", ".join(without) if len(without) <= 4 else f"{len(without)} of {len(sites)} sites"
-    return f"Run {place + 1} is left out of the choice of the best: it has no value at {where or 'any site'}."
+    return f"Run {number} has no value at {where or 'any site'}: its mean says nothing beside the others."
 
 
 def _about(rows: Sequence[int], sentence: str) -> list[str]:
@@ -251,11 +270,13 @@ def _test_cases(results: Results) -> tuple[tuple[str, int], ...]:
     return tuple((site, tested.cases[site] + tested.excluded_cases.get(site, 0)) for site in sorted(tested.cases))
 
 
-def _run_row(row: int, results: Results, sites: Sequence[str]) -> tuple[str, ...]:
+def _run_row(row: int, results: Results, sites: Sequence[str], has_surface: bool) -> tuple[str, ...]:
     names = (results.study, results.algorithm, results.preset, results.normalization, results.seed, results.status)
     words = (str(row), *(MISSING if name is None else str(name) for name in names))
-    values = (results.mean, results.spread, results.pooled, *map(results.sites.get, sites))
-    return (*words, whole(results.best_round), *map(number, values))
+    means = map(number, (results.mean, results.spread, results.pooled))
+    hd95, dice = map(mean_of_known, surface_values(results))
+    surface = (pixels(hd95), number(dice)) if has_surface else ()
+    return (*words, whole(results.best_round), *means, *surface, *map(number, map(results.sites.get, sites)))
 
 
 def _models(method: Method, sites: Sequence[str]) -> list[tuple[str, list[_ModelValues]]]:

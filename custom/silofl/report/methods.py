@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,11 @@ from silofl.report.comparison import (
     MOST_SITES_IN_A_ROW,
     Method,
     Row,
+    SeedValues,
     are_comparable,
     averages_beside,
+    front,
+    leads,
     method_sites,
     rows_of_methods,
 )
@@ -26,7 +29,7 @@ from silofl.report.sentences import (
     normalization_label,
     split_sentence,
 )
-from silofl.report.tables import MISSING, Places, TextTable, best_and_second
+from silofl.report.tables import MISSING, TextTable
 
 WON, WINNER = "sites won", "winner"
 CLIENT_AVERAGE, POOLED = "client average", "pooled"
@@ -43,7 +46,7 @@ _DEFINITIONS = {
 
 
 def methods_table(methods: Sequence[Method], num_seeds: int, is_ranked: bool = True) -> TextTable:
-    """Return the table, with the best and second-best of each column marked, and the sites that each method won.
+    """Return the table, with the best of each column, or all that are level with it, and the sites that a method won.
 
     With more than 8 sites, or with further averages, whose names are long, it has one row a site and one column a
     method.
@@ -60,7 +63,7 @@ def methods_table(methods: Sequence[Method], num_seeds: int, is_ranked: bool = T
         ("method", *sites, *averages), tuple((row.name, *map(mean_and_deviation, row.cells)) for row in rows)
     )
     places = ranked(rows, num_seeds) if is_ranked else []
-    if any(best for best, _ in places):
+    if any(places):
         table = _with_winners(table, places, sites)
     is_turned = len(sites) > MOST_SITES_IN_A_ROW or further
     return _turned(table, "site", len(table.columns) - 1 - len(sites)) if is_turned else table
@@ -89,6 +92,7 @@ def methods_values(methods: Sequence[Method]) -> list[dict[str, Any]]:
             "pooled": _numbers(row.averages[1]),
             "also": dict(zip(keys, map(_numbers, row.averages[2:]), strict=True)),
             "sites_won": sites_won(places, i, sites),
+            "sites_level": sites_level(places, i, sites),
         }
         for i, row in enumerate(rows)
     ]
@@ -103,7 +107,7 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
     """
     rows = rows_of_methods(methods)
     return [
-        *_marking(methods),
+        *_marking(methods, seeds),
         f"Metric: {_common(methods, lambda run: str(run.metric))}; client average: mean over sites; pooled: mean "
         "over all cases.",
         *(f"{AVERAGES_ALSO[key]}: {_DEFINITIONS[key]}" for key in averages_beside(methods)),
@@ -111,7 +115,6 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
         f"Split: {_common(methods, lambda run: split_sentence(run.split_unit))}.",
         f"Normalization: {_common(methods, lambda run: normalization_label(run.normalization))}.",
         f"Rounds: {_common(methods, _rounds)}.",
-        *_other_rounds(methods),
         *_reported_rounds(methods),
         *_thresholds(methods),
         *_pooling(methods),
@@ -122,20 +125,14 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
     ]
 
 
-def _other_rounds(methods: Sequence[Method]) -> list[str]:
-    """Return a warning where rows have different numbers of rounds; nothing where all have the same."""
-    rounds = {run.rounds for method in methods for run in method.results.values()}
-    return ["Rows differ in rounds: one with more of them has trained for longer."] if len(rounds) > 1 else []
-
-
 def is_comparable(methods: Sequence[Method]) -> bool:
     """Return whether all runs, without those on pooled data, measure the same on as many test cases."""
     runs = [run for method in methods if not method.needs_pool for run in method.results.values()]
     return are_comparable([run for run in runs if None not in run.sites.values()])
 
 
-def ranked(rows: Sequence[Row], num_seeds: int) -> list[Places]:
-    """Return the best and second-best rows of each column.
+def ranked(rows: Sequence[Row], num_seeds: int) -> list[list[int]]:
+    """Return the rows at the front of each column: the best alone, or all that the seeds cannot tell from it.
 
     Local training counts as any other row; a row that needs pooled data, or lacks a seed in the column, does not.
 
@@ -144,36 +141,42 @@ def ranked(rows: Sequence[Row], num_seeds: int) -> list[Places]:
         num_seeds: Seeds that were asked for.
     """
     return [
-        best_and_second([_mean_over_seeds(row, column, num_seeds) for row in rows])
+        front([_counting(row, column, num_seeds) for row in rows])
         for column in range(len(rows[0].cells) if rows else 0)
     ]
 
 
-def sites_won(places: Sequence[Places], row: int, sites: Sequence[str]) -> list[str]:
-    """Return the sites at which a row is the best, those that it shares included."""
-    return [site for site, (best, _) in zip(sites, places, strict=False) if row in best]
+def sites_won(places: Sequence[Sequence[int]], row: int, sites: Sequence[str]) -> list[str]:
+    """Return the sites at which a row is the best."""
+    return [site for site, rows in zip(sites, places, strict=False) if list(rows) == [row]]
 
 
-def _with_winners(table: TextTable, places: Sequence[Places], sites: Sequence[str]) -> TextTable:
-    """Return the table with a column of sites won, a row of winners, and both places marked."""
+def sites_level(places: Sequence[Sequence[int]], row: int, sites: Sequence[str]) -> list[str]:
+    """Return the sites at which a row is one of several that the seeds cannot tell from the best."""
+    return [site for site, rows in zip(sites, places, strict=False) if row in rows and len(rows) > 1]
+
+
+def _with_winners(table: TextTable, places: Sequence[Sequence[int]], sites: Sequence[str]) -> TextTable:
+    """Return the table with a column of sites won, a row of winners, and the front of each column marked."""
     names = [row[0] for row in table.rows]
     rows = [(*row, str(len(sites_won(places, i, sites)))) for i, row in enumerate(table.rows)]
-    rows.append((WINNER, *(_winner([names[i] for i in best]) for best, _ in places), ""))
-    best = frozenset((row, column) for column, (winners, _) in enumerate(places, start=1) for row in winners)
-    second = frozenset((row, column) for column, (_, followers) in enumerate(places, start=1) for row in followers)
-    return TextTable((*table.columns, WON), tuple(rows), num_summary=1, best_cells=best, second_cells=second)
+    rows.append((WINNER, *(_winner([names[i] for i in found]) for found in places), ""))
+    columns = list(enumerate(places, start=1))
+    best = frozenset((found[0], column) for column, found in columns if len(found) == 1)
+    level = frozenset((row, column) for column, found in columns for row in found if len(found) > 1)
+    return TextTable((*table.columns, WON), tuple(rows), num_summary=1, best_cells=best, level_cells=level)
 
 
 def _winner(names: Sequence[str]) -> str:
-    """Return the names of up to two winners, or the number of more."""
-    return f"{len(names)} equal" if len(names) > 2 else ", ".join(names) or MISSING
+    """Return the name of the winner, or how many are level."""
+    return f"none: {len(names)} level" if len(names) > 1 else "".join(names) or MISSING
 
 
 def _turned(table: TextTable, corner: str, num_summary: int) -> TextTable:
     """Exchange rows and columns; the last columns become rows that sum up the others."""
     (_, *names), *rows = zip(table.columns, *table.rows, strict=True)
-    best, second = (frozenset((j - 1, i + 1) for i, j in cells) for cells in (table.best_cells, table.second_cells))
-    return TextTable((corner, *names), tuple(rows), 1, num_summary, best_cells=best, second_cells=second)
+    best, level = (frozenset((j - 1, i + 1) for i, j in cells) for cells in (table.best_cells, table.level_cells))
+    return TextTable((corner, *names), tuple(rows), 1, num_summary, best_cells=best, level_cells=level)
 
 
 def _numbers(values: Sequence[float]) -> dict[str, Any]:
@@ -184,25 +187,28 @@ def _numbers(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _mean_over_seeds(row: Row, column: int, num_seeds: int) -> float | None:
+def _counting(row: Row, column: int, num_seeds: int) -> SeedValues:
     values = row.cells[column]
-    return None if row.method.needs_pool or len(values) != num_seeds else float(np.mean(values))
+    return () if row.method.needs_pool or len(values) != num_seeds else values
 
 
-def _marking(methods: Sequence[Method]) -> list[str]:
+def _marking(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
     if not is_comparable(methods):
         return ["No value is marked as the best: the runs differ in metric, split or test cases."]
+    if len(seeds) == 1:
+        return ["No value is marked as the best: with one seed a difference can be chance; give more --seeds."]
     return [
-        "Of each site and average, the best value is bold, or has a star; the second-best of three or more is "
-        "underlined, or has a plus. Local training counts, rows that need pooled data do not. Values that are equal in "
-        "the three decimals shown share a place, and each of them wins the site."
+        "Of each site and average, a value is the best, bold or with a star, where it leads every other by more than "
+        "the seeds' spread, the larger of the two standard deviations; it wins its site. Otherwise all that the "
+        "highest does not lead so are level with the best: underlined or with an equals sign, and nobody wins. Local "
+        "training counts, rows that need pooled data do not."
     ]
 
 
 def _seeds_note(seeds: Sequence[int]) -> str:
     named = ", ".join(map(str, seeds))
     if len(seeds) == 1:
-        return f"One seed, {named}: a small difference can be chance; repeat it with other seeds."
+        return f"One seed: {named}."
     return f"Seeds {named}: mean ± standard deviation over them."
 
 
@@ -279,18 +285,28 @@ def _weights(methods: Sequence[Method]) -> list[str]:
 
 
 def _ahead(rows: Sequence[Row], num_seeds: int) -> list[str]:
-    """Name the rows without a federation whose client average no federated row reaches."""
+    """Name the rows without a federation whose client average is above, or level with, that of each federated row."""
     complete = [row for row in rows if len(row.client_average) == num_seeds]
-    means = {row.name: round(float(np.mean(row.client_average)), 3) for row in complete}
-    best = max((row.name for row in complete if row.method.is_federated), key=means.__getitem__, default=None)
-    ahead = [row for row in complete if best and not row.method.is_federated and means[row.name] > means[best]]
+    means = {row.name: float(np.mean(row.client_average)) for row in complete}
+    highest = max((row for row in complete if row.method.is_federated), key=lambda row: means[row.name], default=None)
+    if highest is None:
+        return []
     return [
-        f"No federated row reaches {row.name} in the client average."
-        if row.method.needs_pool
-        else f"Local training wins on average: {row.name} has {means[row.name]:.3f}, the best federated row, {best}, "
-        f"{means[best]:.3f}."
-        for row in ahead
+        _ahead_sentence(row, highest, means)
+        for row in complete
+        if not row.method.is_federated and round(means[row.name], 3) > round(means[highest.name], 3)
     ]
+
+
+def _ahead_sentence(row: Row, federated: Row, means: Mapping[str, float]) -> str:
+    own, highest = means[row.name], means[federated.name]
+    numbers = f"{row.name} has {own:.3f}, the highest federated row, {federated.name}, {highest:.3f}"
+    what = "Training on pooled data" if row.method.needs_pool else "Local training"
+    if len(row.client_average) == 1:
+        return f"{what} is ahead on average, with one seed: {numbers}."
+    if leads(row.client_average, federated.client_average):
+        return f"{what} wins on average: {numbers}."
+    return f"{what} is level with the federation on average, within the seeds' spread: {numbers}."
 
 
 def _unfinished_notes(methods: Sequence[Method]) -> list[str]:

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from silofl.errors import ConfigError, ExitCode
 from silofl.federation.results import UNFINISHED
-from silofl.files import write_text
+from silofl.federation.run_folder import LEFT_OUT, where_complete
+from silofl.files import write_json, write_text
 from silofl.report.comparison import comparison_notes, comparison_table, site_comparison_table
+from silofl.report.conditions import (
+    RowRuns,
+    all_settings,
+    by_name,
+    data_table,
+    data_tables,
+    differences,
+    settings_rows,
+)
+from silofl.report.joining import NOTE, doubts, joining_sentence, joining_table
 from silofl.report.maps import history_sentence, weights_image
 from silofl.report.pictures import case_images, comparison_images, normalization_images
 from silofl.report.rounds import (
@@ -25,7 +38,7 @@ from silofl.report.rounds import (
     traffic_image,
     traffic_table,
 )
-from silofl.report.run_records import RunRecords, read_run, run_names
+from silofl.report.run_records import COMPARISONS, Comparisons, RunRecords, read_run, run_names
 from silofl.report.sentences import (
     caveats,
     changes_sentence,
@@ -38,6 +51,7 @@ from silofl.report.sentences import (
 from silofl.report.super_model import models_of_runs, super_values, unseen_values
 from silofl.report.tables import (
     MISSING,
+    TextTable,
     duration,
     empty_cases_sentence,
     everyone_sentence,
@@ -45,12 +59,16 @@ from silofl.report.tables import (
     last_weights,
     number,
     site_table,
+    surface_sentence,
     whole,
 )
+from silofl.schema import plain
 from silofl.study import CLASSIFICATION_ONLY
 
+REPORT = "report.html"
 TEMPLATES = Path(__file__).parent / "templates"
 TONES = {"COMPLETE": "good", "INCOMPLETE": "warning", UNFINISHED: "warning", "FAILED": "bad"}
+SEVERITY = ("good", "warning", "bad")
 PACKAGES = ("silofl", "nvflare", "torch", "monai", "numpy", "matplotlib")
 
 
@@ -86,7 +104,7 @@ def write_report(run: Path) -> Path:
         ConfigError: The folder is no run, one of its files is broken, or it cannot be written to.
     """
     records = read_run(run)
-    return _write_page(run / "report.html", _render("report.html.j2", report_values(records)))
+    return _write_page(run / REPORT, _render("report.html.j2", report_values(records)))
 
 
 def write_comparison(runs: Sequence[Path], out: Path) -> Path:
@@ -101,8 +119,39 @@ def write_comparison(runs: Sequence[Path], out: Path) -> Path:
     """
     if not runs:
         raise ConfigError("a comparison must have at least one run, not none; name the runs' folders")
-    records = [read_run(run) for run in runs]
-    return _write_page(out, _render("comparison.html.j2", comparison_values(records)))
+    return write_rows(by_name([read_run(run) for run in runs]), out)
+
+
+def write_rows(rows: RowRuns, out: Path, table: TextTable | None = None, notes: Sequence[str] = ()) -> Path:
+    """Write one page on rows of runs, and a link to it into the report of each; return its path.
+
+    Args:
+        rows: Name of the row -> its runs.
+        out: The page's file.
+        table: What the rows come to, where each stands for several seeds.
+        notes: Sentences below that table.
+
+    Raises:
+        ConfigError: The page cannot be written.
+    """
+    values = comparison_values(rows, out.parent) | {"table_of_rows": table, "notes_of_rows": notes}
+    page = _write_page(out, _render("comparison.html.j2", values))
+    for run in _runs_of(rows):
+        _link_back(run, page)
+    return page
+
+
+def _link_back(run: RunRecords, page: Path) -> None:
+    """Name a page in the run's folder, and write the report anew with a link to it; nothing where that cannot be."""
+    place = os.path.relpath(page, run.path)
+    if place in run.comparisons or not (run.path / REPORT).is_file():
+        return
+    try:
+        write_json(run.path / COMPARISONS, plain(Comparisons((*run.comparisons, place))))
+        write_report(run.path)
+    except (ConfigError, OSError):
+        # The folder is another's, who lets it be read alone.
+        return
 
 
 def report_values(run: RunRecords) -> dict[str, Any]:
@@ -111,6 +160,9 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "title": run.results.study,
         "subtitle": _subtitle(run),
         "status": _status(run),
+        "joining": joining_sentence(run.results),
+        "joining_table": joining_table(run.results),
+        "joining_note": NOTE,
         "caveats": caveats(run.results),
         "facts": _headline(run),
         "folder": str(run.path),
@@ -121,6 +173,7 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "label_table": label_table(run.results),
         "everyone": everyone_sentence(run.results),
         "empty_cases": empty_cases_sentence(run.results),
+        "surface": surface_sentence(run.results),
         "super_model": super_values(run),
         "unseen": unseen_values(run.unseen),
         "curves": curve_images(run),
@@ -129,6 +182,8 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "pictures_absence": _pictures_absence(run),
         "participation": participation_table(run.ledger, run.sites) if run.ledger else None,
         "incidents": incidents(run.ledger),
+        "data": data_table(run),
+        "comparisons": [(page, link) for page in run.comparisons if (link := _link(run.path / page, run.path))],
         "recipe": list(run.results.questions.items()),
         "settings": _settings(run),
         "site_weights": weights_image(run.site_weights[-1]) if run.site_weights else None,
@@ -146,12 +201,23 @@ def report_values(run: RunRecords) -> dict[str, Any]:
     }
 
 
-def comparison_values(runs: Sequence[RunRecords]) -> dict[str, Any]:
-    """Return the values that fill the template of a comparison."""
+def comparison_values(rows: RowRuns, folder: Path) -> dict[str, Any]:
+    """Return the values that fill the template of a comparison.
+
+    Args:
+        rows: Name of the row -> its runs.
+        folder: Of the page, from which its links lead.
+    """
+    runs = _runs_of(rows)
     results = [run.results for run in runs]
+    shared, others = settings_rows(rows)
     return {
         "title": f"Comparison of {len(runs)} runs",
-        "folders": [str(run.path) for run in runs],
+        "folders": [(str(run.path), _link(run.path / REPORT, folder)) for run in runs],
+        "differences": differences(rows),
+        "settings": shared,
+        "other_settings": others,
+        "data": data_tables(rows),
         "results": comparison_table(results),
         "by_site": site_comparison_table(results),
         "notes": comparison_notes(results),
@@ -160,6 +226,15 @@ def comparison_values(runs: Sequence[RunRecords]) -> dict[str, Any]:
         "curves": run_curve_image(runs),
         "pictures": comparison_images(runs),
     }
+
+
+def _runs_of(rows: RowRuns) -> list[RunRecords]:
+    return [run for of_row in rows.values() for run in of_row]
+
+
+def _link(page: Path, folder: Path) -> str | None:
+    """Return the address of a page from a folder; None where it is not there."""
+    return quote(os.path.relpath(page, folder)) if page.is_file() else None
 
 
 def _subtitle(run: RunRecords) -> list[str]:
@@ -175,7 +250,11 @@ def _subtitle(run: RunRecords) -> list[str]:
 
 def _status(run: RunRecords) -> dict[str, Any]:
     status = run.results.status
-    banner = {"tone": TONES[status], "word": status, "reasons": run.results.reasons, "remedy": ""}
+    found = doubts(run.results) if run.results.is_finished else []
+    # The worst of all: a run that is complete may have no good model.
+    tone = max([TONES[status], *(tone for tone, _ in found)], key=SEVERITY.index)
+    reasons = [*run.results.reasons, *(sentence for _, sentence in found)]
+    banner = {"tone": tone, "word": status, "reasons": reasons, "remedy": ""}
     if status == UNFINISHED:
         sentence = unfinished_sentence(run.path, run.is_simulation, len(run.ledger), run.results.rounds)
         return banner | {"word": "RUNNING OR INTERRUPTED", "sentence": sentence}
@@ -203,17 +282,12 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
 def _settings(run: RunRecords) -> list[tuple[str, str]]:
     results = run.results
     found = [
-        ("Algorithm", results.algorithm),
-        ("Preset", results.preset),
-        ("Seed", results.seed),
-        ("Rounds", results.rounds),
-        ("Metric", results.metric),
         ("Numbers come from", results.model),
         ("Normalisation layers", normalization_label(results.normalization)),
-        ("Split by", results.split_unit),
         ("Changed in the job's study", changes_sentence(run.changes)),
     ]
-    return [(name, MISSING if value is None else str(value)) for name, value in found]
+    facts = [(name, MISSING if value is None else str(value)) for name, value in found]
+    return facts + list(all_settings(run).items())
 
 
 def _pictures_absence(run: RunRecords) -> str:
@@ -229,17 +303,21 @@ def _pictures_absence(run: RunRecords) -> str:
 
 
 def _model_files(run: RunRecords) -> dict[str, Any]:
-    """Return the files of the models in the run's folder, and the size of an image where it is known."""
-    study = run.path / "job" / "app" / "config" / "study.yaml"
-    shown = next(iter(run.pictures.values()), None)
+    """Return the files of the models in the run's folder, and the code that loads one from there."""
+    home, readme = run.results.recipe_value("stays_home"), run.path / "model" / "README.md"
+    _, _, rest = (readme.read_text(encoding="utf-8") if readme.is_file() else "").partition("```python\n")
     return {
         "files": sorted(path.name for path in (run.path / "model").glob("*.pt")),
+        "code": rest.partition("```")[0],
         "has_super_model": (run.path / "supermodel" / "model.json").is_file(),
-        "study": str(study.relative_to(run.path)) if study.is_file() else "model/study.yaml",
-        "shape": str(shown.images.shape[1:]) if shown else "(C, H, W)",
-        "stays_home": run.results.recipe_value("stays_home"),
+        "where": where_complete(str(home), run.results.run, run.is_simulation) if _keeps_home(run) else "",
+        "stays_home": home,
         "run": run.results.run,
     }
+
+
+def _keeps_home(run: RunRecords) -> bool:
+    return run.results.run is not None and run.results.recipe_value("stays_home") in LEFT_OUT
 
 
 def _is_local(run: RunRecords) -> bool:

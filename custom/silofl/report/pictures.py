@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from silofl.report.canvas import INK, MUTED, Image, legend, literal, panels, png
+from silofl.report.canvas import INK, LINE_STYLES, MUTED, Image, legend, literal, panels, png
 from silofl.report.run_records import Pictures, RunRecords, run_names
 from silofl.report.tables import number
 
@@ -215,9 +216,10 @@ def _outline(axes: Axes, mask: NDArray, labels: Mapping[int, str]) -> None:
     # The margin closes outlines at the edge of the image.
     padded = np.pad(mask, 1)
     y, x = (np.arange(-1, size + 1) for size in mask.shape)
-    for label, colour in label_colours(labels).items():
+    for (label, colour), dash in zip(label_colours(labels).items(), cycle(LINE_STYLES)):
         if (mask == label).any():
             lines = axes.contour(x, y, padded == label, levels=[0.5], colors=[colour], linewidths=1.3)
+            lines.set_linestyle(dash)
             lines.set_path_effects([withStroke(linewidth=2.6, foreground="black", alpha=0.6)])
     axes.set(xlim=(-0.5, mask.shape[1] - 0.5), ylim=(mask.shape[0] - 0.5, -0.5))
 
@@ -245,6 +247,7 @@ def _name_rows(column: Sequence[Axes], names: Sequence[str]) -> None:
 
 def _finished(figure: Figure, labels: Mapping[int, str]) -> bytes:
     colours = label_colours(labels)
-    handles = [Line2D([], [], color=colour, linewidth=3) for colour in colours.values()]
+    dashes = zip(colours.values(), cycle(LINE_STYLES))
+    handles = [Line2D([], [], color=colour, linewidth=3, linestyle=dash) for colour, dash in dashes]
     legend(figure, handles, [labels[number] for number in colours], size=11)
     return png(figure, PICTURE_DPI, is_trimmed=True)

@@ -17,6 +17,7 @@ from silofl.report.tables import MISSING, TextTable, byte_size, duration, mean_o
 Value = Callable[[Round, str], float | None]
 KINDS = ("late", "failed", "refused")
 LATE_REASON = "no answer in time"
+MOST_MARKERS = 30
 MEAN_STYLE = {"color": INK, "linewidth": 2.6}
 MODEL_CURVES = "Each site's validation cases with the global model, and with the site's personalised model."
 ACCURACY_CURVES = (
@@ -166,7 +167,8 @@ def traffic_bars(ledger: Sequence[Round]) -> bytes:
     rounds = [record.round for record in ledger]
     sent, received = ([sum(getattr(r, key).values()) / 1e6 for r in ledger] for key in ("bytes_to", "bytes_from"))
     handles = [left.bar(rounds, sent, 0.7, color=LINE_COLOURS[0])]
-    handles.append(left.bar(rounds, received, 0.7, bottom=sent, color=LINE_COLOURS[5]))
+    bars = left.bar(rounds, received, 0.7, bottom=sent, color=LINE_COLOURS[5], hatch="///", edgecolor="white")
+    handles.append(bars)
     right.bar(rounds, [record.seconds for record in ledger], 0.7, color=MUTED)
     _finish(left, ledger, "Traffic of all sites, MB", None)
     _finish(right, ledger, "Time, seconds", None)
@@ -236,12 +238,13 @@ def _site_lines(axes: Axes, ledger: Sequence[Round], sites: Sequence[str], value
 
 
 def _line(axes: Axes, ledger: Sequence[Round], values: Sequence[float | None], **style: object) -> Line2D:
-    """Draw a line, with markers where it is short, or where gaps leave single points, which a line does not show."""
+    """Draw a line with a marker at each round, or at some of many unless gaps leave points without a line."""
     numbers = as_values(values)
     gaps = np.isnan(np.pad(numbers, 1, constant_values=np.nan))
-    is_sparse = len(ledger) <= 30 or bool((gaps[:-2] & ~gaps[1:-1] & gaps[2:]).any())
-    marker = {"marker": "o", "markersize": 4} if is_sparse else {}
-    return axes.plot([record.round for record in ledger], numbers, **style, **marker)[0]
+    is_sparse = len(ledger) <= MOST_MARKERS or bool((gaps[:-2] & ~gaps[1:-1] & gaps[2:]).any())
+    every = 1 if is_sparse else len(ledger) // MOST_MARKERS + 1
+    rounds = [record.round for record in ledger]
+    return axes.plot(rounds, numbers, **{"marker": "o", "markersize": 4.5, "markevery": every} | style)[0]
 
 
 def _finish(axes: Axes, ledger: Sequence[Round], title: str, best_round: int | None) -> None:

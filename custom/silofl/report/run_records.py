@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.data.counts import FILE as DATA
+from silofl.data.counts import DataCounts, SiteCounts
 from silofl.errors import ConfigError, shown
 from silofl.federation.ledger import Round, best_of, read_ledger
 from silofl.federation.outcome import without_numbers
@@ -18,9 +20,10 @@ from silofl.federation.results import UNFINISHED, Results, read_results
 from silofl.inference.super_model import ENSEMBLE
 from silofl.models.roles import GLOBAL
 from silofl.schema import group, optional, plain, read, read_file, read_json, read_list
-from silofl.study import load_study
+from silofl.study import Study, load_study
 from silofl.training.site_score import Counts, Values
 
+COMPARISONS = "comparisons.json"
 T = TypeVar("T", "Pictures", "SelectorFeatures")
 
 
@@ -202,6 +205,17 @@ class Changes:
 
 
 @dataclass(frozen=True)
+class Comparisons:
+    """The content of comparisons.json.
+
+    Attributes:
+        pages: Pages that compare the run with others, by their paths from its folder.
+    """
+
+    pages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class RunRecords:
     """All records in a run's folder.
 
@@ -215,6 +229,9 @@ class RunRecords:
         unseen: The super model at a site that took no part in the training; None where it was not tested.
         site_weights: AdaFed's weights between sites, each time that they were computed.
         changes: The changes of the command line to a simulation's study, by dotted key.
+        study: What it ran; None where the folder holds no study.yaml.
+        data: Site -> the size of its data; nothing of a real federation, where only the sites know.
+        comparisons: Pages that compare it with other runs, by their paths from its folder.
     """
 
     path: Path
@@ -226,6 +243,9 @@ class RunRecords:
     unseen: UnseenTest | None = None
     site_weights: list[SiteWeights] = field(default_factory=list)
     changes: Mapping[str, Any] = field(default_factory=dict)
+    study: Study | None = None
+    data: Mapping[str, SiteCounts] = field(default_factory=dict)
+    comparisons: Sequence[str] = ()
 
     @property
     def sites(self) -> list[str]:
@@ -258,8 +278,7 @@ def read_run(path: Path) -> RunRecords:
     found, ledger = read_results(path), read_ledger(path)
     if found is None and ledger is None and not (path / "run.json").is_file():
         raise ConfigError(f"{path} must be the folder of a run; it holds no results.json, ledger.json or run.json")
-    file = path / "job" / "app" / "config" / "study.yaml"
-    study = load_study(file) if file.is_file() else None
+    study, data = _study(path), read_file(DataCounts, path / DATA)
     results = found or without_numbers(study or path.name, UNFINISHED)
     pictures = _at_sites(path, results, "pictures.npz", Pictures)
     return RunRecords(
@@ -272,6 +291,9 @@ def read_run(path: Path) -> RunRecords:
         unseen=read_unseen(path),
         site_weights=read_list(SiteWeights, path / "weights.json") or [],
         changes=_changes(path / "run.json"),
+        study=study,
+        data=data.sites if data else {},
+        comparisons=read_comparisons(path),
     )
 
 
@@ -284,6 +306,12 @@ def read_unseen(run: Path) -> UnseenTest | None:
     return read_file(UnseenTest, run / "unseen.json")
 
 
+def read_comparisons(run: Path) -> tuple[str, ...]:
+    """Return the pages that compare a run with others, by their paths from its folder."""
+    listed = read_file(Comparisons, run / COMPARISONS)
+    return listed.pages if listed else ()
+
+
 def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
     """Return name -> run: its row in the table, its algorithm, and preset and seed where the runs differ in them."""
     differs = {key: len({getattr(run.results, key) for run in runs}) > 1 for key in ("preset", "seed")}
@@ -293,6 +321,12 @@ def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
         words += [str(run.results.preset)] * differs["preset"] + [f"seed {run.results.seed}"] * differs["seed"]
         names[" ".join(words)] = run
     return names
+
+
+def _study(run: Path) -> Study | None:
+    # Of a simulation, and of a real federation's run.
+    files = (run / "job" / "app" / "config" / "study.yaml", run / "model" / "study.yaml")
+    return next((load_study(file) for file in files if file.is_file()), None)
 
 
 def _changes(path: Path) -> Mapping[str, Any]:

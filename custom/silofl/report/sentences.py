@@ -16,6 +16,12 @@ EVERYONE = (
     "Each site's model is tested on the test data of all sites together; mean over the sites' models. It says how far "
     "a model goes beyond its own site, whose classes it may know best; only a simulation can measure it."
 )
+SURFACE = (
+    "HD95 and surface Dice compare the surfaces of truth and prediction, in pixels of the prepared images, not in mm, "
+    "with the slices of a volume one pixel apart: the 95th percentile of their distances, where low is good; and the "
+    "share of both that lies within 2 pixels, where high is good. Neither is defined where a label is in truth or "
+    "prediction alone."
+)
 # The choices of ``stays_home`` with which BatchNorm travels.
 SHARES_BATCHNORM = ("nothing", "head")
 SHARED_BATCHNORM = (

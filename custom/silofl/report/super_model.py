@@ -9,10 +9,10 @@ from typing import Any
 from rich.console import Console
 
 from silofl.federation.results import Results, SuperResults
-from silofl.report.comparison import are_comparable, compared_sites
+from silofl.report.comparison import compared_sites
 from silofl.report.maps import feature_image
 from silofl.report.run_records import RunRecords, SelectorTest, ThresholdTest, UnseenTest
-from silofl.report.tables import TextTable, best_and_second, mean_of_known, number, print_lines, print_table, whole
+from silofl.report.tables import TextTable, mean_of_known, number, print_lines, print_table, whole
 from silofl.training.site_score import Counts, Values
 
 GLOBAL, PERSONAL, SUPER, ENSEMBLE = "global", "personal", "super", "ensemble"
@@ -92,7 +92,10 @@ def model_values(results: Results) -> dict[str, Values]:
 
 
 def model_table(results: Results) -> TextTable:
-    """Return one row a site with the test value of each model, and their means; the best of a row is marked."""
+    """Return one row a site with the test value of each model, and their means.
+
+    Nothing is marked as the best: the models are of one run with one seed.
+    """
     values = model_values(results)
     table = [[values[name][site] for name in MODELS] for site in results.sites]
     table.append([mean_of_known(values[name].values()) for name in MODELS])
@@ -100,8 +103,7 @@ def model_table(results: Results) -> TextTable:
     over = "sites" if num_tested == len(results.sites) else f"{num_tested} of {len(results.sites)} sites"
     names = (*results.sites, f"mean over {over}")
     rows = tuple((name, *map(number, row)) for name, row in zip(names, table, strict=True))
-    best = frozenset((i, j + 1) for i, row in enumerate(table) for j in best_and_second(row)[0])
-    return TextTable(("site", *MODELS), rows, num_summary=1, best_cells=best)
+    return TextTable(("site", *MODELS), rows, num_summary=1)
 
 
 def models_of_runs(results: Sequence[Results], names: Sequence[str]) -> TextTable | None:
@@ -118,11 +120,7 @@ def models_of_runs(results: Sequence[Results], names: Sequence[str]) -> TextTabl
     table = [list(map(values.get, sites)) for *_, values in found]
     table = [[*row, None if None in row else mean_of_known(row)] for row in table]
     rows = tuple((name, model, *map(number, row)) for (name, model, _), row in zip(found, table, strict=True))
-    best: frozenset[tuple[int, int]] = frozenset()
-    if are_comparable([run for run in results if _by_model(run)]):
-        columns = enumerate(zip(*table, strict=True), start=2)
-        best = frozenset((i, column) for column, values in columns for i in best_and_second(values)[0])
-    return TextTable(("run", "model", *sites, "mean"), rows, num_text=2, best_cells=best)
+    return TextTable(("run", "model", *sites, "mean"), rows, num_text=2)
 
 
 def selector_counts(outputs: Sequence[str], counted: Mapping[str, Counts]) -> CountTable | None:
@@ -173,8 +171,7 @@ def alone_table(unseen: UnseenTest) -> TextTable | None:
     if not unseen.models:
         return None
     values = [unseen.value, *unseen.models.values()]
-    best = frozenset((0, i + 1) for i in best_and_second(values)[0])
-    return TextTable(("model", SUPER, *unseen.models), ((unseen.metric, *map(number, values)),), best_cells=best)
+    return TextTable(("model", SUPER, *unseen.models), ((unseen.metric, *map(number, values)),))
 
 
 def unseen_table(unseen: UnseenTest) -> TextTable:

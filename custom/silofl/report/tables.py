@@ -13,14 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from silofl.federation.ledger import Round
-from silofl.federation.results import Results
-from silofl.report.sentences import normalization_label, shares_patients, split_sentence
+from silofl.federation.results import Results, SiteResult
+from silofl.report.sentences import SURFACE
 
 MISSING = "-"
-MARK_STYLES = {"*": "bold", "+": "underline", "": ""}
+MARK_STYLES = {"*": "bold", "=": "underline", "": ""}
 MOST_LABELS_BESIDE_THE_VALUE = 4
+HD95, SURFACE_DICE = "HD95, pixels", "surface Dice"
 METRIC_NAMES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auroc": "AUROC"}
-Places = tuple[list[int], list[int]]
 Column = list[float | None]
 
 
@@ -33,18 +33,16 @@ class TextTable:
         rows: One tuple of cells a row.
         num_text: Leading columns that hold words; the others hold numbers.
         num_summary: Last rows that sum up the others.
-        best: Rows that are marked as the best.
         best_cells: (row, column) of the cells that are marked as the best.
-        second_cells: (row, column) of the cells that are marked as the second-best.
+        level_cells: (row, column) of the cells that are marked as level with the best.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     num_text: int = 1
     num_summary: int = 0
-    best: frozenset[int] = frozenset()
     best_cells: frozenset[tuple[int, int]] = frozenset()
-    second_cells: frozenset[tuple[int, int]] = frozenset()
+    level_cells: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,11 @@ class WeightTable:
 def number(value: float | None) -> str:
     """Return a value with three decimals, ``-`` where there is none."""
     return MISSING if value is None else f"{value:.3f}"
+
+
+def pixels(value: float | None) -> str:
+    """Return a distance with one decimal, ``-`` where there is none."""
+    return MISSING if value is None else f"{value:.1f}"
 
 
 def whole(value: int | None) -> str:
@@ -94,29 +97,13 @@ def mean_of_known(values: Iterable[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def best_and_second(values: Sequence[float | None]) -> Places:
-    """Return the places of the highest and of the second-highest value, several where they are equal as shown.
-
-    A single value is not marked as the best, nor the lower of two as the second-best.
-    """
-    # As shown: of two numbers that look equal, none is marked alone.
-    known = {place: round(value, 3) for place, value in enumerate(values) if value is not None}
-    if len(known) < 2:
-        return [], []
-    ranked = sorted(set(known.values()), reverse=True)
-    best, second = ([place for place, value in known.items() if [value] == ranked[i : i + 1]] for i in (0, 1))
-    return best, second if len(known) > 2 else []
-
-
 def site_table(results: Results) -> TextTable:
     """Return one row a site, then the mean over sites, their spread and the mean over all cases."""
-    columns = ("site", results.metric or "value", "test cases", "excluded cases", "validation")
-    rows = [
-        (site, number(own.value), whole(own.num_cases), whole(own.num_excluded), number(own.validation))
-        for site, own in results.by_site.items()
-    ]
+    columns = ("site", results.metric or "value", "test cases", "test patients", "excluded cases", "validation")
+    rows = [(site, number(own.value), *_counts(own), number(own.validation)) for site, own in results.by_site.items()]
     rows += _summary_rows(results)
     more = {name: [*_with_mean(values), "", ""] for name, values in _further_columns(results).items()}
+    more |= _surface_columns(results)
     cells = zip(rows, zip(*more.values(), strict=True), strict=True) if more else ((row, ()) for row in rows)
     return TextTable((*columns, *more), tuple((*row, *others) for row, others in cells), num_summary=3)
 
@@ -177,25 +164,6 @@ def empty_cases_sentence(results: Results) -> str:
     return f"false positives in cases without any label: {', '.join(of_sites)}{counted}"
 
 
-def print_results(results: Results, console: Console) -> None:
-    """Print a run's status with its reasons, its model and its numbers."""
-    title = f"{results.study}: {results.algorithm}, preset {results.preset}, seed {results.seed}"
-    lines = [f"{results.status}  {title}, {results.rounds} rounds", *(f"  - {reason}" for reason in results.reasons)]
-    if results.model:
-        lines.append(f"model: {results.model}")
-    lines.append(f"metric: {results.metric or MISSING}")
-    lines.append(f"normalization: {normalization_label(results.normalization)}")
-    if shares_patients(results.split_unit):
-        lines.append(f"split {split_sentence(results.split_unit)}")
-    print_lines(lines, console)
-    if results.sites:
-        print_table(site_table(results), console)
-    if results.tested.empty_cases:
-        print_lines([empty_cases_sentence(results)], console)
-    if results.everyone:
-        print_lines([everyone_sentence(results)], console)
-
-
 def print_lines(lines: Sequence[str], console: Console) -> None:
     """Print lines as they are, without markup and uncut."""
     for line in lines:
@@ -211,19 +179,26 @@ def print_table(table: TextTable, console: Console) -> None:
         if table.num_summary and i == len(table.rows) - table.num_summary:
             rich.add_section()
         marked = [_marked_text(cell, table, i, j) for j, cell in enumerate(row)]
-        rich.add_row(*marked, style="bold" if i in table.best else None)
+        rich.add_row(*marked)
     # Measured on a wide console: on its own, rich cuts a table to the terminal's width.
     rich.width = Measurement.get(console, console.options.update(width=10_000), rich).maximum
     console.print(rich, soft_wrap=True)
 
 
-def markdown_table(table: TextTable, notes: Sequence[str]) -> str:
-    """Return a table in Markdown, the best cells bold, the second-best underlined, with its notes as a list."""
+def markdown_table(table: TextTable, notes: Sequence[str], above: Sequence[str] = ()) -> str:
+    """Return a table in Markdown, the best cells bold, those level with them underlined, its notes as a list below.
+
+    Args:
+        table: The table.
+        notes: Sentences below it.
+        above: Sentences that a reader must know before the numbers.
+    """
     lines = [table.columns, ("---",) * len(table.columns)]
     for i, row in enumerate(table.rows):
         lines.append(tuple(_emphasised(cell, table, (i, j)) for j, cell in enumerate(row)))
     text = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
-    return f"{text}\n\n" + "".join(f"- {note}\n" for note in notes)
+    before, after = ("".join(f"- {sentence}\n" for sentence in sentences) for sentences in (above, notes))
+    return f"{before}\n{text}\n\n{after}" if above else f"{text}\n\n{after}"
 
 
 def _further_columns(results: Results) -> dict[str, Column]:
@@ -237,6 +212,31 @@ def _further_columns(results: Results) -> dict[str, Column]:
     return known | ({f"{results.metric or 'value'} of {name}": labels[name] for name in labels} if is_few else {})
 
 
+def _surface_columns(results: Results) -> dict[str, list[str]]:
+    """Return the columns of the surface distances, with their means over sites; nothing where none were measured."""
+    if not results.tested.surface:
+        return {}
+    hd95, dice = surface_values(results)
+    in_pixels = [pixels(value) for value in (*hd95, mean_of_known(hd95))]
+    return {HD95: [*in_pixels, "", ""], SURFACE_DICE: [*_with_mean(dice), "", ""]}
+
+
+def surface_values(results: Results) -> tuple[Column, Column]:
+    """Return HD95 and surface Dice of each site, in the order of the result's sites."""
+    sites = [(results.tested.surface or {}).get(site) for site in results.sites]
+    return [one and one.hd95 for one in sites], [one and one.surface_dice for one in sites]
+
+
+def surface_sentence(results: Results) -> str:
+    """Say what the surface distances are, and of how many cases there are none; nothing where none were measured."""
+    surface = results.tested.surface
+    if not surface:
+        return ""
+    without = [f"{site} {one.num_undefined}" for site, one in surface.items() if one.num_undefined]
+    counted = f" Cases without a distance, which do not count: {', '.join(without)}." if without else ""
+    return f"{SURFACE}{counted}"
+
+
 def _with_mean(values: Column) -> list[str]:
     return [*map(number, values), number(mean_of_known(values))]
 
@@ -247,21 +247,26 @@ def _summary_rows(results: Results) -> list[tuple[str, ...]]:
     tested = results.tested
     validation = mean_of_known(score.value for score in tested.validation.values())
     cases, excluded = (str(sum(counts.values())) for counts in (tested.cases, tested.excluded_cases))
+    known = [count for count in (tested.patients or {}).values() if count is not None]
+    patients = whole(sum(known) if known and len(known) == len(tested.cases) else None)
     return [
-        (f"mean over {of}", number(results.mean), "", "", number(validation)),
-        (f"spread over {of} (std)", number(results.spread), "", "", ""),
-        ("pooled over all cases", number(results.pooled), cases, excluded, ""),
+        (f"mean over {of}", number(results.mean), "", "", "", number(validation)),
+        (f"spread over {of} (std)", number(results.spread), "", "", "", ""),
+        ("pooled over all cases", number(results.pooled), cases, patients, excluded, ""),
     ]
 
 
+def _counts(own: SiteResult) -> tuple[str, ...]:
+    return tuple(map(whole, (own.num_cases, own.num_patients, own.num_excluded)))
+
+
 def _marked_text(cell: str, table: TextTable, row: int, column: int) -> Text:
-    is_best = (row, column) in table.best_cells or (row in table.best and table.columns[column] == "mean")
     # A sign besides the style, for terminals without bold letters.
-    mark = "*" if is_best else "+" if (row, column) in table.second_cells else ""
+    mark = "*" if (row, column) in table.best_cells else "=" if (row, column) in table.level_cells else ""
     return Text(f"{cell} {mark}".rstrip(), style=MARK_STYLES[mark])
 
 
 def _emphasised(cell: str, table: TextTable, place: tuple[int, int]) -> str:
     if place in table.best_cells:
         return f"**{cell}**"
-    return f"<ins>{cell}</ins>" if place in table.second_cells else cell
+    return f"<ins>{cell}</ins>" if place in table.level_cells else cell

@@ -30,7 +30,10 @@ from silofl.options import (
     text_of,
 )
 from silofl.report.comparison import Method, method_sites
+from silofl.report.conditions import differences
 from silofl.report.methods import is_comparable, methods_notes, methods_table, methods_values
+from silofl.report.pages import write_rows
+from silofl.report.run_records import RunRecords, read_run
 from silofl.report.sentences import changes_sentence
 from silofl.report.tables import duration, markdown_table, print_lines, print_table
 from silofl.settings import NAME
@@ -200,23 +203,41 @@ def _result(run: ComparedRun, failure: str | None) -> Results:
 def _show_table(
     methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comparison, out: Path, console: Console
 ) -> None:
-    """Print the table with its notes, and write both."""
+    """Print the table with its notes, below the sentences on what differs between its rows, and write all of it."""
+    rows = _records(methods, runs)
+    unlike = differences(rows)
     table = methods_table(methods, len(asked.seeds), is_comparable(methods))
     changed = {"every row": asked.changes, **asked.variants}
     notes = methods_notes(methods, asked.seeds)
     notes += [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
-    console.print()
+    print_lines(["", *unlike, ""], console)
     print_table(table, console)
     print_lines(["", *notes], console)
-    write_text(out / "table.md", markdown_table(table, notes))
+    write_text(out / "table.md", markdown_table(table, notes, unlike))
     values = {
         "seeds": list(asked.seeds),
         "sites": method_sites(methods),
         "rows": methods_values(methods),
+        "differences": unlike,
         "notes": notes,
     }
     write_json(out / "table.json", values | {"runs": [_described(run, methods) for run in runs]})
     console.print(f"table: {out / 'table.md'}, {out / 'table.json'}", markup=False)
+    if rows:
+        try:
+            console.print(f"page: {write_rows(rows, out / 'comparison.html', table, notes)}", markup=False)
+        except (ConfigError, OSError) as error:
+            console.print(f"no page: {error}", markup=False)
+
+
+def _records(methods: Sequence[Method], runs: Sequence[ComparedRun]) -> dict[str, list[RunRecords]]:
+    """Return the rows of which runs have numbers with their records, without those on pooled data, which differ."""
+    finished = {m.name: [r for r in runs if r.name == m.name and r.seed in m.results] for m in methods}
+    return {
+        method.name: [read_run(run.path) for run in finished[method.name]]
+        for method in methods
+        if finished[method.name] and not method.needs_pool
+    }
 
 
 def _described(run: ComparedRun, methods: Sequence[Method]) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from silofl.data.phantoms import SITES, UNSEEN_SITE, make_phantoms
 from silofl.errors import ExitCode
-from silofl.federation.results import read_results
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import FOLDER
 from silofl.options import add_rounds, changes_of, console_for, natural
 from silofl.report.comparison import print_comparison
 from silofl.report.pages import write_comparison
+from silofl.report.run_records import read_run
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation
 
@@ -74,7 +74,7 @@ def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console
         runs.append(run)
     report = write_comparison(runs, out / "report.html")
     console.print()
-    print_comparison([results for run in runs if (results := read_results(run))], console)
+    print_comparison([read_run(run) for run in runs], console)
     code = _predict_unseen(out, data, len(RUNS) + 2, console)
     console.print(f"\nReport with pictures: {report}")
     console.print(f"The demonstration took {(time.monotonic() - started) / 60:.1f} minutes.")

@@ -60,7 +60,7 @@ def by_their_sites(results: Results, scores: Mapping[str, float]) -> Results:
         mean=float(np.mean(list(means.values()))) if means else None,
         spread=float(np.std(list(means.values()))) if means else None,
         pooled=float(np.mean(list(scores.values()))) if scores else None,
-        tested=replace(results.tested, cases={site: len(found) for site, found in values.items()}),
+        tested=replace(results.tested, cases={site: len(found) for site, found in values.items()}, patients=None),
     )
 
 

@@ -21,8 +21,8 @@ from silofl.files import write_json, write_text
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.options import add_json, console_for, natural
+from silofl.report.ending import print_results
 from silofl.report.pages import write_report
-from silofl.report.tables import print_results
 from silofl.schema import read_json
 from silofl.settings import read_yaml
 from silofl.studies.progress import RoundLines

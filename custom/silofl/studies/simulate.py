@@ -15,6 +15,8 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
+from silofl.data.counts import FILE as DATA
+from silofl.data.counts import DataCounts, SiteCounts
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
@@ -39,10 +41,11 @@ from silofl.options import (
     names,
     text_of,
 )
+from silofl.report.ending import print_results
 from silofl.report.pages import write_report
 from silofl.report.sentences import changes_sentence
 from silofl.report.super_model import print_unseen
-from silofl.report.tables import print_results
+from silofl.schema import plain
 from silofl.settings import read_yaml
 from silofl.site import Server, Site
 from silofl.studies.everyone import everyone
@@ -144,8 +147,9 @@ def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object
         remedy = f"to go on: silofl resume {run}" if (run / "run.json").is_file() else "name another"
         raise ConfigError(f"--out must be a new or empty folder, not {run}; {remedy}")
     check_pretrained(job, study, simulation)
-    read_data(study, simulation, run)
+    data = read_data(study, simulation, run)
     make_folder(run)
+    _write_counts(run, simulation, data)
     # run.json comes last: with it, the run can be resumed.
     shutil.copytree(job, run / "job")
     if changes:
@@ -174,7 +178,7 @@ def resume(run: Path, console: Console) -> int:
     RunFolder(run, study).mend()
     if is_finished(run) and read_results(run).rounds >= study.rounds:
         return _outcome(run, simulation, study, console)
-    read_data(study, simulation, run)
+    _write_counts(run, simulation, read_data(study, simulation, run))
     return _run(run, simulation, study, console)
 
 
@@ -194,6 +198,12 @@ def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, Site
     choose_device(study.device)
     names = (*simulation.sites, *([simulation.left_out] if simulation.left_out else []))
     return {name: _site_data(study, simulation, run, name) for name in names}
+
+
+def _write_counts(run: Path, simulation: Simulation, data: Mapping[str, SiteData]) -> None:
+    """Write the size of the training sites' data, which in a real federation only the sites know."""
+    counts = DataCounts({name: SiteCounts.of(data[name]) for name in simulation.sites})
+    write_json(run / DATA, plain(counts))
 
 
 def _site_data(study: Study, simulation: Simulation, run: Path, name: str) -> SiteData:

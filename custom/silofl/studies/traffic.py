@@ -58,7 +58,7 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
     def weigh(task: str, messages: Mapping[str, Message]) -> Answers:
         site, message = next(iter(messages.items()))
         expected = server.expected(site, Exchange(task, message.meta["round"], message.meta["step"]))
-        if server.finished_rounds == study.total_rounds or task == VALIDATE:
+        if server.finished_rounds == study.total_rounds or task.startswith(VALIDATE):
             traffic.finish_bytes_to += message.num_bytes
         else:
             new = server.finished_rounds + 1 - len(traffic.bytes_to)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from silofl.data.batches import evaluation_batches
 from silofl.data.site_data import Examples
 from silofl.study import Study
 from silofl.training.metrics import Score, accuracy_by_case, dice_by_case
+from silofl.training.surface import surface_by_case, surface_numbers
 
 Outputs = TypeVar("Outputs", Tensor, NDArray)
 
@@ -27,6 +28,15 @@ def evaluate(model: nn.Module, part: Examples, study: Study, device: torch.devic
     probabilities = softmax_of(model, part.images, size, device)
     predictions = probabilities.argmax(axis=1)
     return predictions, score(predictions, part, study, probabilities)
+
+
+def numbers_of_test(predictions: NDArray, result: Score, part: Examples, study: Study) -> dict[str, Any]:
+    """Return the numbers of a test that leave the site: its score, its patients, label maps' surface distances."""
+    numbers = result.numbers() | {"num_patients": part.patients_of(result.by_case)}
+    if study.task == "classification":
+        return numbers
+    surface = surface_by_case(predictions, part.targets, part.cases, sorted(study.labels))
+    return numbers | {"surface": surface_numbers(surface)}
 
 
 def predict(model: nn.Module, part: Examples, batch_size: int, device: torch.device) -> NDArray:

@@ -24,6 +24,7 @@ class Learner:
         loss: Takes the model's output and the targets, returns a scalar.
         step: The algorithm's step on one batch.
         has_drift: Whether the distance to the parameters at the start is measured at every step.
+        stays_home: Whether its loss is the site's own matter.
     """
 
     model: nn.Module
@@ -31,6 +32,7 @@ class Learner:
     loss: Loss
     step: Step
     has_drift: bool = False
+    stays_home: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class TrainingResult:
     loss: float
     steps: int
     drift: float | None = None
+    stays_home: bool = False
 
 
 def train(learners: Mapping[str, Learner], epochs: Iterable[Iterable[Batch]]) -> dict[str, TrainingResult]:
@@ -89,7 +92,7 @@ class _Progress:
         if not all(bool(torch.isfinite(p).all()) for p in self._parameters):
             raise TrainingError(f"the parameters of the {self._whose} must stay finite; they are not {where}")
         drift = float(torch.stack(self._distances).mean()) if self._distances else None
-        return TrainingResult(sum(self._losses) / len(self._losses), len(self._losses), drift)
+        return TrainingResult(sum(self._losses) / len(self._losses), len(self._losses), drift, self._learner.stays_home)
 
 
 def make_optimizer(settings: TrainingSettings, model: nn.Module) -> torch.optim.Optimizer:
@@ -101,3 +104,9 @@ def make_optimizer(settings: TrainingSettings, model: nn.Module) -> torch.optim.
         "sgd": lambda: torch.optim.SGD(parameters, lr, momentum=settings.momentum, weight_decay=decay),
     }
     return makers[settings.optimizer]()
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of all the optimiser's parameters."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate

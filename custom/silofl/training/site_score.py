@@ -16,9 +16,12 @@ Value = Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]
 Sum = Annotated[float, Strict(), Field(ge=0, le=10**7, allow_inf_nan=False)]
 Cases = Annotated[int, Strict(), Field(ge=0, le=10**7)]
 Key = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,100}$")]
+# In pixels; no image has a longer side.
+Distance = Annotated[float, Strict(), Field(ge=0, le=10**5, allow_inf_nan=False)]
 Counts = Annotated[Mapping[Key, Cases], Field(max_length=1000)]
 Shares = Annotated[Mapping[Key, Value], Field(max_length=1000)]
 Counted = Annotated[tuple[tuple[Sum, Cases], ...], Field(max_length=100)]
+MaybeCounts = Annotated[Mapping[Key, Cases | None], Field(max_length=1000)]
 Values = Annotated[Mapping[Key, Value | None], Field(max_length=1000)]
 
 only_known_keys = with_config(ConfigDict(extra="forbid"))
@@ -39,6 +42,33 @@ class SelectorCounts:
 
 
 @only_known_keys
+@dataclass(frozen=True)
+class SurfaceScore:
+    """The surface distances of a site's test, in pixels of the prepared images, the slices of a volume one pixel apart.
+
+    Attributes:
+        hd95: The larger of both directions' 95th percentile of the distances between the surfaces of truth and
+            prediction, mean over a case's labels, then over cases; null where no case counts.
+        surface_dice: The share of both surfaces within 2 pixels of the other, in [0, 1], with the same means.
+        num_cases: Cases that count.
+        num_undefined: Cases without a distance: a label is in truth or prediction alone, or there is none in either.
+    """
+
+    hd95: Distance | None
+    surface_dice: Value | None
+    num_cases: Cases
+    num_undefined: Cases
+
+    def __post_init__(self) -> None:
+        """Refuse distances without cases, and cases without distances."""
+        if {self.hd95 is None, self.surface_dice is None} != {self.num_cases == 0}:
+            raise ConfigError(
+                "hd95 and surface_dice must be null where no case counts and only there, not "
+                f"{self.hd95} and {self.surface_dice} of {self.num_cases}"
+            )
+
+
+@only_known_keys
 @dataclass(frozen=True, kw_only=True)
 class SiteScore:
     """One site's score on its validation or test data.
@@ -47,6 +77,7 @@ class SiteScore:
         value: The study's metric, mean over the cases that count, in [0, 1]; null where none counts.
         num_cases: Cases that count.
         num_excluded: Cases left out because truth and prediction are both empty.
+        num_patients: Of a test: patients of the cases that count; null where nobody knows one of them.
         labels: Label's number -> mean value of this label alone; of a class its recall.
         also: Of a classification: accuracy, balanced_accuracy and, where it is defined, auroc.
         label_cases: Of a classification: label's number -> number of cases in which it counts.
@@ -55,11 +86,13 @@ class SiteScore:
         num_empty: Of a segmentation: cases without any label in truth; null where there is none.
         num_false_positive: Those of them in which a label is predicted, which count in the value as 0.
         value_with_truth: The mean over the cases with a label in truth; null where there is none, or no empty one.
+        surface: Of a segmentation's test: the surface distances.
     """
 
     value: Value | None
     num_cases: Cases
     num_excluded: Cases
+    num_patients: Cases | None = optional()
     labels: Shares | None = optional()
     also: Shares | None = optional()
     label_cases: Counts | None = optional()
@@ -68,12 +101,17 @@ class SiteScore:
     num_empty: Cases | None = optional()
     num_false_positive: Cases | None = optional()
     value_with_truth: Value | None = optional()
+    surface: SurfaceScore | None = optional()
 
     def __post_init__(self) -> None:
-        """Refuse a value without cases, cases without a value, and cases by label of other labels than the values."""
+        """Refuse a value without cases or cases without one, more patients than cases, and other labels by case."""
         if (self.value is None) != (self.num_cases == 0):
             raise ConfigError(
                 f"value must be null where no case counts and only there, not {self.value} of {self.num_cases}"
+            )
+        if (self.num_patients or 0) > self.num_cases:
+            raise ConfigError(
+                f"num_patients must be at most num_cases, {self.num_cases}, not {self.num_patients}: a case has one"
             )
         if self.label_cases is not None and self.label_cases.keys() != (self.labels or {}).keys():
             labels = list(self.labels or ())

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import nibabel
 import numpy as np
@@ -40,7 +41,7 @@ def records_of(content):
 
 def test_a_folder_becomes_a_site_that_loads(run, study, tmp_path, source):
     run(labels=("nucleus",))
-    data = load_site_data(tmp_path / "target" / "north", study(), tmp_path / "cache")
+    data = load_site_data(tmp_path / "target" / "north", study(split_unit="unknown"), tmp_path / "cache")
     for part in (data.training, data.validation, data.test):
         for number, case in enumerate(part.cases):
             pixels, mask = (np.asarray(Image.open(source / "north" / k / f"{case}.png")) for k in ("images", "masks"))
@@ -48,8 +49,37 @@ def test_a_folder_becomes_a_site_that_loads(run, study, tmp_path, source):
             np.testing.assert_array_equal(part.targets[number], mask // 255)
 
 
-def test_a_patient_is_the_files_name_without_a_table(run):
-    assert {record["patient"] for record in records_of(run())} == {f"scan{number}" for number in range(6)}
+def test_without_a_table_no_record_claims_a_patient(run):
+    content = run()
+    assert content["split_unit"] == "unknown"
+    assert [record for record in records_of(content) if "patient" in record] == []
+
+
+def test_the_import_says_once_which_sites_know_no_patients_and_what_follows(source, tmp_path):
+    for site in ("east", "west"):
+        shutil.copytree(source / "north", source / site)
+    rows = [f"scan{number},p{number}" for number in range(6)]
+    (source / "east" / "patients.csv").write_text("\n".join(["file,patient", *rows]))
+    summary = import_layout("folders", source, tmp_path / "target")
+    (note,) = summary.notes
+    assert note.startswith("PATIENTS UNKNOWN: no patients.csv says whose the 12 images are (north 6, west 6);")
+    for what in ("split is by file", "min_patients counts them as none", "split_unit: unknown", "file and patient"):
+        assert what in note
+    assert summary.patients == {"east": 6, "north": 0, "west": 0}
+    units = {
+        site: json.loads((tmp_path / "target" / site / "dataset.json").read_text())["split_unit"]
+        for site in summary.patients
+    }
+    assert units == {"east": "patient", "north": "unknown", "west": "unknown"}
+
+
+def test_a_site_without_a_table_loads_in_a_study_of_unknown_patients_only(run, study, tmp_path):
+    run(labels=("nucleus",))
+    folder = tmp_path / "target" / "north"
+    data = load_site_data(folder, study(split_unit="unknown"), tmp_path / "cache")
+    assert (data.training.num_patients, data.test.num_patients) == (0, 0)
+    with pytest.raises(DataError, match="must have a 'patient'.*set split_unit to 'unknown' in both"):
+        load_site_data(folder, study(), tmp_path / "cache")
 
 
 @pytest.mark.parametrize(
@@ -112,6 +142,13 @@ def test_a_file_of_an_unknown_ending_is_refused(run, source, name):
         run()
 
 
+def test_a_file_name_that_is_no_text_is_refused(run, source):
+    for kind in ("images", "masks"):
+        (source / "north" / kind / "scan0.png").rename(source / "north" / kind / "scan\udce40.png")
+    with pytest.raises(DataError, match=r"site 'north' must have file names in UTF-8, not 'scan\\udce40.png'; rename"):
+        run()
+
+
 def test_a_hidden_file_is_left_out(run, source):
     (source / "north" / "images" / ".DS_Store").write_text("x")
     assert len(records_of(run())) == 6
@@ -137,7 +174,8 @@ def test_masks_of_several_labels_keep_their_numbers(run, source, study, tmp_path
         mask = np.arange(64, dtype=np.uint8).reshape(8, 8) % 3
         Image.fromarray(mask).save(source / "north" / "masks" / f"scan{number}.png")
     assert run(labels=("a", "b"))["labels"] == {"1": "a", "2": "b"}
-    data = load_site_data(tmp_path / "target" / "north", study(labels={1: "a", 2: "b"}), tmp_path / "cache")
+    wanted = study(labels={1: "a", 2: "b"}, split_unit="unknown")
+    data = load_site_data(tmp_path / "target" / "north", wanted, tmp_path / "cache")
     np.testing.assert_array_equal(data.test.targets[0], mask)
 
 
@@ -148,12 +186,12 @@ def test_a_site_with_fewer_than_two_patients_is_refused(run, source, kept):
             (source / "north" / kind / f"scan{number}.png").unlink()
     if kept == 0:
         (source / "north" / "patients.csv").write_text("file,patient\nscan0.png,p0\n")
-    with pytest.raises(DataError, match="site 'north' must have at least 2 patients .* not 1"):
+    with pytest.raises(DataError, match="site 'north' must have at least 2 (patients|images) .* not 1"):
         run()
 
 
 def test_a_test_fraction_of_nothing_is_refused(run):
-    with pytest.raises(DataError, match="site 'north' must have at least 2 patients and a test fraction above 0"):
+    with pytest.raises(DataError, match="site 'north' must have at least 2 images and a test fraction above 0"):
         run(test=0)
 
 

@@ -1,10 +1,12 @@
 """Folders of ``images`` and ``masks`` for each site, as many hospitals keep their annotated images.
 
-An image and its mask have the same name but for the ending. The patient is that name, unless ``patients.csv`` (or .tsv)
-with the columns ``file`` and ``patient`` names it.
+An image and its mask have the same name but for the ending. Whose image it is says ``patients.csv`` (or .tsv) of the
+site, with the columns ``file`` and ``patient``; without one nobody knows.
 """
 
 import csv
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from silofl.data.access import read_bytes
@@ -33,7 +35,21 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     if not folders:
         raise DataError(f"{source.name} must hold a folder for each site with images and masks in it, not none")
     labels = numbered_labels(options.labels or ("foreground",), first=1)
-    return {folder.name: plan_pairs(folder.name, _pairs(folder, labels), labels, options) for folder in folders}
+    pairs = {folder.name: _pairs(folder, labels) for folder in folders}
+    plans = {site: plan_pairs(site, found, labels, options) for site, found in pairs.items()}
+    unknown = {site: len(pairs[site]) for site, plan in plans.items() if plan.split_unit == "unknown"}
+    return plans | {site: replace(plans[site], notes=(_unknown_sentence(unknown),)) for site in unknown}
+
+
+def _unknown_sentence(files: Mapping[str, int]) -> str:
+    """Say what follows from sites without a table of patients, by the number of each one's images."""
+    counts = ", ".join(f"{site} {count}" for site, count in files.items())
+    return (
+        f"PATIENTS UNKNOWN: no patients.csv says whose the {sum(files.values())} images are ({counts}); the split is "
+        "by file, so that one person may be in training and test, min_patients counts them as none, and the study "
+        "needs split_unit: unknown; put patients.csv with the columns file and patient into each site's folder and "
+        "import again"
+    )
 
 
 def _pairs(folder: Path, labels: dict[int, str]) -> list[Pair]:
@@ -65,6 +81,8 @@ def _by_stem(folder: Path, kind: str) -> dict[str, Path]:
         if path.name.startswith("."):
             continue
         stem = _stem(path)
+        if stem.encode(errors="ignore").decode() != stem:
+            raise DataError(f"site {folder.name!r} must have file names in UTF-8, not {path.name!r}; rename the file")
         if stem in found:
             raise DataError(
                 f"site {folder.name!r} must have one file {stem!r} in {kind}, not {found[stem].name} and {path.name}"
@@ -87,10 +105,10 @@ def _stem(path: Path) -> str:
     return path.name[: -len(endings[0])]
 
 
-def _patients(folder: Path, images: dict[str, Path]) -> dict[str, str]:
+def _patients(folder: Path, images: dict[str, Path]) -> dict[str, str] | dict[str, None]:
     tables = [folder / name for name in ("patients.csv", "patients.tsv") if (folder / name).exists()]
     if not tables:
-        return {stem: stem for stem in images}
+        return dict.fromkeys(images)
     rows = _rows(tables[0])
     patients = {stem: rows.get(image.name, rows.get(stem, "")) for stem, image in images.items()}
     missing = sorted(stem for stem, patient in patients.items() if not patient)

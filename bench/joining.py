@@ -1,0 +1,281 @@
+"""What joining gives each hospital, on six sets: the table of docs/joining.md.
+
+    python bench/joining.py DATA OUT [--processes 16] [--sets nuclei,spine] [--seeds 0,1,2]
+
+DATA holds one folder a set, as ``silofl import`` and the demonstration make them: ``nuclei``, ``spine``, ``activity``,
+``mednist``, ``pneumonia`` and ``phantoms``. Every method runs with a falling learning rate, the mean of the last
+quarter of rounds and the guard; with ``--constant`` also with a constant rate and neither. Each run takes one process;
+finished ones in OUT are used again. The table is printed, and written as OUT/joining.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from silofl.algorithms.gain import holm
+from silofl.federation.alone import run_alone
+from silofl.federation.ledger import read_ledger
+from silofl.federation.results import Results, read_results
+from silofl.settings import parse
+from silofl.site import Site
+from silofl.study import Study
+
+JOBS = Path(__file__).parents[1] / "jobs"
+# Set -> job; local, FedAvg and FedBN and the three algorithms run in its study.
+SETS = {
+    "nuclei": "harmofl_nuclei",
+    "spine": "fedsm_spine",
+    "activity": "adafed_activity",
+    "mednist": "adafed_mednist",
+    "pneumonia": "adafed_pneumonia",
+    "phantoms": "harmofl_phantoms",
+}
+# A selector's study has no BatchNorm, and what compares or keeps BatchNorm needs it.
+BATCH, WITHOUT = {"model.normalization": "batch"}, {"model.normalization": "group"}
+METHODS: dict[str, dict[str, Any]] = {
+    "local": {"algorithm": {"name": "local"}},
+    "fedavg": {"algorithm": {"name": "fedavg"}},
+    "fedbn": {"algorithm": {"name": "fedbn"}, **BATCH},
+    "harmofl": {"algorithm": {"name": "harmofl"}, **BATCH},
+    "adafed": {"algorithm": {"name": "adafed"}, **BATCH},
+    "fedsm": {"algorithm": {"name": "fedsm"}, **WITHOUT},
+}
+STEADY = {"training.schedule": "poly", "algorithm.average_last": 0.25}
+BEFORE = {"guard": False}
+# Windows of one line of numbers are too small for the selector.
+IMPOSSIBLE = {("activity", "fedsm")}
+# Of the demonstration's hospitals this one joins no run.
+UNSEEN = "coast"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One run."""
+
+    set: str
+    method: str
+    seed: int
+    is_steady: bool = True
+
+    @property
+    def name(self) -> str:
+        """The run's folder."""
+        return f"{self.set}/{self.method}{'' if self.is_steady else '-constant'}/seed{self.seed}"
+
+    def study(self, device: str, rounds: int | None) -> Study:
+        """Return its study, with other rounds than the job's where they are given."""
+        values = yaml.safe_load((JOBS / SETS[self.set] / "app" / "config" / "study.yaml").read_text())
+        changes = METHODS[self.method] | (STEADY if self.is_steady else BEFORE) | {"seed": self.seed, "device": device}
+        changes |= {"rounds": rounds} if rounds else {}
+        return parse(Study, with_changes(values, changes), self.name)
+
+
+def with_changes(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested settings with others by dotted key."""
+    changed = copy.deepcopy(dict(values))
+    for key, value in changes.items():
+        *outer, last = key.split(".")
+        place = changed
+        for name in outer:
+            place = place.setdefault(name, {})
+        place[last] = copy.deepcopy(value)
+    return changed
+
+
+def main() -> None:
+    """Run what is not there yet, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--rounds", type=int, help="instead of each job's")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--constant", action="store_true", help="also with a constant rate and no guard, first seed")
+    options = parser.parse_args()
+    sets, methods = options.sets.split(","), options.methods.split(",")
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    wanted = [Wanted(one, method, seed) for seed in seeds for one in sets for method in methods]
+    if options.constant:
+        wanted += [Wanted(one, method, seeds[0], False) for one in sets for method in methods]
+    wanted = [one for one in wanted if (one.set, one.method) not in IMPOSSIBLE]
+    carry_out(wanted, options)
+    text = page(wanted, options.out)
+    (options.out / "joining.md").write_text(text)
+    print(text)
+
+
+def carry_out(wanted: Sequence[Wanted], options: argparse.Namespace) -> None:
+    """Carry out all runs that are not finished, several at once."""
+    left = [one for one in wanted if not is_finished(options.out / one.name)]
+    started = time.monotonic()
+    with ProcessPoolExecutor(options.processes, get_context("spawn"), max_tasks_per_child=1) as pool:
+        tasks = {pool.submit(run, one, options): one for one in left}
+        for number, task in enumerate(as_completed(tasks), start=1):
+            seconds, one = task.result(), tasks[task]
+            so_far = time.monotonic() - started
+            print(f"{number} of {len(left)}: {one.name}, {seconds:.0f} s; {so_far:.0f} s so far", flush=True)
+
+
+def run(wanted: Wanted, options: argparse.Namespace) -> float:
+    """Carry out one run; returns its seconds."""
+    logging.disable(logging.WARNING)
+    started, out = time.monotonic(), options.out.resolve()
+    folder, source = out / wanted.name, options.data.resolve() / wanted.set
+    settings = Site(
+        data=f"{source}/{{site}}",
+        state_dir=f"{folder}/sites/{{site}}",
+        cache_dir=f"{out}/cache/{wanted.set}",
+        has_progress=False,
+        min_patients=0,
+    )
+    sites = sorted(path.parent.name for path in source.glob("*/dataset.json") if path.parent.name != UNSEEN)
+    run_alone(wanted.study(options.device, options.rounds), folder, sites, settings, None)
+    return time.monotonic() - started
+
+
+def is_finished(folder: Path) -> bool:
+    """Return whether a run has its result."""
+    results = read_results(folder) if folder.is_dir() else None
+    return results is not None and results.is_finished
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method on one set, over the seeds.
+
+    Attributes:
+        method: Its name.
+        results: Of each seed.
+        swings: Of each seed, the mean over sites of the deviation of validation over the last quarter of rounds.
+    """
+
+    method: str
+    results: tuple[Results, ...]
+    swings: tuple[float | None, ...]
+
+    @property
+    def federated(self) -> list[float]:
+        """Seed by seed, the mean over sites of the test value of the algorithm's own model."""
+        return [one.mean for one in self.results]
+
+    @property
+    def chosen(self) -> list[float]:
+        """The same of the models that the sites chose."""
+        return [_mean(site.test["chosen"] for site in one.joining.values()) for one in self.results if one.joining]
+
+    @property
+    def local(self) -> list[float]:
+        """The same of the models that they trained alone beside the algorithm's."""
+        return [_mean(site.test["local"] for site in one.joining.values()) for one in self.results if one.joining]
+
+    @property
+    def p_below(self) -> dict[str, float]:
+        """Seed and site -> p-value of its chosen model's being no worse than its own."""
+        return {
+            f"{one.seed} {site}": joined.p_below
+            for one in self.results
+            for site, joined in (one.joining or {}).items()
+            if joined.p_below is not None
+        }
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """Verdict -> sites, over all seeds."""
+        found = [joined.verdict for one in self.results for joined in (one.joining or {}).values()]
+        return {verdict: found.count(verdict) for verdict in dict.fromkeys(found)}
+
+
+def rows_of(wanted: Sequence[Wanted], out: Path, name: str, is_steady: bool) -> list[Row]:
+    """Return the finished runs of a set by method."""
+    rows = []
+    for method in METHODS:
+        runs = [one for one in wanted if (one.set, one.method, one.is_steady) == (name, method, is_steady)]
+        folders = [out / one.name for one in runs if is_finished(out / one.name)]
+        results = tuple(read_results(folder) for folder in folders)
+        if results:
+            rows.append(Row(method, results, tuple(swing(folder) for folder in folders)))
+    return rows
+
+
+def swing(folder: Path) -> float | None:
+    """Return the mean over sites of the deviation of validation over the last quarter of a run's rounds."""
+    ledger = read_ledger(folder) or []
+    last = ledger[-max(2, len(ledger) // 4) :]
+    sites = {site for record in last for site in record.validated}
+    deviations = [np.std([r.validated[site] for r in last if site in r.validated]) for site in sites]
+    return float(np.mean(deviations)) if deviations else None
+
+
+def page(wanted: Sequence[Wanted], out: Path) -> str:
+    """Return the tables of all sets in Markdown."""
+    parts = []
+    for name in dict.fromkeys(one.set for one in wanted):
+        rows = rows_of(wanted, out, name, True)
+        if not rows:
+            continue
+        before = {row.method: row for row in rows_of(wanted, out, name, False)}
+        study = rows[0].results[0]
+        parts += [f"## {name}", "", _facts(study, rows), "", *_table(rows, before), ""]
+    return "\n".join(parts)
+
+
+def _facts(results: Results, rows: Sequence[Row]) -> str:
+    seeds = max(len(row.results) for row in rows)
+    sites = sum(value is not None for value in results.sites.values())
+    return f"{results.metric}, {sites} sites, {results.rounds} rounds, {seeds} seeds, split unit: {results.split_unit}."
+
+
+def _table(rows: Sequence[Row], before: Mapping[str, Row]) -> list[str]:
+    heads = (
+        "method",
+        "its own model",
+        "chosen",
+        "local beside it",
+        "verdicts, sites x seeds",
+        "below local, p < 0.025",
+    )
+    heads += ("after Holm", "swing", "swing before", "its own model before")
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    # One family for a set: all methods, sites and seeds.
+    corrected = holm({f"{row.method} {key}": p for row in rows for key, p in row.p_below.items()})
+    for row in rows:
+        uncorrected = sum(p < 0.025 for p in row.p_below.values())
+        of_row = [p for key, p in corrected.items() if key.startswith(f"{row.method} ")]
+        constant = before.get(row.method)
+        cells = [row.method, _spread(row.federated), _spread(row.chosen), _spread(row.local)]
+        cells += [", ".join(f"{count} {verdict}" for verdict, count in row.verdicts.items()) or "-"]
+        cells += [f"{uncorrected} of {len(of_row)} (chance: {0.025 * len(of_row):.1f})" if of_row else "-"]
+        cells += [str(sum(p < 0.05 for p in of_row)) if of_row else "-", _spread(row.swings)]
+        cells += [_spread(constant.swings) if constant else "-", _spread(constant.federated) if constant else "-"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    return f"{np.mean(known):.3f}" + (f" +- {np.std(known, ddof=1):.3f}" if len(known) > 1 else "")
+
+
+def _mean(values: Any) -> float:
+    return float(np.mean([value for value in values if value is not None]))
+
+
+if __name__ == "__main__":
+    main()

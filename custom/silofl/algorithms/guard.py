@@ -1,0 +1,104 @@
+"""The guard: which of its candidate models a site keeps, decided on its own validation units so that none loses.
+
+A site with few units cannot trust the best of several means, and a few units do not show a candidate's rare failures.
+So the default is left only where a lower confidence bound of the paired lead is above 0 (Student's t, with Bonferroni's
+correction for the number of candidates), taken as if there were one unit more, on which the candidate fails outright
+and the default does not. The bounds hold for all candidates at once, so that choosing the best of them is allowed for
+without setting units aside; a cross-fitted choice with the same unit errs in the simulation at up to 8 % of the sites.
+
+Measured by `bench/guard.py` with five candidates, 1 to 200 units and true differences from -0.3 to 0.3: the default is
+left for a candidate that is no better at no more than 0.6 % of sites where scores are Dice, 3.3 % where candidates fail
+on 2 to 10 % of the units and are better on all others (55 % without the additional unit), and 2.5 % where scores are
+right or wrong. The right or wrong answers of one rival can be enumerated: 4.92 % at the level of 5 %, 1.23 % at 1.25 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from silofl.errors import ConfigError
+
+# In bench/guard.py, where units are too few to tell, the blend is at most 0.07 below local training, federated 0.30.
+DEFAULT = "blend"
+# The rate, at most, at which a default may be left that is at least as good as every other candidate.
+ERROR_RATE = 0.05
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a site chose.
+
+    Attributes:
+        chosen: The candidate that it keeps.
+        default: The candidate that it keeps without evidence against it.
+        lead: Mean paired difference of chosen minus default over the units, 0 where the default is kept.
+        margin: What the lead had to exceed, at most 1; where the default is kept, for the candidate with the largest.
+        num_units: Units in which both that candidate and the default have a score.
+    """
+
+    chosen: str
+    default: str
+    lead: float
+    margin: float
+    num_units: int
+
+
+def choose(scores: Mapping[str, NDArray[np.float64]], default: str = DEFAULT) -> Choice:
+    """Choose the candidate with the largest lead of those whose lead exceeds their margin, or else the default.
+
+    Args:
+        scores: Candidate -> score in [0, 1] of each independent validation unit, shape (N,), the same units in the
+            same order; NaN where a unit has none. Of equal leads that of the earlier candidate counts.
+        default: The candidate that is left only beyond the margin.
+
+    Raises:
+        ConfigError: The default is no candidate, or scores have another shape or range.
+    """
+    _check(scores, default)
+    others = [name for name in scores if name != default]
+    if not others:
+        return Choice(default, default, 0.0, 1.0, int(np.isfinite(scores[default]).sum()))
+    differences = np.stack([np.subtract(scores[name], scores[default]) for name in others])
+    leads, margins = leads_and_margins(differences, ERROR_RATE / len(others))
+    best = max(range(len(others)), key=lambda i: (leads[i] > margins[i], leads[i]))
+    is_left = bool(leads[best] > margins[best])
+    num_units = int(np.isfinite(differences[best]).sum())
+    chosen, lead = (others[best], float(leads[best])) if is_left else (default, 0.0)
+    return Choice(chosen, default, lead, float(margins[best]), num_units)
+
+
+def leads_and_margins(differences: NDArray[np.float64], level: float) -> tuple[NDArray, NDArray]:
+    """Return the mean of each row, and what it must exceed to be a lead: ``(1 + t s sqrt(n + 1)) / n``, at most 1.
+
+    t is Student's quantile of 1 - level with n degrees of freedom; s is the standard deviation of the n differences
+    and of one of -1 beside them. A mean above it is a lower bound above 0 of the mean of these n + 1.
+
+    Args:
+        differences: Paired differences in [-1, 1], shape (..., N); NaN is no unit.
+        level: The rate, at most, at which a mean may exceed it where the true one is 0.
+    """
+    counts = np.isfinite(differences).sum(axis=-1)
+    sums, squares = np.nansum(differences, axis=-1), np.nansum(differences**2, axis=-1)
+    units = np.maximum(counts, 1)
+    # Of all differences -1 it is 0, which rounding may miss from below.
+    deviation = np.sqrt(np.maximum(squares + 1 - (sums - 1) ** 2 / (units + 1), 0) / units)
+    margins = (1 + stdtrit(units, 1 - level) * deviation * np.sqrt(units + 1)) / units
+    return sums / units, np.minimum(margins, 1.0)
+
+
+def _check(scores: Mapping[str, NDArray[np.float64]], default: str) -> None:
+    if default not in scores:
+        raise ConfigError(f"the default must be one of the candidates {sorted(scores)}, not {default!r}")
+    shape = (len(scores[default]),)
+    for name, values in scores.items():
+        if np.shape(values) != shape:
+            raise ConfigError(
+                f"the scores of {name!r} must have shape {shape}, as {default!r}'s, not {np.shape(values)}"
+            )
+        if not np.all(np.isnan(values) | ((np.asarray(values) >= 0) & (np.asarray(values) <= 1))):
+            raise ConfigError(f"the scores of {name!r} must be from 0 to 1, or NaN where a unit has none")

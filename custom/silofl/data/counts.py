@@ -1,0 +1,67 @@
+"""The size of a site's data: cases, patients and examples of each part, as a simulation writes them to data.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from silofl.data.parts import Examples
+from silofl.data.site_data import SiteData
+
+FILE = "data.json"
+
+
+@dataclass(frozen=True)
+class PartCounts:
+    """The size of training, validation or test data.
+
+    Attributes:
+        cases: Number of cases.
+        patients: Number of patients; null where those of some cases are not known.
+        examples: Number of 2D images: pictures, or slices of volumes.
+    """
+
+    cases: int
+    patients: int | None
+    examples: int
+
+    @classmethod
+    def of(cls, part: Examples) -> Self:
+        """Count a part."""
+        patients = None if None in part.patients else part.num_patients
+        return cls(len(set(part.cases)), patients, len(part))
+
+
+@dataclass(frozen=True)
+class SiteCounts:
+    """The size of one site's data.
+
+    Attributes:
+        training: Of the cases to learn from.
+        validation: Of the cases to choose a model by.
+        test: Of the cases to measure on.
+        digest: SHA-256 of its dataset.json.
+    """
+
+    training: PartCounts
+    validation: PartCounts
+    test: PartCounts
+    digest: str | None
+
+    @classmethod
+    def of(cls, data: SiteData) -> Self:
+        """Count a site's data."""
+        digest = data.manifest.digest if data.manifest else None
+        return cls(*map(PartCounts.of, (data.training, data.validation, data.test)), digest)
+
+
+@dataclass(frozen=True)
+class DataCounts:
+    """The content of data.json.
+
+    Attributes:
+        sites: Site -> the size of its data, of the sites that train.
+    """
+
+    sites: Mapping[str, SiteCounts]

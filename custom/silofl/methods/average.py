@@ -1,0 +1,243 @@
+"""The mean of the last rounds' models (SWA), a candidate for the reported model beside the best round.
+
+Izmailov et al., arXiv:1803.05407; at the server, Caldarola et al., arXiv:2203.11834. Training goes on from each round's
+own model, never from the mean. The server averages what travels, and a site what stays at home, BatchNorm too: nothing
+is computed anew from images.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from silofl.algorithms.mixing import Arrays
+from silofl.methods.model import ModelPart, SiteModels, tensors_of
+from silofl.methods.part import (
+    TEST,
+    TRAIN,
+    VALIDATE,
+    VALIDATED,
+    Exchange,
+    Kind,
+    Message,
+    Part,
+    Replies,
+    Reported,
+    Run,
+    SitePart,
+)
+from silofl.models.roles import with_role
+from silofl.study import Study
+from silofl.training.site_score import SiteScore
+
+ROLE = "average"
+TASK = f"{VALIDATE}_{ROLE}"
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A running mean of models.
+
+    Attributes:
+        count: Models in it.
+        arrays: Name -> mean, float64.
+    """
+
+    count: int = 0
+    arrays: Arrays = field(default_factory=dict)
+
+    def with_model(self, arrays: Arrays) -> Mean:
+        """Return the mean with one more model."""
+        count = self.count + 1
+        # x - 0 where there is no mean yet: float64, so that adding and subtracting rounds far below float32.
+        before = self.arrays or {name: np.zeros(np.shape(array)) for name, array in arrays.items()}
+        return Mean(count, {name: mean + (arrays[name] - mean) / count for name, mean in before.items()})
+
+    def model(self) -> Arrays:
+        """Return the mean as a model."""
+        return {name: mean.astype(np.float32) for name, mean in self.arrays.items()}
+
+
+@dataclass(frozen=True)
+class AveragePart(Part):
+    """The means at the server, and whether they are reported.
+
+    Attributes:
+        study: The study.
+        means: Role -> site -> mean of its models; the mean of a model that all share has the empty name.
+        is_decided: Whether the sites were asked.
+        chosen: The sites' validation of the means, where these are the better ones.
+        sentence: What came of it.
+    """
+
+    study: Study
+    means: dict[str, dict[str, Mean]] = field(default_factory=dict)
+    is_decided: bool = False
+    chosen: dict[str, SiteScore] = field(default_factory=dict)
+    sentence: str = ""
+    role: str = ROLE
+
+    def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
+        """Let all sites validate the means after the last round of training, once."""
+        is_due = moment == VALIDATED and not self.is_decided and averaged_rounds(self.study)
+        return (Exchange(TASK, number, is_needed=False, models_round=number),) if is_due else ()
+
+    def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
+        """Return all that a validation of the last round brings, with the means in place of its models."""
+        if exchange.task == TASK:
+            return run.task(site, replace(exchange, task=VALIDATE)) | self._models(site)
+        return self._models(site) if exchange.task == TEST and self.chosen else Message()
+
+    def merged(
+        self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
+    ) -> AveragePart:
+        """Take a round's models into the means, or decide whether the means are reported."""
+        if exchange.task == TRAIN and exchange.round in averaged_rounds(self.study):
+            # The models come first, so that those of this round are there already.
+            return replace(self, means={role: self._with_models(role, run.parts[role]) for role in self.roles})
+        if exchange.task != TASK:
+            return self
+        found = {site: answer.numbers.metrics.validation for site, answer in replies.accepted.items()}
+        scores = {site: score for site, score in found.items() if score}
+        is_better = run.is_better_than_best(scores)
+        sentence = self._sentence(scores, run.reported, is_better)
+        return replace(self, is_decided=True, chosen=scores if is_better else {}, sentence=sentence)
+
+    def notes(self, exchange: Exchange) -> Sequence[str]:
+        """Return what came of the validation."""
+        return (self.sentence,) if exchange.task == TASK else ()
+
+    def reported(self, reported: Reported, run: Run) -> Reported:
+        """Put the means in the models' place where they are the better ones; all else is as the last round left it."""
+        if not self.chosen:
+            return reported
+        models = {role: self._as_part(role, run.parts[role]) for role in self.roles}
+        number = self.study.training_rounds
+        return Reported(number, dict(run.parts) | models, self.chosen, f"best validation, {self._name}")
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The models' roles."""
+        return self.study.recipe.roles
+
+    def state(self) -> dict[str, Any]:
+        """Return a checkpoint."""
+        means = {
+            role: {site: {"count": mean.count, "arrays": tensors_of(mean.arrays)} for site, mean in by_site.items()}
+            for role, by_site in self.means.items()
+        }
+        chosen = {site: score.as_dict() for site, score in self.chosen.items()}
+        return {"means": means, "is_decided": self.is_decided, "chosen": chosen, "sentence": self.sentence}
+
+    def restored(self, state: Mapping[str, Any]) -> AveragePart:
+        """Return what `state` described."""
+        means = {
+            role: {
+                site: Mean(one["count"], {name: tensor.numpy() for name, tensor in one["arrays"].items()})
+                for site, one in by_site.items()
+            }
+            for role, by_site in state["means"].items()
+        }
+        chosen = {site: SiteScore.from_dict(score, "the checkpoint") for site, score in state["chosen"].items()}
+        return replace(self, means=means, is_decided=state["is_decided"], chosen=chosen, sentence=state["sentence"])
+
+    @property
+    def _name(self) -> str:
+        rounds = averaged_rounds(self.study)
+        return f"mean of the models of rounds {rounds[0]} to {rounds[-1]}"
+
+    def _with_models(self, role: str, part: ModelPart) -> dict[str, Mean]:
+        before = self.means.get(role, {})
+        # While all share one model its mean is everybody's; a site that comes late begins a mean of its own.
+        shared = before.get("", Mean())
+        models = part.own or {"": part.common}
+        return {site: before.get(site, shared).with_model(arrays) for site, arrays in models.items()}
+
+    def _as_part(self, role: str, part: ModelPart) -> ModelPart:
+        means = {site: mean.model() for site, mean in self.means[role].items()}
+        return replace(part, own=means) if part.own else replace(part, common=means[""])
+
+    def _models(self, site: str) -> Message:
+        arrays = {}
+        for role, means in self.means.items():
+            arrays |= with_role(role, means.get(site, means.get("", Mean())).model())
+        return Message(arrays, {ROLE: {"is_sent": True}})
+
+    def _sentence(self, scores: Mapping[str, SiteScore], best: Reported, is_better: bool) -> str:
+        means = [f"{mean:.4f}" if (mean := _mean(one)) is not None else "none" for one in (scores, best.validation)]
+        what = "is reported" if is_better else f"is not better than round {best.round}, which is reported"
+        return f"the {self._name}, validation {means[0]} against {means[1]}, {what}"
+
+
+class SiteAverage(SitePart):
+    """The mean of what stays at home."""
+
+    name = ROLE
+    tasks = (TASK,)
+
+    def prepare(self) -> None:
+        """Where the task brings means, put the mean of what stays at home beside them."""
+        kept = self.work.kept.get(self.name)
+        if not kept or not self.work.message.about(ROLE).get("is_sent"):
+            return
+        state = self._models.state()
+        for name, value in kept["home"].items():
+            if name not in self.work.message.arrays:
+                state[name].copy_(value)
+
+    def answer(self, task: str) -> Message:
+        """Validate the means."""
+        return Message(meta={"metrics": {"validation": self.work.validation()}})
+
+    def kept(self) -> dict[str, Any]:
+        """Take what stays at home into its mean; integers are the last round's."""
+        if self.work.number not in averaged_rounds(self.work.study):
+            return {}
+        before = self.work.kept.get(self.name) or {"count": 0, "home": {}}
+        count = before["count"] + 1
+        home = {name: _running(before["home"].get(name), value, count) for name, value in self._models.home().items()}
+        return {"count": count, "home": home}
+
+    @property
+    def _models(self) -> SiteModels:
+        return self.work.parts[0]
+
+
+def averaged_rounds(study: Study) -> range:
+    """Return the rounds whose models are averaged: the last ones of training; none where it would be a single one."""
+    rounds = study.training_rounds
+    # Rounded first: 0.1 * 30 is above 3 in floating point.
+    count = math.ceil(round(study.recipe.average_last * rounds, 9))
+    return range(rounds - count + 1, rounds + 1) if count > 1 else range(0)
+
+
+def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
+    """Return the server half before the first round."""
+    return [AveragePart(study)]
+
+
+def kinds(study: Study) -> list[Kind]:
+    """Return no kinds: of the means only scores leave a site."""
+    return []
+
+
+SITE = SiteAverage
+
+
+def _running(mean: Tensor | None, value: Tensor, count: int) -> Tensor:
+    """Return a mean, float64, with one more value; of integers the value."""
+    if not value.is_floating_point():
+        return value.clone()
+    value = value.double()
+    return value if mean is None else mean + (value - mean) / count
+
+
+def _mean(scores: Mapping[str, SiteScore]) -> float | None:
+    values = [score.value for score in scores.values() if score.value is not None]
+    return float(np.mean(values)) if values else None

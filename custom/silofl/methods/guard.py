@@ -1,0 +1,356 @@
+"""The guard: every site trains a model alone beside the federated one, and keeps what its own validation data favour.
+
+A site's candidates are the federated model (of its best round for this site, where the site has a model of its own),
+the mean of the last rounds' models, a copy that it fine-tunes (the head first, then all), the model that it trained
+alone, and the mean of the federated and the local model's probabilities. `silofl.algorithms.guard.choose` picks one on
+validation data. Only what was chosen and by how much leaves the site.
+
+The local model is that of the algorithm ``local``, bit for bit: the same batches, steps and dropout. A super model with
+a selector is one candidate as a whole: neither averaged nor fine-tuned, nor mixed with the local model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from silofl.algorithms.gain import gain, p_below
+from silofl.algorithms.guard import DEFAULT, choose
+from silofl.algorithms.harmofl import frozen_statistics
+from silofl.algorithms.mixing import Arrays
+from silofl.algorithms.steps import Batch, Loss, plain_step
+from silofl.data.parts import Examples
+from silofl.errors import TrainingError
+from silofl.inference import SuperModel
+from silofl.inference.contents import Contents
+from silofl.inference.directory import FOLDER, plain_study, read, write
+from silofl.inference.geometry import decide
+from silofl.methods.average import ROLE as AVERAGE
+from silofl.methods.part import TESTED, TRAIN, Exchange, Kind, Message, Part, Replies, Run, SitePart
+from silofl.models import HarmonizedModel, build_model
+from silofl.models.names import head_names
+from silofl.settings import Section, parse
+from silofl.study import Study
+from silofl.training.evaluation import score
+from silofl.training.joined import AVERAGED, BLEND, CHOSEN, FEDERATED, LOCAL, TUNED, WORDS, Joined
+from silofl.training.local_model import LocalModel, better, borrowed, memo_of, state_of
+from silofl.training.loop import Learner, make_optimizer, set_learning_rate
+from silofl.training.losses import make_loss
+from silofl.training.metrics import Score, members_of
+from silofl.training.schedule import learning_rate
+from silofl.training.units import by_unit, units_of
+
+ROLE, TUNE, CHOOSE = "guard", "guard_tune", "guard_choose"
+# The most rounds of fine-tuning, as a share of those of training.
+TUNING_SHARE = 0.1
+
+
+class Entry(Section):
+    """What a site says of its choice.
+
+    Attributes:
+        joined: The choice; None where it could not make one.
+    """
+
+    joined: Joined | None = None
+
+
+@dataclass(frozen=True)
+class GuardPart(Part):
+    """The sites' choices at the server.
+
+    Attributes:
+        study: The study.
+        joined: Site -> its choice; not part of the checkpoint, because the run ends with it.
+    """
+
+    study: Study
+    joined: dict[str, Joined] = field(default_factory=dict)
+    role: str = ROLE
+    entry: ClassVar[type[Entry]] = Entry
+
+    def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
+        """After the test, let every site fine-tune its copy round by round, then choose."""
+        if moment != TESTED:
+            return ()
+        steps = [(TUNE, step) for step in range(1, tuning_rounds(self.study) + 1)]
+        last = self.study.training_rounds
+        return [Exchange(task, last, step, is_needed=False, models_round=last) for task, step in [*steps, (CHOOSE, 1)]]
+
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run) -> GuardPart:
+        """Take up the sites' choices."""
+        if exchange.task != CHOOSE:
+            return self
+        found = {site: answer.entries[ROLE].joined for site, answer in replies.accepted.items()}
+        return replace(self, joined={site: joined for site, joined in found.items() if joined})
+
+    def notes(self, exchange: Exchange) -> Sequence[str]:
+        """Return each site's choice."""
+        return [choice_sentence(site, one) for site, one in self.joined.items()] if exchange.task == CHOOSE else ()
+
+    def results(self, run: Run, tests: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the sites' choices."""
+        return {"joining": self.joined} if self.joined else {}
+
+
+class SiteGuard(SitePart):
+    """The models beside the federated one, and the choice among all."""
+
+    name = ROLE
+    tasks = (TUNE, CHOOSE)
+
+    def __init__(self, work: Any) -> None:  # noqa: ANN401 - `silofl.methods.work.Work`
+        super().__init__(work)
+        self._kept: dict[str, Any] = dict(work.kept.get(ROLE) or {})
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the site has data to choose by."""
+        return len(self.work.data.validation) > 0
+
+    @cached_property
+    def local(self) -> LocalModel:
+        """The model that is trained alone, as the task finds it; in a site's first task maybe another run's."""
+        work, study = self.work, local_study(self.work.study)
+        shape, kept = tuple(work.data.training.images.shape[1:]), self._kept.get(LOCAL)
+        has_start = work.study.recipe.start_from_pretrained
+        if kept is None:
+            kept = borrowed(self._memo) if work.number == 1 and not has_start else {}
+        # What every model of the study begins from.
+        start = state_of(work.own) if has_start and not kept else None
+        return LocalModel(study, shape, work.device, kept, start)
+
+    def learners(self) -> Mapping[str, Learner]:
+        """Return the local model, which learns from the same batches as a study of the algorithm ``local``."""
+        if not self.is_on or self.local.is_borrowed:
+            return {}
+        return {LOCAL: self.local.learner(self.work.learning_rate, self.work.number)}
+
+    def epoch(self) -> None:
+        """Begin an epoch of the local model."""
+        if self.is_on:
+            self.local.epoch()
+
+    def validated(self, own: Score) -> None:
+        """Keep the site's model, and its local one, where this is their best round so far."""
+        if not self.is_on:
+            return
+        work, kept = self.work, self._kept
+        if work.message.about(AVERAGE).get("is_sent"):
+            kept[AVERAGED] = state_of(work.own)
+        else:
+            # A training task brings the models of the round before.
+            number = work.number - 1 if work.task == TRAIN else work.number
+            self.local.validate(number, work.data.validation)
+            if has_own_model(work.study):
+                value = own.value if own.num_cases else 0.0
+                kept[FEDERATED] = better(kept.get(FEDERATED), number, value, work.own)
+        if work.task != TRAIN:
+            kept[LOCAL] = self.local.kept()
+            self._save()
+
+    def kept(self) -> dict[str, Any]:
+        """Return the local model, and the best models so far."""
+        if not self.is_on:
+            return {}
+        self.local.trained()
+        return self._kept | {LOCAL: self.local.kept()}
+
+    def answer(self, task: str) -> Message:
+        """Fine-tune the copy for a round, or choose."""
+        if not self.is_on or LOCAL not in self._kept:
+            return Message()
+        if task == TUNE:
+            self._tune(self.work.message.meta["step"])
+            return Message()
+        if not self.work.study.recipe.start_from_pretrained:
+            self.local.lend(self._memo, self.work.study.training_rounds)
+        return Message(meta={ROLE: {"joined": self._joined()}})
+
+    @property
+    def _memo(self) -> Path | None:
+        work = self.work
+        return memo_of(local_study(work.study), work.site, work.data, work.cache)
+
+    def _save(self) -> None:
+        self.work.to_keep = dict(self.work.kept) | {ROLE: self._kept}
+
+    def _tune(self, step: int) -> None:
+        """Fine-tune the copy of the federated model for one round: in the first half of them the head alone."""
+        work, rounds = self.work, tuning_rounds(self.work.study)
+        contents = self._federated
+        if contents.rule != "only":
+            return
+        before = self._kept.get(TUNED) if step > 1 else None
+        if step > 1 and (before is None or before["step"] != step - 1):
+            raise TrainingError(f"site {work.site!r} must have its fine-tuned copy after round {step - 1}; it has none")
+        model = _model(contents, work.device)
+        if before:
+            model.load_state_dict(before["state"])
+        is_head = step <= math.ceil(rounds / 2)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not is_head or name in head_names(model))
+        optimizer = make_optimizer(work.study.training, model)
+        settings = work.study.training
+        set_learning_rate(optimizer, learning_rate(settings.schedule, settings.learning_rate, step, rounds))
+        learner = Learner(model, optimizer, make_loss(work.study), _head_step if is_head else plain_step)
+        work.train({TUNED: learner}, work.data.training, TUNE, step)
+        self._kept[TUNED] = {"step": step, "state": state_of(model)}
+        self._save()
+
+    @cached_property
+    def _federated(self) -> Contents:
+        """The federated candidate: the model of its best round here, or the one that the site has tested."""
+        work, best = self.work, self._kept.get(FEDERATED)
+        tested = read(work.folder / FOLDER)
+        return replace(tested, models={work.site: best["state"]}) if best else tested
+
+    def _candidates(self) -> dict[str, Contents]:
+        """Return every candidate as a super model."""
+        work, kept, federated = self.work, self._kept, self._federated
+        best = self.local.best
+        local = Contents(local_study(work.study), federated.image_shape, {LOCAL: best}, "only", domain=work.domain)
+        found = {FEDERATED: federated, LOCAL: local}
+        if federated.rule != "only":
+            return found
+        if AVERAGED in kept:
+            found[AVERAGED] = replace(federated, models={work.site: kept[AVERAGED]})
+        if kept.get(TUNED, {}).get("step") == tuning_rounds(work.study):
+            found[TUNED] = replace(federated, models={work.site: kept[TUNED]["state"]})
+        (state,) = federated.models.values()
+        found[BLEND] = replace(federated, models={FEDERATED: state, LOCAL: best}, rule="mean")
+        return found
+
+    def _joined(self) -> dict[str, Any]:
+        work, candidates = self.work, self._candidates()
+        parts, manifest = work.data, work.data.manifest
+        models = {name: SuperModel(one, work.device) for name, one in candidates.items() if name != BLEND}
+        validation = self._scores(models, parts.validation, list(candidates))
+        units = units_of(parts.validation, manifest.validation if manifest else ())
+        default = DEFAULT if DEFAULT in candidates else FEDERATED
+        choice = choose({name: by_unit(one.by_case, units.unit_of) for name, one in validation.items()}, default)
+        wanted = list(dict.fromkeys([FEDERATED, LOCAL, choice.chosen]))
+        test = self._scores(models, parts.test, wanted)
+        test_units = units_of(parts.test, manifest.test if manifest else ())
+        local, chosen = (by_unit(test[name].by_case, test_units.unit_of) for name in (LOCAL, choice.chosen))
+        found = gain(local, chosen, choice.chosen == LOCAL)
+        write(work.folder / CHOSEN, candidates[choice.chosen])
+        return {
+            "chosen": choice.chosen,
+            "default": choice.default,
+            "lead": choice.lead,
+            "margin": choice.margin,
+            "unit": units.name,
+            "num_units": choice.num_units,
+            "is_one_person": test_units.is_one_person,
+            "validation": {name: _value(one) for name, one in validation.items()},
+            "test": {name: _value(test[name]) for name in (FEDERATED, LOCAL)} | {CHOSEN: _value(test[choice.chosen])},
+            "difference": found.difference,
+            "low": found.low,
+            "high": found.high,
+            "p_below": None if choice.chosen == LOCAL else p_below(local, chosen),
+            "num_test_units": found.num_units,
+            "verdict": found.verdict,
+            "local_since": self.local.since,
+        }
+
+    def _scores(self, models: Mapping[str, SuperModel], part: Examples, names: Sequence[str]) -> dict[str, Score]:
+        """Return the score of each candidate on a part of the data."""
+        study, size = self.work.study, self.work.study.training.batch_size
+        wanted = ({*names} | ({FEDERATED, LOCAL} if BLEND in names else set())) - {BLEND}
+        predictions: dict[str, list[NDArray]] = {name: [] for name in names}
+        order: list[int] = []
+        for rows in _groups_of_cases(part.cases, size):
+            images = np.asarray(part.images[rows])
+            found = {name: _probabilities(models[name], part.taken(rows), images, size) for name in wanted}
+            if BLEND in names:
+                found[BLEND] = (found[FEDERATED] + found[LOCAL]) / np.float32(2)
+            for name in names:
+                predictions[name].append(decide(found[name]))
+            order += rows
+        ordered = part.taken(order)
+        return {name: score(np.concatenate(one), ordered, study) for name, one in predictions.items()}
+
+
+def local_study(study: Study) -> Study:
+    """Return the study in which every site trains alone."""
+    return parse(Study, plain_study(study) | {"algorithm": {"name": "local"}}, "local training")
+
+
+def has_own_model(study: Study) -> bool:
+    """Return whether each site's one model is another than the others', so that its best round is its own matter."""
+    recipe = study.recipe
+    is_apart = recipe.stays_home != "nothing" or recipe.mixing is not None or recipe.extra_rounds > 0
+    return len(recipe.roles) == 1 and is_apart
+
+
+def tuning_rounds(study: Study) -> int:
+    """Return the rounds of fine-tuning; 0 where a round would be more than a tenth of the study's."""
+    return math.floor(TUNING_SHARE * study.training_rounds + 1e-9)
+
+
+def choice_sentence(site: str, one: Joined) -> str:
+    """Return what a site keeps, and on what grounds."""
+    what = f"site {site!r} keeps {WORDS[one.chosen]}"
+    grounds = f"by its {one.num_units} validation {one.unit}{'' if one.num_units == 1 else 's'}"
+    if one.chosen == one.default:
+        return f"{what}, {grounds}: no other model leads by more than the margin of {one.margin:.3f}"
+    return f"{what}, {grounds}: it leads {WORDS[one.default]} by {one.lead:.3f}, more than {one.margin:.3f}"
+
+
+def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
+    """Return the server half before the first round."""
+    return [GuardPart(study)]
+
+
+def kinds(study: Study) -> list[Kind]:
+    """Return no kinds: of the guard only numbers leave a site."""
+    return []
+
+
+SITE = SiteGuard
+
+
+def _model(contents: Contents, device: torch.device) -> HarmonizedModel:
+    (state,) = contents.models.values()
+    model = build_model(contents.study, contents.image_shape, contents.study.seed)
+    model.load_state_dict(state)
+    return model.to(device)
+
+
+def _head_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+    """Take a plain step of the head; the body's running statistics stay where they are."""
+    with frozen_statistics(model):
+        return plain_step(model, optimizer, loss, batch)
+
+
+def _probabilities(model: SuperModel, part: Examples, images: NDArray, size: int) -> NDArray[np.float32]:
+    """Return a super model's probabilities for whole cases, each by the model that answers it."""
+    if model.contents.rule == "only":
+        return model.probabilities(next(iter(model.contents.models)), images, size)
+    return np.concatenate([model.answer(images[rows], size).probabilities for rows in members_of(part.cases).values()])
+
+
+def _groups_of_cases(cases: Sequence[str], size: int) -> Iterator[list[int]]:
+    """Yield the rows of whole cases, together at least ``size`` of them but for the last."""
+    rows: list[int] = []
+    for members in members_of(cases).values():
+        rows = [*rows, *members]
+        if len(rows) >= size:
+            yield rows
+            rows = []
+    if rows:
+        yield rows
+
+
+def _value(found: Score) -> float | None:
+    return found.value if found.num_cases else None

@@ -1,0 +1,193 @@
+"""The conditions of runs, their settings and their data: as tables, and sentences on what differs between runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from silofl.data.manifest import PARTS
+from silofl.federation.results import Results
+from silofl.inference.directory import plain_study
+from silofl.report.run_records import RunRecords, run_names
+from silofl.report.tables import TextTable
+
+# Name of a row -> its runs, one for each seed.
+RowRuns = Mapping[str, Sequence[RunRecords]]
+UNITS = {"cases": "cases", "patients": "patients", "examples": "images"}
+UNKNOWN, NOT_SET = "unknown", "not set"
+# Which run it is, and what a row of a comparison exists to show.
+NOT_COMPARED = ("name", "continue_run", "seed", "algorithm")
+MEANINGS = {
+    "rounds": "more of them are more training",
+    "metric": "their values measure different things",
+    "data.split_unit": "values are higher where a patient is in training and test",
+    "labels": "their values measure different things",
+}
+
+
+def by_name(runs: Sequence[RunRecords]) -> dict[str, list[RunRecords]]:
+    """Return each run as a row of its own, named as in `run_names`."""
+    return {name: [run] for name, run in run_names(runs).items()}
+
+
+def all_settings(run: RunRecords) -> dict[str, str]:
+    """Return dotted key -> value of all that the run's study decides; of a run without its study what is known."""
+    known = (_flat(plain_study(run.study)) if run.study else {}) | _known_settings(run.results)
+    sections = list(dict.fromkeys(key.partition(".")[0] for key in known))
+    return dict(sorted(known.items(), key=lambda item: sections.index(item[0].partition(".")[0])))
+
+
+def settings_rows(runs: RowRuns) -> tuple[list[tuple[str, str]], TextTable | None]:
+    """Return the settings that all runs share, and one row for each of the others with one column a row of the runs."""
+    found = {name: [all_settings(run) for run in of_row] for name, of_row in runs.items()}
+    keys = list(dict.fromkeys(key for settings in found.values() for one in settings for key in one))
+    cells = {key: [_joined(one.get(key, NOT_SET) for one in settings) for settings in found.values()] for key in keys}
+    shared = [(key, values[0]) for key, values in cells.items() if len(set(values)) == 1]
+    others = tuple((key, *values) for key, values in cells.items() if len(set(values)) > 1)
+    table = TextTable(("setting", *runs), others, num_text=1 + len(runs)) if others else None
+    return shared, table
+
+
+def data_table(run: RunRecords) -> TextTable | None:
+    """Return one row a site: cases, patients and 2D images of each part; None of a run without any site."""
+    head = (f"{part}: {name}" for part in PARTS for name in UNITS.values())
+    rows = tuple((site, *map(_text, _sizes(run, site).values())) for site in run.sites)
+    return TextTable(("site", *head), rows) if rows else None
+
+
+def data_tables(runs: RowRuns) -> dict[str, TextTable]:
+    """Return the rows with the same data, as ``a, b`` -> the data table of one run; a run without any site has none."""
+    tables: dict[tuple[tuple[str, ...], ...], tuple[list[str], TextTable]] = {}
+    for name, of_row in runs.items():
+        table = data_table(of_row[0])
+        if table is not None:
+            tables.setdefault(table.rows, ([], table))[0].append(name)
+    return {", ".join(names): table for names, table in tables.values()}
+
+
+def differences(runs: RowRuns) -> list[str]:
+    """Return a sentence on each setting, and on the data, in which rows differ besides their algorithm."""
+    return [*_setting_differences(runs), *_data_differences(runs), *_without_study(runs)]
+
+
+def _setting_differences(runs: RowRuns) -> Iterator[str]:
+    settings = {id(run): _compared_settings(run) for of_row in runs.values() for run in of_row}
+    for key in dict.fromkeys(key for values in settings.values() for key in values):
+
+        def value(run: RunRecords, key: str = key) -> str | None:
+            return settings[id(run)].get(key, NOT_SET if run.study else None)
+
+        groups = grouped(runs, value)
+        if len(groups) > 1:
+            meaning = f"; {MEANINGS[key]}" if key in MEANINGS else ""
+            yield f"The rows differ in {key}: {listed(groups)}{meaning}."
+
+
+def _data_differences(runs: RowRuns) -> Iterator[str]:
+    sites = grouped(runs, lambda run: ", ".join(run.sites) or None)
+    if len(sites) > 1:
+        yield f"The rows differ in sites: {listed(sites)}."
+    records = [run for of_row in runs.values() for run in of_row]
+    other = [site for site in sorted({s for run in records for s in run.sites}) if _has_other_data(records, site)]
+    if other:
+        groups = grouped(runs, lambda run: ", ".join(f"{site} {_cases(run, site)}" for site in other))
+        yield f"The rows differ in data (cases in training / validation / test): {listed(groups)}."
+
+
+def _without_study(runs: RowRuns) -> Iterator[str]:
+    names = [name for name, of_row in runs.items() if any(run.study is None for run in of_row)]
+    if names and len(runs) > 1:
+        yield f"What else differs is not known of {', '.join(names)}: the folder holds no study.yaml."
+
+
+def grouped(runs: RowRuns, value: Callable[[RunRecords], str | None]) -> dict[str, list[str]]:
+    """Return value -> the rows with a run of this value; None is not known and no value."""
+    groups: dict[str, list[str]] = {}
+    for name, of_row in runs.items():
+        for text in dict.fromkeys(map(value, of_row)):
+            if text is not None:
+                groups.setdefault(text, []).append(name)
+    return groups
+
+
+def listed(groups: Mapping[str, Sequence[str]]) -> str:
+    """List values, each with its rows."""
+    return "; ".join(f"{text} ({', '.join(names)})" for text, names in groups.items())
+
+
+def _compared_settings(run: RunRecords) -> dict[str, str]:
+    return {key: text for key, text in all_settings(run).items() if key.partition(".")[0] not in NOT_COMPARED}
+
+
+def _known_settings(results: Results) -> dict[str, str]:
+    """Return the settings that a result repeats, its algorithm's defaults among them."""
+    answers = {key: value for key, value in results.recipe.items() if key not in ("questions", "constants")}
+    known = {
+        "rounds": results.rounds,
+        "seed": results.seed,
+        "metric": results.metric,
+        "data": {"split_unit": results.split_unit},
+        "model": {"normalization": results.normalization},
+        "algorithm": {"name": results.algorithm, "preset": results.preset, **answers},
+    }
+    known["algorithm"] |= results.recipe.get("constants", {})
+    return {key: text for key, text in _flat(known).items() if text != "null"}
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return dotted key -> text of the values of a study; its labels and transforms are one value each."""
+    flat: dict[str, str] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and key != "labels":
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value if isinstance(value, str) else _words(value)
+    return flat
+
+
+def _words(value: object) -> str:
+    return json.dumps(value).replace('"', "")
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(texts))
+
+
+def _sizes(run: RunRecords, site: str) -> dict[tuple[str, str], int | None]:
+    """Return (part, unit) -> count; where a run has no data.json, what sites told of themselves."""
+    if site in run.data:
+        parts = {part: getattr(run.data[site], part) for part in PARTS}
+        return {(part, unit): getattr(counts, unit) for part, counts in parts.items() for unit in UNITS}
+    counts = dict.fromkeys((part, unit) for part in PARTS for unit in UNITS)
+    tested, validated = run.results.tested, run.results.tested.validation.get(site)
+    if site in tested.cases:
+        counts["test", "cases"] = tested.cases[site] + tested.excluded_cases.get(site, 0)
+    if validated is not None:
+        counts["validation", "cases"] = validated.num_cases + validated.num_excluded
+    examples = [record.examples[site] for record in run.ledger if site in record.examples]
+    return counts | {("training", "examples"): examples[-1] if examples else None}
+
+
+def _has_other_data(runs: Sequence[RunRecords], site: str) -> bool:
+    """Return whether the runs that know it have different data of a site."""
+    known = [_facts(run, site) for run in runs if site in run.sites]
+    return any(len({*values} - {None}) > 1 for values in zip(*known, strict=True))
+
+
+def _facts(run: RunRecords, site: str) -> list[object]:
+    digest = run.data[site].digest if site in run.data else None
+    return [digest, *_sizes(run, site).values()]
+
+
+def _cases(run: RunRecords, site: str) -> str:
+    if site not in run.sites:
+        return "none"
+    sizes = _sizes(run, site)
+    digest = run.data[site].digest if site in run.data else None
+    cases = " / ".join(_text(sizes[part, "cases"]) for part in PARTS)
+    return f"{cases}, dataset.json {digest[:8]}" if digest else cases
+
+
+def _text(count: int | None) -> str:
+    return UNKNOWN if count is None else str(count)

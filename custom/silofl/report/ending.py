@@ -1,0 +1,46 @@
+"""What a finished run prints: first what joining gave each site, then the numbers of its models."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from silofl.federation.results import Results
+from silofl.report.joining import doubts, joining_sentence, joining_table
+from silofl.report.sentences import normalization_label, shares_patients, split_sentence
+from silofl.report.tables import (
+    MISSING,
+    empty_cases_sentence,
+    everyone_sentence,
+    print_lines,
+    print_table,
+    site_table,
+    surface_sentence,
+)
+
+WORDS = {"bad": "BAD", "warning": "CAUTION"}
+
+
+def print_results(results: Results, console: Console) -> None:
+    """Print a run's status with its reasons, its model and its numbers."""
+    title = f"{results.study}: {results.algorithm}, preset {results.preset}, seed {results.seed}"
+    lines = [f"{results.status}  {title}, {results.rounds} rounds", *(f"  - {reason}" for reason in results.reasons)]
+    if results.model:
+        lines.append(f"model: {results.model}")
+    lines.append(f"metric: {results.metric or MISSING}")
+    lines.append(f"normalization: {normalization_label(results.normalization)}")
+    if shares_patients(results.split_unit):
+        lines.append(f"split {split_sentence(results.split_unit)}")
+    print_lines(lines, console)
+    if table := joining_table(results):
+        print_lines([joining_sentence(results)], console)
+        print_table(table, console)
+    if results.is_finished:
+        print_lines([f"{WORDS[tone]}  {sentence}" for tone, sentence in doubts(results)], console)
+    if results.sites:
+        print_table(site_table(results), console)
+    if results.tested.empty_cases:
+        print_lines([empty_cases_sentence(results)], console)
+    if results.tested.surface:
+        print_lines([surface_sentence(results)], console)
+    if results.everyone:
+        print_lines([everyone_sentence(results)], console)

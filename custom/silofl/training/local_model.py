@@ -1,0 +1,148 @@
+"""A model that a site trains alone beside other learners: that of the algorithm ``local``, bit for bit.
+
+It depends on the study's data, network and training and on no algorithm, so that runs that differ in nothing else share
+it: the first one leaves it in the cache of the site's data, the others take it from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from silofl.algorithms.steps import Batch, Loss, plain_step, random_state, set_random_state
+from silofl.data.cache import fingerprint
+from silofl.data.parts import Examples
+from silofl.data.site_data import SiteData
+from silofl.errors import DamagedError
+from silofl.files import load_state, save_state
+from silofl.models import HarmonizedModel, build_model
+from silofl.study import Study
+from silofl.training.evaluation import evaluate
+from silofl.training.loop import Learner, make_optimizer, set_learning_rate
+from silofl.training.losses import make_loss
+
+State = dict[str, Tensor]
+FOLDER, FORMAT = "local", 1
+# What says nothing of how a site trains alone.
+NOT_DECIDING = {"name", "continue_run", "guard", "algorithm", "federation"}
+
+
+class LocalModel:
+    """The model in one task.
+
+    Args:
+        study: The study of the algorithm ``local``.
+        shape: (C, H, W) of the images.
+        device: Where it computes.
+        kept: What `kept` returned after the task before; empty at first.
+        start: The state that it begins from; drawn from the study's seed where None.
+
+    Attributes:
+        model: The model as the task finds it.
+    """
+
+    def __init__(
+        self, study: Study, shape: tuple[int, ...], device: torch.device, kept: dict[str, Any], start: State | None
+    ) -> None:
+        self.study, self.device = study, device
+        self._kept = dict(kept)
+        self._random: Tensor | None = None
+        self.model: HarmonizedModel = build_model(study, shape, study.seed).to(device)
+        state = kept.get("state", start)
+        if state is not None:
+            self.model.load_state_dict(state)
+
+    @property
+    def is_borrowed(self) -> bool:
+        """Whether another run has trained it, so that it learns no more."""
+        return self._kept.get("is_borrowed", False)
+
+    @property
+    def since(self) -> int:
+        """The round in which it began; above 1 where its site came late or lost its state."""
+        return self._kept["since"]
+
+    @property
+    def best(self) -> State:
+        """Its state in the round in which it was the best on validation data, or after the last one."""
+        return self._kept.get("best", self._kept)["state"]
+
+    def learner(self, rate: float, number: int) -> Learner:
+        """Return it as a learner of a round with a learning rate."""
+        self._kept.setdefault("since", number)
+        self._optimizer = make_optimizer(self.study.training, self.model)
+        if "optimizer" in self._kept:
+            self._optimizer.load_state_dict(self._kept["optimizer"])
+        set_learning_rate(self._optimizer, rate)
+        return Learner(self.model, self._optimizer, make_loss(self.study), self._step, stays_home=True)
+
+    def epoch(self) -> None:
+        """Begin an epoch with the random numbers that every other learner begins it with."""
+        self._random = random_state(self.device)
+
+    def validate(self, number: int, examples: Examples) -> None:
+        """Keep its state after a round where it is the best so far on validation data."""
+        if self.is_borrowed:
+            return
+        found = evaluate(self.model, examples, self.study, self.device)[1]
+        self._kept["best"] = better(self._kept.get("best"), number, found.value if found.num_cases else 0.0, self.model)
+
+    def kept(self) -> dict[str, Any]:
+        """Return what the next task begins from."""
+        return self._kept
+
+    def trained(self) -> None:
+        """Take note that a round has trained it."""
+        if self.is_borrowed:
+            return
+        rounds = self._kept.get("rounds", 0) + 1
+        self._kept |= {"rounds": rounds, "state": state_of(self.model), "optimizer": self._optimizer.state_dict()}
+
+    def lend(self, memo: Path | None, rounds: int) -> None:
+        """Leave it to other runs, if it has learnt in all rounds."""
+        if memo is not None and not self.is_borrowed and self._kept.get("rounds") == rounds:
+            lent = {key: self._kept[key] for key in ("since", "rounds", "state", "best")}
+            save_state(memo, FORMAT, lent | {"is_borrowed": True})
+
+    def _step(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+        """Take a plain step that draws what it would draw if nothing else trained here."""
+        others = random_state(self.device)
+        set_random_state(self.device, self._random)
+        value = plain_step(model, optimizer, loss, batch)
+        self._random = random_state(self.device)
+        set_random_state(self.device, others)
+        return value
+
+
+def borrowed(memo: Path | None) -> dict[str, Any]:
+    """Return what another run has left, for `LocalModel`; nothing where there is none."""
+    try:
+        return load_state(memo, FORMAT) if memo is not None else {}
+    except DamagedError:
+        return {}
+
+
+def memo_of(study: Study, site: str, data: SiteData, cache: Path | None) -> Path | None:
+    """Return the file in which runs leave a site's local model, by all that decides it; None without a manifest."""
+    if data.manifest is None or cache is None:
+        return None
+    deciding = study.model_dump(mode="json", exclude=NOT_DECIDING)
+    text = json.dumps([deciding, study.training_rounds, site, fingerprint(data.manifest, study)], sort_keys=True)
+    return cache / FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.pt"
+
+
+def better(best: dict[str, Any] | None, number: int, value: float, model: nn.Module) -> dict[str, Any]:
+    """Return the best of a model's rounds so far: the earlier one of two that are level."""
+    if best is not None and value <= best["value"]:
+        return best
+    return {"round": number, "value": value, "state": state_of(model)}
+
+
+def state_of(model: nn.Module) -> State:
+    """Return a copy of a model's state on the CPU."""
+    return {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}

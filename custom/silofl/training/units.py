@@ -1,0 +1,76 @@
+"""The independent units of a part of a site's data: patients where they are known, else recordings, else cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.data.parts import Examples
+from silofl.data.records import Record
+from silofl.training.metrics import members_of
+
+WITHIN_ONE_PERSON = "within one person"
+
+
+@dataclass(frozen=True)
+class Units:
+    """What counts once in a comparison on a part of a site's data.
+
+    Attributes:
+        name: ``patient``, ``recording`` or ``case``.
+        unit_of: Case -> its unit.
+        is_one_person: All are of one known patient, so that they say nothing of another.
+    """
+
+    name: str
+    unit_of: Mapping[str, str]
+    is_one_person: bool = False
+
+    def __len__(self) -> int:
+        return len({*self.unit_of.values()})
+
+    @property
+    def sentence(self) -> str:
+        """How many there are of what, as ``12 patients`` or ``3 cases within one person``."""
+        number = f"{len(self)} {self.name}{'' if len(self) == 1 else 's'}"
+        return f"{number} {WITHIN_ONE_PERSON}" if self.is_one_person else number
+
+
+def units_of(part: Examples, records: Iterable[Record] = ()) -> Units:
+    """Return the largest independent units that are known of a part's cases.
+
+    Patients, where all are known and there are several; else recordings, where all are known; else cases, of which
+    those of one known patient count once beside others whose patient nobody knows.
+
+    Args:
+        part: The part, with the patient of each case.
+        records: The part's records, which know the recordings.
+    """
+    patient_of = dict(zip(part.cases, part.patients, strict=True))
+    patients = {*patient_of.values()}
+    if len(patients) > 1 and None not in patients:
+        return Units("patient", patient_of)
+    is_one_person = bool(patients) and None not in patients
+    recording_of = {record.case: (record.patient, record.recording) for record in records if record.recording}
+    if patient_of and patient_of.keys() <= recording_of.keys():
+        # Two patients' recordings may have one name.
+        return Units("recording", {case: repr(recording_of[case]) for case in patient_of}, is_one_person)
+    if is_one_person:
+        return Units("case", {case: case for case in patient_of}, is_one_person)
+    return Units("case", {c: f"case {c}" if p is None else f"patient {p}" for c, p in patient_of.items()})
+
+
+def by_unit(values: Mapping[str, float | None], unit_of: Mapping[str, str]) -> NDArray[np.float64]:
+    """Return the mean over each unit's cases, shape (units,), in the order of their first cases.
+
+    Args:
+        values: Case -> its value; a case that is missing or None does not count, and a unit without any other is NaN.
+        unit_of: Case -> its unit.
+    """
+    cases = list(unit_of)
+    of_unit = [[values.get(cases[i]) for i in rows] for rows in members_of(list(unit_of.values())).values()]
+    counted = [[value for value in found if value is not None] for found in of_unit]
+    return np.array([np.mean(found) if found else np.nan for found in counted], np.float64)

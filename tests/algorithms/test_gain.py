@@ -1,0 +1,151 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from silofl.algorithms.gain import MIN_UNITS, Gain, federation_sentence, gain, holm, interval, p_below
+from silofl.errors import ConfigError
+
+NAN = float("nan")
+
+
+def pair(lead, n=40, seed=0):
+    """Return scores of a local model and of one that leads by so much on average."""
+    rng = np.random.default_rng(seed)
+    local = rng.uniform(0.3, 0.7, n)
+    noise = rng.normal(0, 0.05, n)
+    return local, local + lead + noise - noise.mean()
+
+
+@pytest.mark.parametrize(("lead", "verdict"), [(0.1, "gains"), (0.0, "no clear difference"), (-0.1, "loses")])
+def test_the_verdict_is_where_the_interval_lies(lead, verdict):
+    found = gain(*pair(lead))
+    assert (found.verdict, found.num_units) == (verdict, 40)
+    assert found.difference == pytest.approx(lead, abs=1e-12) and found.low < found.difference < found.high
+
+
+def test_the_interval_is_close_to_students_where_differences_are_normal():
+    differences = np.random.default_rng(1).normal(0, 0.1, 60)
+    student = stats.t.interval(0.95, 59, differences.mean(), stats.sem(differences))
+    np.testing.assert_allclose(interval(differences), student, atol=0.002)
+
+
+def test_rows_have_intervals_of_their_own():
+    rows = np.random.default_rng(2).normal([[0.0], [0.5]], 0.1, (2, 30))
+    low, high = interval(rows, resamples=999)
+    assert low.shape == (2,) and low[1] > high[0]
+
+
+def test_the_same_scores_have_the_same_interval():
+    assert gain(*pair(0.03)) == gain(*pair(0.03))
+    assert gain(*pair(0.03), seed=1).low != gain(*pair(0.03)).low
+
+
+def test_pairing_counts_and_the_spread_of_the_cases_does_not():
+    # the cases' scores spread by 0.1 about their mean, the differences by nothing
+    local = pair(0)[0]
+    assert gain(local, local + 0.01).verdict == "gains"
+
+
+@pytest.mark.parametrize("difference", [0.0, 1.0])
+def test_equal_differences_have_an_interval_without_width(difference):
+    found = gain(np.zeros(30), np.full(30, difference))
+    assert (found.low, found.high) == (difference, difference)
+    assert found.verdict == ("gains" if difference else "no clear difference")
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, MIN_UNITS - 1])
+def test_few_units_get_no_verdict(n):
+    found = gain(np.zeros(n), np.ones(n))
+    assert found == Gain("too few to say", 1.0 if n else None, None, None, n)
+    assert gain(np.zeros(MIN_UNITS), np.ones(MIN_UNITS)).verdict == "gains"
+
+
+def test_units_without_both_scores_do_not_count():
+    local, chosen = pair(0.1)
+    without = gain(np.append(local, [NAN, 0.9]), np.append(chosen, [0.1, NAN]))
+    assert without == gain(local, chosen)
+
+
+def test_a_site_that_keeps_its_own_model_is_not_compared():
+    local, _ = pair(0)
+    assert gain(local, local, keeps_local=True) == Gain("keeps its own model", None, None, None, 40)
+
+
+@pytest.mark.parametrize("compare", [gain, p_below])
+def test_scores_of_other_units_are_refused(compare):
+    with pytest.raises(ConfigError, match=r"must have scores of the same units, not \(3,\) and \(2,\)"):
+        compare(np.zeros(3), np.zeros(2))
+
+
+def test_the_p_value_of_right_and_wrong_is_mcnemars():
+    # of 10 units local alone is right on 7, the chosen model on 1: P(at least 7 of 8) = 9 / 256
+    local, chosen = np.array([1.0] * 7 + [0, 1, 0]), np.array([0.0] * 7 + [1, 1, 0])
+    assert p_below(local, chosen) == pytest.approx(9 / 256)
+    # at least 1 of 8, the other way round
+    assert p_below(chosen, local) == pytest.approx(255 / 256)
+
+
+@pytest.mark.parametrize(("local", "chosen", "p"), [([], [], 1), ([1], [0], 0.5), ([0], [1], 1), ([0.4], [0.4], 1)])
+def test_one_unit_proves_nothing(local, chosen, p):
+    assert p_below(np.array(local, float), np.array(chosen, float)) == p
+
+
+def test_equal_scores_prove_nothing():
+    assert p_below(np.full(30, 0.5), np.full(30, 0.5)) == 1
+
+
+def test_the_p_value_falls_where_the_chosen_model_is_worse_and_repeats():
+    worse, equal = p_below(*pair(-0.03)), p_below(*pair(0.0))
+    assert worse < 0.01 < 0.3 < equal and worse == p_below(*pair(-0.03))
+
+
+def test_p_values_of_equal_models_are_not_too_small_too_often():
+    rng = np.random.default_rng(3)
+    small = [p_below(*rng.normal(0.5, 0.1, (2, 8))) <= 0.05 for _ in range(400)]
+    # 400 * 0.05 = 20, deviation sqrt(400 * 0.05 * 0.95) = 4.4
+    assert 20 - 4 * 4.4 <= sum(small) <= 20 + 4 * 4.4
+
+
+def test_holm_multiplies_the_smallest_most_and_never_falls():
+    # sorted: 0.01 * 4, 0.02 * 3, 0.029 * 2 = 0.058, at least 0.06, 0.9 * 1
+    assert holm({"a": 0.029, "b": 0.9, "c": 0.01, "d": 0.02}) == pytest.approx(
+        {"a": 0.06, "b": 0.9, "c": 0.04, "d": 0.06}
+    )
+
+
+def test_holm_keeps_one_p_value_and_none_and_stays_a_probability():
+    assert holm({"a": 0.03}) == {"a": 0.03} and holm({}) == {}
+    assert holm({"a": 0.6, "b": 0.7}) == {"a": 1.0, "b": 1.0}
+
+
+def of(*verdicts):
+    return {name: Gain(verdict, None, None, None, 9) for name, verdict in zip("abcdef", verdicts, strict=False)}
+
+
+@pytest.mark.parametrize(
+    ("gains", "sentence"),
+    [
+        (of(), "No hospital has been tested."),
+        (of("gains"), "Of 1 hospital 1 gains: none loses by joining."),
+        (
+            of("gains", "keeps its own model", "gains"),
+            "Of 3 hospitals 2 gain and 1 keeps its own model: none loses by joining.",
+        ),
+        (
+            of("gains", "gains", "no clear difference", "keeps its own model"),
+            "Of 4 hospitals 2 gain, 1 has no clear difference and 1 keeps its own model: "
+            "none is seen to lose by joining.",
+        ),
+        (
+            of("too few to say", "too few to say"),
+            "Of 2 hospitals 2 have too few test cases to say: none is seen to lose by joining.",
+        ),
+        (of("loses", "gains"), "Of 2 hospitals 1 gains and 1 loses: a loses by joining."),
+        (
+            of("loses", "keeps its own model", "loses", "keeps its own model", "loses"),
+            "Of 5 hospitals 3 lose and 2 keep their own model: a, c and e lose by joining.",
+        ),
+    ],
+)
+def test_the_federations_sentence_counts_every_hospital(gains, sentence):
+    assert federation_sentence(gains) == sentence

@@ -1,0 +1,26 @@
+import json
+
+from silofl.data.counts import DataCounts, PartCounts, SiteCounts
+from silofl.data.parts import Examples
+from silofl.data.site_data import SiteData
+from silofl.schema import plain, read
+
+
+def examples(cases, patients):
+    return Examples(None, None, tuple(cases), (None,) * len(cases), tuple(patients))
+
+
+def test_a_part_is_counted_by_cases_patients_and_images():
+    # the volume a has two slices; a and b are scans of one patient
+    assert PartCounts.of(examples("aabc", ("p1", "p1", "p1", "p2"))) == PartCounts(cases=3, patients=2, examples=4)
+
+
+def test_patients_are_not_known_where_those_of_one_case_are_not():
+    assert PartCounts.of(examples("ab", ("p1", None))).patients is None
+    assert PartCounts.of(examples("", ())) == PartCounts(cases=0, patients=0, examples=0)
+
+
+def test_counts_are_read_as_they_were_written():
+    data = SiteData(examples("ab", ("p1", None)), examples("", ()), examples("c", ("p3",)))
+    counts = DataCounts({"east": SiteCounts.of(data)})
+    assert read(DataCounts, json.loads(json.dumps(plain(counts))), "data.json") == counts

@@ -1,0 +1,213 @@
+"""The guard: its local model is the one of local training, what it does not touch, and what it chooses."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from silofl.algorithms.guard import Choice
+from silofl.federation.egress import Request
+from silofl.federation.site import SiteRounds
+from silofl.inference import SuperModel
+from silofl.methods import guard
+from silofl.methods.guard import has_own_model, tuning_rounds
+from silofl.methods.part import Message
+from silofl.training.metrics import Score
+
+SITES = ("east", "north", "west")
+ALGORITHMS = {
+    "shared": {"name": "fedavg"},
+    "batchnorm at home": {"name": "fedbn"},
+    "amplitude": {"name": "harmofl"},
+    "own models": {"name": "softpull"},
+    "fine-tuning": {"name": "finetuning", "extra_rounds": 1},
+    "super model": {"name": "fedsm", "model": {"normalization": "instance"}},
+    "dropout": {"name": "fedavg", "model": {"dropout": 0.3}},
+    "a falling rate": {"name": "fedprox", "training": {"schedule": "poly"}},
+}
+
+
+@pytest.fixture(autouse=True)
+def without_local_models(site_data):
+    """Forget what other runs have trained: the tests share their data, and its cache."""
+    shutil.rmtree(site_data / ".cache" / "local", ignore_errors=True)
+
+
+def assert_equal(left, right):
+    assert left.keys() == right.keys()
+    for name in left:
+        assert torch.equal(torch.as_tensor(left[name]), torch.as_tensor(right[name])), name
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_local_model_is_that_of_local_training_and_the_federated_run_is_what_it_would_be_without(play, name):
+    options = ALGORITHMS[name]
+    guarded, without = play(guard=True, folder="with", **options), play(folder="without", **options)
+    alone = play(
+        folder="alone", **(options | {"name": "local", "extra_rounds": 0}), rounds=guarded.study.training_rounds
+    )
+    for game in (guarded, without, alone):
+        game.tests = game.finish()
+    for site in SITES:
+        assert_equal(guarded.models(site), without.models(site))
+        number = guarded.study.training_rounds
+        local = alone.kept(site, number)["models"]["home"]
+        mine = guarded.kept(site, number)["guard"]["local"]["state"]
+        assert_equal({f"model/{key}": value for key, value in mine.items()}, local)
+    assert guarded.tests.scores == without.tests.scores
+    before = [record.as_dict() | {"started_at": "", "seconds": 0, "notes": []} for record in without.server.ledger]
+    after = [record.as_dict() | {"started_at": "", "seconds": 0, "notes": []} for record in guarded.server.ledger]
+    assert before == after
+    assert guarded.server.parts["guard"].joined.keys() == set(SITES)
+
+
+def stubbed(monkeypatch, **scores):
+    """Let every candidate have one score on all units."""
+
+    def found(self, models, part, names):
+        cases = list(dict.fromkeys(part.cases))
+        return {name: Score.of(dict.fromkeys(cases, scores.get(name, 0.5))) for name in names}
+
+    monkeypatch.setattr(guard.SiteGuard, "_scores", found)
+    # Two validation cases a site are too few for any margin.
+    monkeypatch.setattr(
+        guard, "choose", lambda units, default: Choice(max(scores, key=scores.get), default, 0.3, 0.1, 2)
+    )
+
+
+@pytest.mark.parametrize("chosen", ["federated", "averaged", "fine_tuned", "local", "blend"])
+def test_a_site_writes_the_model_that_it_chose_and_says_no_more_than_that(play, monkeypatch, chosen):
+    stubbed(monkeypatch, **{chosen: 0.9})
+    game = play(guard=True, name="harmofl", rounds=10, average_last=0.2)
+    game.finish()
+    assert game.asked[-4:] == ["validate_average", "test", "guard_tune", "guard_choose"]
+    answer = game.answers["guard_choose"]["east"]
+    assert not answer.arrays and answer.meta.keys() == {"round", "guard"}
+    assert not any(message.arrays for task in ("guard_tune", "guard_choose") for message in game.sent[task].values())
+    joined = game.server.parts["guard"].joined["east"]
+    assert (joined.chosen, joined.default, joined.unit, joined.num_units) == (chosen, "blend", "patient", 2)
+    assert joined.verdict == ("keeps its own model" if chosen == "local" else "too few to say")
+    model = SuperModel.load(game.folder("east") / "chosen", "cpu")
+    image = game.sites["east"].data.test.images[:1]
+    found = model.predict(image).label_map
+    kept = game.kept("east", 10)["guard"]
+    if chosen == "blend":
+        tested = SuperModel.load(game.folder("east") / "supermodel", "cpu")
+        assert model.contents.rule == "mean" and model.contents.models.keys() == {"federated", "local"}
+        assert tested.contents.rule == "only"
+        both = [model.probabilities(name, image) for name in ("federated", "local")]
+        np.testing.assert_array_equal(found, (np.mean(both, axis=0)[:, 0] > 0.5).astype(np.uint8))
+    else:
+        (state,) = model.contents.models.values()
+        wanted = {
+            "federated": kept["federated"]["state"],
+            "averaged": kept.get("averaged"),
+            "fine_tuned": kept["fine_tuned"]["state"],
+            "local": kept["local"]["best"]["state"],
+        }[chosen]
+        assert_equal(state, wanted)
+
+
+def test_the_fine_tuned_copy_changes_its_head_first_and_then_all(play):
+    game = play(guard=True, name="fedbn", rounds=20)
+    game.rounds(20)
+    copies = []
+
+    def keep(task, site, answer):
+        if task == "guard_tune" and site == "east":
+            copies.append(game.kept("east", 20)["guard"])
+        return answer
+
+    game.finish(change=keep)
+    start = copies[0]["federated"]["state"]
+    first, second = (kept["fine_tuned"]["state"] for kept in copies)
+    changed = [{n for n in start if not torch.equal(a[n], b[n])} for a, b in ((start, first), (first, second))]
+    assert changed[0] == {"network.final_conv.weight", "network.final_conv.bias"}
+    assert changed[1] >= {"network.final_conv.weight", "network.conv_0.conv_0.conv.weight"}
+    assert tuning_rounds(game.study) == 2
+
+
+def test_a_run_takes_the_local_model_that_another_run_of_the_same_training_has_left(play, site_data, tmp_path):
+    first, second, other = (
+        play(guard=True, folder=name, **options)
+        for name, options in {
+            "first": {"name": "fedavg", "seed": 77},
+            "second": {"name": "fedbn", "seed": 77},
+            "other": {"name": "fedbn", "seed": 77, "training": {"learning_rate": 0.02}},
+        }.items()
+    )
+    for game in (first, second, other):
+        game.finish()
+    ours, theirs, others = (game.kept("east", 3)["guard"]["local"] for game in (first, second, other))
+    assert (ours.get("is_borrowed"), theirs.get("is_borrowed"), others.get("is_borrowed")) == (None, True, None)
+    assert_equal(ours["best"]["state"], theirs["best"]["state"])
+    assert_equal(ours["state"], theirs["state"])
+    joined = [game.server.parts["guard"].joined["east"] for game in (first, second)]
+    assert joined[0].test["local"] == joined[1].test["local"]
+    assert joined[0].validation["local"] == joined[1].validation["local"]
+
+
+def test_a_local_model_that_missed_a_round_is_left_to_nobody(play):
+    absent, later = (play(guard=True, folder=name, seed=78, federation={"max_missed_rounds": 1}) for name in "ab")
+    absent.round(), absent.round(absent=("west",))
+    absent.finish(), later.finish()
+    assert "is_borrowed" not in later.kept("west", 3)["guard"]["local"]
+    assert later.kept("east", 3)["guard"]["local"]["is_borrowed"]
+
+
+def test_a_damaged_one_is_trained_anew(play, site_data):
+    play(guard=True, folder="a", seed=79).finish()
+    for path in site_data.glob(".cache/local/*.pt"):
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    game = play(guard=True, folder="b", seed=79)
+    game.finish()
+    assert "is_borrowed" not in game.kept("east", 3)["guard"]["local"]
+
+
+def test_a_site_without_validation_data_trains_no_model_beside_and_makes_no_choice(play, site_data, tmp_path):
+    game = play(guard=True)
+    part = game.sites["north"].data
+    game.sites["north"].__dict__["data"] = replace(part, validation=part.validation.taken([]))
+    game.finish()
+    assert game.server.parts["guard"].joined.keys() == {"east", "west"}
+    assert "guard" not in game.kept("north", 3)
+
+
+def test_a_site_that_came_late_says_since_when_it_trains_its_own_model(play):
+    game = play(guard=True, federation={"max_missed_rounds": 1})
+    game.round(absent=("west",))
+    game.finish()
+    joined = game.server.parts["guard"].joined
+    assert (joined["west"].local_since, joined["east"].local_since) == (2, 1)
+
+
+def test_a_run_that_is_taken_up_chooses_the_same(play, tmp_path):
+    straight, broken = (play(guard=True, name="fedbn", folder=folder) for folder in ("straight", "broken"))
+    broken.rounds(2)
+    for site in SITES:
+        # A new process at the site, which has its files alone.
+        broken.sites[site] = SiteRounds(site, broken.study, broken.settings)
+    for game in (straight, broken):
+        game.finish()
+    assert straight.server.parts["guard"].joined == broken.server.parts["guard"].joined
+
+
+def test_the_choice_leaves_through_the_gate_and_nothing_beside_it_does(play):
+    game = play(guard=True)
+    game.finish()
+    gate = game.sites["east"].gate
+    message, answer = game.sent["guard_choose"]["east"], game.answers["guard_choose"]["east"]
+    request = Request.of("guard_choose", message)
+    assert gate.refusal(request, answer) is None
+    weights = Message({"guard/local": np.zeros(3, np.float32)}, answer.meta)
+    assert "UNKNOWN" in gate.refusal(request, weights) or "not unknown" in gate.refusal(request, weights)
+    text = answer.meta | {"guard": {"joined": answer.meta["guard"]["joined"] | {"chosen": "anna_smith.png"}}}
+    assert "only the numbers of an answer leave" in gate.refusal(request, Message(meta=text))
+
+
+def test_who_has_a_model_of_its_own(make_study):
+    own = {name: has_own_model(make_study(name=name)) for name in ("fedavg", "fedbn", "adafed", "softpull", "harmofl")}
+    assert own == {"fedavg": False, "fedbn": True, "adafed": True, "softpull": True, "harmofl": True}
+    assert not has_own_model(make_study(name="fedsm", model={"normalization": "instance"}))

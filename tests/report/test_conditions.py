@@ -1,0 +1,134 @@
+from dataclasses import replace
+
+import pytest
+
+from silofl.data.counts import PartCounts, SiteCounts
+from silofl.report.conditions import all_settings, by_name, data_table, data_tables, differences, settings_rows
+from silofl.report.run_records import RunRecords, read_run
+
+
+@pytest.fixture
+def made(run, results, record):
+    """Make a run of the sites east and west: its result, and a study with changes where it has one."""
+    names = iter(range(100))
+
+    def build(study=None, **changes):
+        files = run(f"run-{next(names)}").json("results.json", results(**changes)).ledger(record(1))
+        return read_run((files if study is None else files.study(**study)).path)
+
+    return build
+
+
+def counts(training, validation, test, patients=None, digest="0123456789"):
+    return SiteCounts(*(PartCounts(cases, patients, 10 * cases) for cases in (training, validation, test)), digest)
+
+
+def with_data(run: RunRecords, **data):
+    return replace(run, data=data)
+
+
+def test_all_that_a_study_decides_is_a_setting_with_its_defaults(made):
+    settings = all_settings(made(study={"training": {"learning_rate": 0.01}, "seed": 3}, seed=3))
+    assert settings["training.learning_rate"] == "0.01" and settings["training.loss"] == "dice_ce"
+    assert settings["model.features"] == "[32, 32, 64, 128, 256, 32]" and settings["labels"] == "{1: organ}"
+    assert (settings["rounds"], settings["seed"], settings["data.split_unit"]) == ("2", "3", "patient")
+    # an answer of the recipe that study.yaml leaves to the preset
+    assert settings["algorithm.perturbation.alpha"] == "0.05"
+
+
+def test_of_a_run_without_its_study_the_settings_in_its_result_are_known(made):
+    assert all_settings(made(rounds=7)) == all_settings(made(rounds=7)) | {"rounds": "7", "algorithm.name": "harmofl"}
+    assert "training.learning_rate" not in all_settings(made())
+
+
+def test_runs_that_differ_in_a_setting_are_told_with_its_values(made):
+    runs = {
+        "fedavg": [made(study={"training": {"learning_rate": 0.01}})],
+        "fast": [made(study={"training": {"learning_rate": 0.1}})],
+        "fedbn": [made(study={"algorithm": {"name": "fedbn"}, "training": {"learning_rate": 0.1}})],
+    }
+    assert differences(runs) == ["The rows differ in training.learning_rate: 0.01 (fedavg); 0.1 (fast, fedbn)."]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"rounds": 5}, "The rows differ in rounds: 2 (a); 5 (b); more of them are more training."),
+        ({"metric": "dice_with_background"}, "The rows differ in metric: dice (a); dice_with_background (b);"),
+        ({"split_unit": "slices"}, "The rows differ in data.split_unit: patient (a); slices (b); values are higher"),
+        ({"sites": {"north": 0.5}}, "The rows differ in sites: east, west (a); east, north, west (b)."),
+    ],
+)
+def test_what_results_know_to_differ_is_said_without_a_study_too(made, changes, sentence):
+    found = differences({"a": [made()], "b": [made(**changes)]})
+    assert any(line.startswith(sentence) for line in found)
+
+
+def test_algorithm_seed_and_name_are_what_rows_are_for(made):
+    other = {"algorithm": {"name": "fedsm"}, "name": "other", "seed": 4}
+    fedsm = made(study=other, algorithm="fedsm", seed=4, recipe={"stays_home": "nothing"})
+    assert differences({"a": [made(study={})], "b": [fedsm]}) == []
+
+
+def test_a_setting_that_one_study_lacks_is_said_to_be_not_set(made):
+    runs = {"a": [made(study={})], "b": [made(study={"data": {"modality": "MR"}})]}
+    assert differences(runs) == ["The rows differ in data.modality: not set (a); MR (b)."]
+
+
+def test_a_run_whose_settings_nobody_knows_is_named(made):
+    (sentence,) = differences({"a": [made(study={})], "b": [made()]})
+    assert sentence == "What else differs is not known of b: the folder holds no study.yaml."
+
+
+def test_other_data_are_told_by_site_and_unknown_ones_are_no_difference(made):
+    first, second = made(), with_data(made(), east=counts(6, 2, 4, digest="9876543210"))
+    first = with_data(first, east=counts(8, 2, 2))
+    found = [line for line in differences({"a": [first], "b": [second]}) if "data" in line]
+    assert found == [
+        "The rows differ in data (cases in training / validation / test): east 8 / 2 / 2, dataset.json 01234567 (a); "
+        "east 6 / 2 / 4, dataset.json 98765432 (b)."
+    ]
+    assert not any("in data (" in line for line in differences({"a": [made()], "b": [made()]}))
+
+
+def test_the_same_numbers_of_other_cases_are_other_data(made):
+    data = {name: with_data(made(), west=counts(8, 2, 2, digest=name * 10)) for name in ("a", "b")}
+    assert any("in data (" in line for line in differences({name: [run] for name, run in data.items()}))
+
+
+def test_other_numbers_of_test_cases_are_other_data(made):
+    # 1 and 5 test cases at east; west has 4 and 2 that are excluded
+    runs = {"a": [made()], "b": [made(cases={"east": 5, "west": 4})]}
+    (line,) = (line for line in differences(runs) if "in data (" in line)
+    assert "east unknown / 1 / 1 (a); east unknown / 1 / 5 (b)." in line
+
+
+def test_the_seeds_of_a_row_are_one_row(made):
+    runs = {"a": [made(seed=0), made(seed=1)], "b": [made(seed=0), made(seed=1)]}
+    assert [line for line in differences(runs) if "The rows differ" in line] == []
+
+
+def test_settings_that_all_share_are_apart_from_the_others(made):
+    runs = {name: [made(study={"training": {"batch_size": size}})] for name, size in (("a", 4), ("b", 8))}
+    shared, others = settings_rows(runs)
+    assert ("training.loss", "dice_ce") in shared and "training.batch_size" not in dict(shared)
+    assert others.columns == ("setting", "a", "b") and others.rows == (("training.batch_size", "4", "8"),)
+    assert settings_rows({"a": runs["a"]})[1] is None
+
+
+def test_the_data_table_has_cases_patients_and_images_and_says_unknown(made):
+    table = data_table(with_data(made(), east=counts(8, 2, 3, patients=5)))
+    assert table.columns[:4] == ("site", "training: cases", "training: patients", "training: images")
+    assert table.rows[0] == ("east", "8", "5", "80", "2", "5", "20", "3", "5", "30")
+    # of west: 30 training examples in the ledger, 1 validated case, 4 test cases and 2 excluded
+    assert table.rows[1] == ("west", *["unknown"] * 2, "30", "1", *["unknown"] * 2, "6", *["unknown"] * 2)
+
+
+def test_runs_of_the_same_data_share_a_table(made):
+    other = with_data(made(), east=counts(6, 2, 4))
+    tables = data_tables({"a": [made()], "b": [other], "c": [made()]})
+    assert {names: table.rows[0][1] for names, table in tables.items()} == {"a, c": "unknown", "b": "6"}
+
+
+def test_runs_are_named_as_in_their_table(made):
+    assert list(by_name([made(), made(algorithm="fedavg")])) == ["1: harmofl", "2: fedavg"]

@@ -1,0 +1,97 @@
+"""What joining gave: the table, the sentence, and what is bad in a run that is called complete."""
+
+import pytest
+
+from silofl.report.ending import print_results
+from silofl.report.joining import doubts, joining_sentence, joining_table
+from silofl.schema import plain
+from silofl.training.joined import Joined
+
+
+def joined(chosen="blend", local=0.7, federated=0.8, kept=0.85, verdict="gains", **changes):
+    difference = None if verdict == "keeps its own model" else round(kept - local, 3)
+    values = {
+        "chosen": chosen,
+        "default": "blend",
+        "lead": 0.0,
+        "margin": 0.2,
+        "unit": "patient",
+        "num_units": 9,
+        "is_one_person": False,
+        "validation": {"federated": federated, "local": local, "blend": kept},
+        "test": {"federated": federated, "local": local, "chosen": kept},
+        "difference": difference,
+        "low": None if verdict in ("too few to say", "keeps its own model") else 0.01,
+        "high": None if verdict in ("too few to say", "keeps its own model") else 0.2,
+        "p_below": None,
+        "num_test_units": 25,
+        "verdict": verdict,
+    }
+    return Joined(**values | changes)
+
+
+@pytest.fixture
+def joining(results):
+    """Build a result whose sites have made a choice."""
+
+    def build(sites=None, **by_site):
+        values = {"joining": {site: plain(one) for site, one in by_site.items()}}
+        return results(**values | ({"sites": sites} if sites else {}))
+
+    return build
+
+
+def test_each_site_has_a_row_with_its_verdict_its_choice_and_the_interval(joining):
+    own = joined("local", 0.9, 0.4, 0.9, "keeps its own model", difference=None, is_one_person=True, unit="case")
+    table = joining_table(joining(east=joined(), west=own))
+    assert table.rows == (
+        (
+            "east",
+            "gains",
+            "the mean of the federated and its own model's probabilities",
+            "25 patients",
+            *("0.700", "0.800", "0.850", "+0.150", "+0.010 to +0.200"),
+        ),
+        (
+            "west",
+            "keeps its own model",
+            "its own model",
+            "25 cases within one person",
+            *("0.900", "0.400", "0.900", "-", "-"),
+        ),
+    )
+
+
+def test_the_sentence_counts_verdicts_and_names_who_could_not_choose(joining, results):
+    assert joining_sentence(joining(east=joined())) == (
+        "Of 1 hospital 1 gains: none loses by joining. "
+        "No choice could be made at west: no validation data, or no answer."
+    )
+    assert joining_sentence(results()) == "" and joining_table(results()) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "tones"),
+    [
+        (joined(), []),
+        (joined(verdict="loses", kept=0.6), ["bad"]),
+        (joined(federated=0.6), ["warning"]),
+        (joined(federated=0.0), ["warning"]),
+        (joined(local=0.0, federated=0.0, kept=0.0, verdict="no clear difference"), ["bad"]),
+    ],
+)
+def test_a_site_that_stands_badly_is_named(joining, one, tones):
+    found = doubts(joining(sites={"east": one.test["federated"]}, east=one))
+    assert [tone for tone, _ in found] == tones
+    assert all(sentence.startswith("east: ") for _, sentence in found)
+
+
+def test_a_complete_run_with_a_model_near_zero_is_red_without_any_guard_too(results):
+    (doubt,) = doubts(results(sites={"east": 0.953, "west": 0.0}))
+    assert doubt == ("bad", "west: the model that it keeps is near 0, 0.000")
+
+
+def test_the_terminal_opens_with_it(joining, printed):
+    text = printed(print_results, joining(east=joined(verdict="loses", kept=0.6)))
+    assert text.index("east loses by joining") < text.index("mean over sites")
+    assert "BAD  east: the model that it keeps is below its own, 0.700 alone" in text

@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+from scipy.ndimage import binary_erosion
+
+from silofl.training.surface import TOLERANCE, surface_by_case, surface_numbers
+
+
+def square(top, left, size=10, shape=(24, 24), label=1):
+    mask = np.zeros(shape, np.uint8)
+    mask[top : top + size, left : left + size] = label
+    return mask
+
+
+def points(mask):
+    """Return the places of a mask's surface: its pixels with a neighbour outside."""
+    return np.argwhere(mask & ~binary_erosion(mask))
+
+
+def expected(one, other):
+    """Return both distances of two masks from all pairs of surface points."""
+    between = np.linalg.norm(points(one)[:, None] - points(other)[None], axis=2)
+    there, back = between.min(axis=1), between.min(axis=0)
+    near = (there <= TOLERANCE).sum() + (back <= TOLERANCE).sum()
+    return max(np.percentile(there, 95), np.percentile(back, 95)), near / (len(there) + len(back))
+
+
+def of_case(prediction, truth, labels=(1,)):
+    return surface_by_case(np.stack(prediction), np.stack(truth), ["a"] * len(prediction), labels)["a"]
+
+
+def test_equal_surfaces_are_no_distance_apart():
+    assert of_case([square(4, 4)], [square(4, 4)]) == (0, 1)
+
+
+def test_a_square_that_is_shifted_by_some_pixels_is_as_far_away():
+    # each row of the upper and the lower side is 3 pixels from the other's, which is more than 2
+    hd95, dice = of_case([square(7, 4)], [square(4, 4)])
+    assert hd95 == 3 and 0 < dice < 1
+    # 2 pixels are within the tolerance
+    assert of_case([square(6, 4)], [square(4, 4)]) == (2, 1)
+
+
+@pytest.mark.parametrize("prediction", [square(7, 4), square(4, 4, 5), square(0, 0, 3), square(5, 9, 1)])
+def test_a_picture_is_measured_as_its_surface_points_say(prediction):
+    assert of_case([prediction], [square(4, 4)]) == pytest.approx(expected(prediction == 1, square(4, 4) == 1))
+
+
+def test_a_volume_is_measured_across_its_slices():
+    empty = np.zeros((24, 24), np.uint8)
+    truth = [empty, *[square(4, 4)] * 5, *[empty] * 6]
+    prediction = [*[empty] * 5, *[square(4, 4)] * 5, empty, empty]
+    found = of_case(prediction, truth)
+    assert found == pytest.approx(expected(np.stack(prediction) == 1, np.stack(truth) == 1)) and found[0] == 4
+
+
+def test_a_case_has_the_mean_over_its_labels():
+    truth = square(0, 0, 6) + square(12, 12, 6, label=2)
+    prediction = square(0, 0, 6) + square(16, 12, 6, label=2)
+    # 0 of the first label, 4 of the second
+    assert of_case([prediction], [truth], (1, 2))[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("prediction", "truth"),
+    [
+        (square(4, 4), square(0, 0, 0)),
+        (square(0, 0, 0), square(4, 4)),
+        (square(0, 0, 0), square(0, 0, 0)),
+        # the second label is in truth alone
+        (square(4, 4), square(4, 4) + square(16, 16, 4, label=2)),
+    ],
+)
+def test_a_label_in_truth_or_prediction_alone_has_no_distance(prediction, truth):
+    assert of_case([prediction], [truth], (1, 2)) is None
+
+
+def test_cases_without_a_distance_are_counted_and_the_others_averaged():
+    empty = square(0, 0, 0)
+    predictions, targets = np.stack([square(4, 4), square(6, 4), empty]), np.stack([square(4, 4)] * 3)
+    found = surface_by_case(predictions, targets, ["a", "b", "c"], [1])
+    # 0 and 2 pixels
+    assert surface_numbers(found) == {"hd95": 1.0, "surface_dice": 1.0, "num_cases": 2, "num_undefined": 1}
+    nothing = {"hd95": None, "surface_dice": None, "num_cases": 0, "num_undefined": 1}
+    assert surface_numbers({"c": found["c"]}) == nothing
