@@ -179,7 +179,8 @@ class FederationSettings(Section):
         sites: Sites that the first round waits for; those that are there when the job starts where not given.
         min_sites: Sites that must answer for a round to count.
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
-        task_timeout_s: Seconds the server waits for a site's answer in a round.
+        task_timeout_s: Seconds the server waits for a site's answer in a round; in the first one, the sites' processes
+            load their libraries and read their data in this time.
         join_timeout_s: Seconds the server waits for the sites to appear before the first round.
         max_update_ratio: An update of a model is refused whose norm by step is more than so many times the median of
             the other sites'; null refuses none.

@@ -77,11 +77,13 @@ class Federation:
             assert self.process.poll() is None and time.monotonic() < deadline, "the run ended too early"
             time.sleep(0.05)
 
-    def signal_site(self, name, number):
-        """What happens to one hospital's machine: SIGKILL, or SIGSTOP."""
-        alive = (process for process in self.descendants() if process.is_running())
-        (worker,) = (process for process in alive if f"--client {name}" in " ".join(process.cmdline()))
-        worker.send_signal(number)
+    def site_process(self, name):
+        """Return the process that does a site's work."""
+        self.descendants()
+        marked = {p.pid: p for p in self.alive() if f"--client {name} " in " ".join(p.cmdline())}
+        # What it starts has its command line too, until it becomes another program.
+        (found,) = [p for p in marked.values() if p.ppid() not in marked]
+        return found
 
     def kill_all(self):
         """What a power cut does."""

@@ -145,7 +145,7 @@ def lose_south(tmp_path, phantoms, federation):
         job = write_small_job(tmp_path / "job", rounds=rounds, federation=limits)
         running = federation("simulate", job, "--data", phantoms, "--out", run)
         running.wait_for_rounds(run, 1)
-        running.signal_site("south", number)
+        running.site_process("south").send_signal(number)
         started = time.monotonic()
         code = running.process.wait(timeout=LIMIT_S)
         seconds = time.monotonic() - started

@@ -22,6 +22,7 @@ from silofl.federation.ledger import FILE
 
 from ..end_to_end.conftest import write_small_job
 from ..provisioning.conftest import wheel  # noqa: F401
+from ..provisioning.test_network import LeadCommand
 from .conftest import check_end, ledger, results, silofl
 
 pytestmark = pytest.mark.faults
@@ -29,14 +30,17 @@ pytestmark = pytest.mark.faults
 SITES = ("east", "north", "south")
 LIMIT_S = 300
 ROUNDS = 12
-# Machine, and whether its job process alone is killed.
+# Machine, and what of it is killed: the process of its job, that which starts jobs, or both as in a power cut.
 VICTIMS = {
-    ("north", True): "a site's job",
-    ("north", False): "a site's machine",
-    ("server", True): "the server's job",
-    ("server", False): "the server's machine",
+    ("north", "job"): "a site's job",
+    ("north", "parent"): "a site's parent",
+    ("north", "all"): "a site's machine",
+    ("server", "job"): "the server's job",
+    ("server", "parent"): "the server's parent",
+    ("server", "all"): "the server's machine",
 }
-JOBS = ("worker_process", "runner_process")
+JOBS, PARENTS = ("worker_process", "runner_process"), ("client_train", "server_train")
+MARKS = {"job": JOBS, "parent": PARENTS, "all": (*JOBS, *PARENTS)}
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +92,13 @@ class Machines(Network):
             assert time.monotonic() < deadline, f"{count} rounds must finish, not {self.rounds()}"
             time.sleep(0.05)
 
+    def wait_for_result(self):
+        """Wait until the run has its result and the server's job process is gone."""
+        deadline = time.monotonic() + LIMIT_S
+        while self.processes("server", "job"):
+            assert time.monotonic() < deadline, f"the run must end, not stay at round {self.rounds()}"
+            time.sleep(0.2)
+
     def wait_for_end(self, number):
         """Wait until NVFlare says that a job is over; returns its word."""
         deadline = time.monotonic() + LIMIT_S
@@ -97,20 +108,21 @@ class Machines(Network):
                 time.sleep(0.5)
         return status
 
-    def processes(self, name, is_job):
-        """Return the processes of a machine, all of them or those of its job."""
+    def processes(self, name, part):
+        """Return the processes of a part of a machine."""
         (kit,) = [kit for kit in (self.server, *self.hospitals) if kit.name == name]
         lines = [(p, " ".join(p.info["cmdline"] or [])) for p in psutil.process_iter(["cmdline"])]
-        lines = [(p, line) for p, line in lines if f"{kit.folder}" in line]
-        return [p for p, line in lines if not is_job or any(mark in line for mark in JOBS)]
+        return [p for p, line in lines if f"{kit.folder}" in line and any(mark in line for mark in MARKS[part])]
 
-    def kill(self, name, is_job):
-        """Kill a machine's job, or all that runs there."""
-        found = self.processes(name, is_job)
+    def kill(self, name, part):
+        """Kill a part of a machine."""
+        found = self.processes(name, part)
         assert found
         for process in found:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+        # A killed process is there for its children until somebody has taken its exit code.
+        assert psutil.wait_procs(found, timeout=10)[1] == []
 
     def cut(self, name, seconds):
         """Cut a hospital's wire for some time."""
@@ -148,22 +160,21 @@ def check_continued(network, job, folder, whole):
 
 def disturb(network, job, folder, whole, victim, after, delay=0.0):
     """Kill a victim so long after a round, and check what becomes of the run."""
-    name, is_job = victim
+    name, part = victim
     with network:
         number = network.submit(job)
         network.wait_for_rounds(after)
         time.sleep(delay)
-        network.kill(name, is_job)
-        if name != "server" or is_job:
+        network.kill(name, part)
+        if part == "job":
             network.wait_for_end(number)
-        if name != "server" and not is_job:
-            check_without(network.run(), name)
-            return
-        if is_job:
             check_continued(network, job, folder, whole)
-            return
-    with network:
-        check_continued(network, job, folder, whole)
+        elif name != "server":
+            network.wait_for_result()
+            check_without(network.run(), name)
+    if name == "server" and part != "job":
+        with network:
+            check_continued(network, job, folder, whole)
 
 
 def check_without(run, site):
@@ -181,6 +192,21 @@ def check_without(run, site):
 @pytest.mark.parametrize("victim", VICTIMS, ids=VICTIMS.values())
 def test_a_run_of_which_one_process_is_killed_goes_on(network, job, tmp_path, whole, victim):
     disturb(network, job, tmp_path / "job", whole, victim, after=2)
+
+
+def test_the_leads_command_takes_no_run_for_stopped_whose_site_lost_its_power(network, job, tmp_path, monkeypatch):
+    # NVFlare calls the job RUNNING until it gives the site up, in minutes.
+    monkeypatch.setenv("NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT", "45")
+    with network:
+        command = LeadCommand(network, job, tmp_path / "out")
+        try:
+            network.wait_for_rounds(2)
+            network.kill("north", "all")
+            code, said = command.finish()
+        finally:
+            command.tree.end()
+    assert code == 3 and "going on by itself" not in said, said
+    check_without(tmp_path / "out", "north")
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -21,7 +21,10 @@ JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 
 @pytest.fixture
 def server(monkeypatch, play, tmp_path):
-    """A server whose jobs end as written down: each a status and the folder that it leaves, or a status alone."""
+    """A server whose jobs end as written down: each NVFlare's words for its status, and the folder that it leaves.
+
+    A job that leaves None is one that the server forgets, for it stops and begins anew.
+    """
     ends, submitted = [], []
 
     class Lead:
@@ -36,17 +39,21 @@ def server(monkeypatch, play, tmp_path):
 
         def submit(self, job):
             submitted.append(yaml.safe_load((job / "app" / "config" / "study.yaml").read_text()))
+            self.words, self.asked = iter(ends[len(submitted) - 1][0].split()), 0
             return f"job-{len(submitted)}"
+
+        def server_start(self):
+            self.asked += 1
+            return ends[len(submitted) - 1][1] is None and self.asked > 2
 
         def connected(self):
             return {"east", "north", "west"}
 
         def status(self, number):
-            return ends[len(submitted) - 1][0], "north: no room"
+            return next(self.words), "north: no room"
 
         def update(self, number, progress):
             progress.take({"run": RUN, "first": 0, "ledger": ledger})
-            return False
 
         def download(self, number, target):
             leave = ends[len(submitted) - 1][1]
@@ -76,8 +83,7 @@ def server(monkeypatch, play, tmp_path):
 
     monkeypatch.setattr(module, "Lead", Lead)
     monkeypatch.setattr(module, "read_kit", lambda path, kinds: None)
-    for name in ("POLL_S", "LOST_S"):
-        monkeypatch.setattr(module, name, 0)
+    monkeypatch.setattr(module, "POLL_S", 0)
     kinds = {"complete": complete, "stopped": stopped(1), "stopped before a round": stopped(0), "failed": failed}
     kinds["nothing"] = lambda target: None
 
@@ -116,10 +122,16 @@ def test_a_run_that_was_stopped_before_its_first_round_begins_anew(server, lead)
 
 
 def test_a_job_that_a_restarted_server_has_lost_goes_on_although_nothing_can_be_downloaded(server, lead):
-    submitted = server(("RUNNING", None), ("FINISHED:COMPLETED", "complete"))
+    submitted = server(("RUNNING RUNNING", None), ("FINISHED:COMPLETED", "complete"))
     code, said, _ = lead()
     assert code == 0 and submitted[1]["continue_run"] == RUN
     assert f"the server stopped after round 1 of 24; submit the job again with continue_run: {RUN}" in said
+
+
+def test_a_finished_run_is_waited_for_until_nvflare_gives_up_a_dead_site(server, lead):
+    submitted = server(("RUNNING " * 9 + "FINISHED:ABNORMAL", "complete"))
+    code, said, _ = lead()
+    assert code == 0 and len(submitted) == 1 and "stopped" not in said
 
 
 @pytest.mark.parametrize(

@@ -127,20 +127,21 @@ class Lead:
         meta = self._ask(lambda session: session.get_job_meta(number))
         return str(meta.get("status", "")), "; ".join(meta.get("job_deploy_detail") or ())
 
-    def update(self, number: str, progress: Progress) -> bool:
-        """Bring what is known of a job up to date; return whether its process at the server runs."""
+    def server_start(self) -> float:
+        """Return when the server began, in seconds since 1970."""
+        return self._ask(lambda session: session.get_system_info().server_info.start_time)
 
-        def ask(session: Session) -> bool:
+    def update(self, number: str, progress: Progress) -> None:
+        """Bring what is known of a job up to date, where its process at the server answers."""
+
+        def ask(session: Session) -> None:
             try:
                 progress.take(session.do_app_command(number, PROGRESS, {"rounds": len(progress.ledger)}))
-            except JobNotRunning:
-                return False
-            # The job runs, and only its rounds stay unknown: a kit without the right to ask, or a process that starts.
-            except (AuthorizationError, InternalError, NoReply) as error:
+            # Only its rounds stay unknown: a kit without the right to ask, or a process that starts or has ended.
+            except (AuthorizationError, InternalError, JobNotRunning, NoReply) as error:
                 logger.debug("job %s did not say its rounds: %s", number, error)
-            return True
 
-        return self._ask(ask)
+        self._ask(ask)
 
     def download(self, number: str, target: Path) -> Path:
         """Download what a job left; returns its folder below ``target``."""

@@ -33,8 +33,6 @@ from silofl.study import Study, load_study
 POLL_S = 1.0
 # A server that was stopped may need its operator.
 PATIENCE_S = 1800.0
-# How long NVFlare may call a job RUNNING that has no process: its own word for an end comes after a second or two.
-LOST_S = 30.0
 RUNNING, ABORTED = "RUNNING", "FINISHED:ABORTED"
 
 
@@ -166,17 +164,17 @@ class Watch:
             time.sleep(POLL_S)
 
     def _follow(self) -> tuple[str, str]:
-        """Show the job's rounds until it ends; RUNNING is the last word for one that the server has lost."""
-        seen = time.monotonic()
+        """Show the job's rounds until it ends; a server that began anew calls one of before RUNNING for ever."""
+        begun = self.lead.server_start()
         while True:
             status, details = self.lead.status(self.number)
             if has_ended(status):
                 return status, details
-            if status != RUNNING or self.lead.update(self.number, self.progress):
-                seen = time.monotonic()
-                self._show()
-            elif time.monotonic() > seen + LOST_S:
-                return status, details
+            if status == RUNNING:
+                if self.lead.server_start() != begun:
+                    return status, details
+                self.lead.update(self.number, self.progress)
+            self._show()
             time.sleep(POLL_S)
 
     def _show(self) -> None:
