@@ -47,7 +47,7 @@ TRAINING_SEEDS = (0, 1, 2)
 FEDAVG = "fedavg"
 AT_HOME = {"name": FEDAVG, "stays_home": "batchnorm"}
 ROWS: dict[str, dict[str, Any]] = {
-    "local": {"name": "local"},
+    "local": {"name": FEDAVG, "stays_home": "everything"},
     "fedbn": AT_HOME,
     "fedavg-ampnorm": {"name": FEDAVG, "input": "harmofl"},
     "fedbn-ampnorm": AT_HOME | {"input": "harmofl"},

@@ -132,13 +132,22 @@ def test_one_site_alone_cannot_be_compared(splits):
         ((), ("none", "nothing", "shared")),
         (("features",), ("none", "batchnorm", "shared")),
         (("amplitude", "features"), ("harmofl", "batchnorm", "shared")),
+        (("amplitude",), ("none", "everything", "shared")),
+        (("amplitude", "labels"), ("none", "everything", "shared")),
         (("labels", "features"), ("none", "batchnorm", "adafed")),
         (("amplitude", "features", "labels"), ("harmofl", "batchnorm", "adafed")),
     ],
 )
 def test_each_answer_follows_what_the_sites_differ_in(far, expected):
-    ratios = NEAR | {kind: FAR[kind] + 0.1 for kind in far}
+    ratios = NEAR | {kind: max(FAR.values()) + 0.1 for kind in far}
     assert tuple(answers(ratios, has_batchnorm=True).values()) == expected
+
+
+@pytest.mark.parametrize(("features", "home"), [(2.0, "everything"), (2.5, "batchnorm")])
+def test_images_that_differ_in_place_more_than_in_look_stay_apart(features, home):
+    # 3 is above 1.3 times 2, and not above 1.3 times 2.5
+    found = answers({"amplitude": 3.0, "features": features, "labels": 1.0}, has_batchnorm=True)
+    assert found["stays_home"] == home
 
 
 def test_a_ratio_at_its_threshold_is_not_above_it():
@@ -167,6 +176,7 @@ def test_every_advice_is_an_algorithm_that_a_study_may_have(far, has_batchnorm):
     ratios = {kind: ratio(100.0 if kind in far else 1.0) for kind in KINDS}
     algorithm = algorithm_of(advised(ratios, {"east": 1, "west": 1}, has_batchnorm))
     recipe = find_recipe(algorithm.pop("name"), "recommended", algorithm)
-    assert (recipe.input is not None) == ("amplitude" in far)
+    assert (recipe.input is not None) == (far == tuple(KINDS))
     assert (recipe.mixing is not None) == ("labels" in far)
-    assert (recipe.stays_home == "batchnorm") == (has_batchnorm and bool(far))
+    expected = "everything" if far == ("amplitude",) else "batchnorm" if has_batchnorm and far else "nothing"
+    assert recipe.stays_home == expected
