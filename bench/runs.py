@@ -21,23 +21,31 @@ Search = tuple[tuple[str, tuple[Any, ...]], ...]
 
 
 def compared(
-    job: str, data: Path, out: Path, rows: Mapping[str, Choices], seeds: Sequence[int], rounds: int
+    job: str,
+    data: Path,
+    out: Path,
+    rows: Mapping[str, Choices],
+    seeds: Sequence[int],
+    rounds: int,
+    is_alone: bool = False,
 ) -> dict[str, list[Results]]:
     """Return the results of the job itself and of each row by seed, from an earlier call where they are finished.
 
     Args:
-        job: A job in ``jobs``, under whose name its results are returned.
+        job: A job in ``jobs``, or the path of another, under whose name its results are returned.
         data: Folder with one folder a site.
         out: Folder of the runs.
         rows: Name of a row -> what is chosen in it, for ``--set``; the same name is the same run.
         seeds: Of the training.
         rounds: Of every run.
+        is_alone: Whether all sites of a run take turns in one process.
     """
     command = ["compare", str(JOBS / job), "--data", str(data), "--out", str(out), "--rounds", str(rounds)]
     for name, choices in rows.items():
         for key, value in choices.items():
             command += ["--set", f"{key}={json.dumps(value)}"]
         command += ["--as", name]
+    command += ["--alone"] * is_alone
     print("comparing", ", ".join(rows), flush=True)
     table = json.loads(silofl(*command, "--seeds", ",".join(map(str, seeds)), "--json"))
     found: dict[str, list[Results]] = {}

@@ -18,6 +18,7 @@ COMMANDS = {
     "demo": ("silofl.studies.demo", "train on simulated hospitals and write one report"),
     "import": ("silofl.studies.import_data", "turn a known public layout into sites with a dataset.json each"),
     "new-study": ("silofl.studies.new_study", "write a job for own data, from another job and what the data say"),
+    "advise": ("silofl.studies.advise", "say what the sites differ in, and which algorithm that speaks for"),
     "simulate": ("silofl.studies.simulate", "run a job with all its sites on this machine"),
     "resume": ("silofl.studies.resume", "go on with an interrupted run"),
     "run": ("silofl.studies.run", "run a job on a network of hospitals as its study lead"),

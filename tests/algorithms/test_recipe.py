@@ -41,6 +41,12 @@ def test_a_study_may_change_any_answer():
     assert (recipe.stays_home, recipe.input.band, recipe.step.alpha) == ("batchnorm", 3, 0.5)
 
 
+@pytest.mark.parametrize("algorithm", ["local", "fedavg", "fedbn", "fedprox", "fedper", "finetuning"])
+def test_the_baselines_may_begin_with_a_pretrained_model(algorithm):
+    recipe = find_recipe(algorithm, "recommended", {"start_from_pretrained": True})
+    assert recipe.needs_pretrained and recipe.start_from_pretrained
+
+
 def test_a_study_may_do_without_an_answer():
     recipe = find_recipe("harmofl", "paper", {"input": "none", "step": "plain"})
     assert recipe == find_recipe("fedavg", "paper", {})
@@ -60,7 +66,7 @@ def test_a_recipe_answers_five_questions_with_its_constants():
     questions = find_recipe("fedsm", "recommended", {"softpull": {"self_weight": 0.6}}).as_dict()["questions"]
     assert len(questions) == 5 and "lambda = 0.6" in questions["Who listens to whom?"]
     assert "The global model beside it" in questions["Who listens to whom?"]
-    assert find_recipe("local", "paper", {}).questions()["Who listens to whom?"] == "Nobody: no weights travel."
+    assert find_recipe("local", "paper", {}).questions()["Who listens to whom?"] == "Nobody: no weights leave a site."
 
 
 @pytest.mark.parametrize(
@@ -104,8 +110,8 @@ def test_fedsms_presets_differ_in_how_the_selector_learns():
         ("adafed", {"statistics": {"layers": "last"}}, "layers must go with statistics.source: pretrained"),
         ("adafed", {"statistics": {"source": "pretrained", "rounds": 2}}, "must go with statistics.source: running"),
         ("adafed", {"stays_home": "nothing"}, "stays_home must be batchnorm with running statistics"),
+        ("adafed", {"stays_home": "everything"}, "stays_home must not be everything where sites listen to each other"),
         ("harmofl", {"start_from_pretrained": True}, "input must be none with a pretrained model"),
-        ("local", {"start_from_pretrained": True}, "must be false where every site trains alone"),
         ("fedsm", {"start_from_pretrained": True}, "must be false where a global and a personalised model"),
         ("fedsm", {"selector": {"learning": "moments", "steps": 2}}, "must go with selector.learning: gradients"),
         ("fedavg", {"parts": ["fedsm"]}, "parts must go with mixing: softpull"),
@@ -155,7 +161,7 @@ def test_a_server_learning_rate_is_told_when_it_changes_something():
 def test_local_training_listens_to_nobody():
     assert told("local")[2:4] == [
         "Everything: each site trains alone and sends only its scores.",
-        "Nobody: no weights travel.",
+        "Nobody: no weights leave a site.",
     ]
 
 

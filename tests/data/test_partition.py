@@ -5,7 +5,9 @@ import pytest
 
 from silofl.data.partition import (
     assign_sites,
+    deal_equally,
     dirichlet_sites,
+    draw_class_shares,
     draw_shares,
     group_sites,
     shard_sites,
@@ -236,3 +238,59 @@ def test_the_same_seed_deals_the_same_shards():
 def test_shards_that_cannot_be_cut_are_refused(num_sites, shards, sentence):
     with pytest.raises(DataError, match=sentence):
         shard_sites(np.zeros(11, int), num_sites, shards, seed=0)
+
+
+# --- sites of equal size
+
+
+@pytest.mark.parametrize("num_sites", [1, 7, 20, 500])
+def test_every_site_gets_the_same_number_and_fewer_than_the_sites_are_left(num_sites):
+    sites = deal_equally(LABELS, draw_class_shares(num_sites, 4, 0.1, seed=3), seed=3)
+    # 500 examples: 500 // 7 = 71 each, and 3 are left over
+    counts = Counter(sites.tolist())
+    left = counts.pop(-1, 0)
+    assert counts == dict.fromkeys(range(num_sites), 500 // num_sites) and left == 500 % num_sites
+
+
+def test_a_site_gets_its_shares_of_the_classes_while_there_are_enough():
+    labels = np.repeat([0, 1], 5000)
+    # Both want as much of one class as the other does of the other: nothing is used up before the end.
+    sites = deal_equally(labels, np.array([[0.75, 0.25], [0.25, 0.75]]), seed=0)
+    assert [np.mean(labels[sites == site]) for site in (0, 1)] == pytest.approx([0.25, 0.75], abs=0.02)
+
+
+def test_a_used_up_class_is_replaced_by_the_others_in_the_sites_own_shares():
+    labels = np.repeat([0, 1, 2], [10, 400, 400])
+    # 810 // 3 = 270 each; 10 examples of class 0, which all three want alone, do not go far
+    shares = np.array([[1 - 1e-9, 0.9e-9, 0.1e-9], [1 - 1e-9, 0.1e-9, 0.9e-9], [1.0, 0, 0]])
+    sites = deal_equally(labels, shares, seed=0)
+    found = np.stack([np.bincount(labels[sites == site], minlength=3) for site in range(3)])
+    assert found.sum(axis=1).tolist() == [270] * 3 and found[:, 0].sum() == 10
+    assert found[0, 1] > 4 * found[0, 2] and found[1, 2] > 4 * found[1, 1]
+
+
+def test_a_site_without_any_share_left_takes_what_there_is():
+    labels = np.repeat([0, 1], [2, 8])
+    sites = deal_equally(labels, np.array([[1.0, 0.0], [1.0, 0.0]]), seed=0)
+    assert np.bincount(sites).tolist() == [5, 5]
+
+
+def test_equal_sites_follow_the_seed():
+    one, again, other = (deal_equally(LABELS, draw_class_shares(5, 4, 0.5, 0), seed) for seed in (1, 1, 2))
+    assert (one == again).all() and (one != other).any()
+
+
+@pytest.mark.parametrize("alpha", [1e-4, 0.1, 100.0])
+def test_a_sites_shares_of_the_classes_sum_to_one(alpha):
+    shares = draw_class_shares(20, 4, alpha, seed=0)
+    assert shares.shape == (20, 4)
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+
+
+def test_equal_sites_that_cannot_be_are_refused():
+    with pytest.raises(DataError, match="num_sites must be at most the number of examples, 500, not 501"):
+        deal_equally(LABELS, draw_class_shares(501, 4, 0.1, 0), seed=0)
+    with pytest.raises(DataError, match="alpha must be above 0 and finite, not 0"):
+        draw_class_shares(5, 4, 0, seed=0)
+    with pytest.raises(DataError, match="num_sites must be at least 1, not 0"):
+        draw_class_shares(0, 4, 0.1, seed=0)

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from silofl.data.batches import training_batches
+from silofl.data.transforms import augmentation
 from silofl.errors import ConfigError
 from silofl.files import load_tensors
 from silofl.methods.model import complete_state, mixed_models
@@ -11,6 +13,8 @@ from silofl.methods.part import TRAIN, Exchange, Message
 from silofl.methods.parts import kinds, start_parts
 from silofl.models import build_model, build_plain_model
 from silofl.models.names import batchnorm_names, traveling_names
+from silofl.training.device import seed_of
+from silofl.training.losses import make_loss
 
 INSTANCE = {"normalization": "instance"}
 NAME = "model/network.final_conv.weight"
@@ -251,6 +255,34 @@ def test_everybody_starts_from_a_pretrained_model_and_what_stays_home_of_it_trav
     assert not home & tasks["east"].of("model").keys()
     # A site that has not trained yet still needs it.
     assert tasks["north"].of("model").keys() == pretrained.keys()
+
+
+def test_local_training_begins_with_the_pretrained_model_which_every_site_gets_once(play, make_study):
+    study = make_study(name="local", start_from_pretrained=True, seed=1)
+    state = build_plain_model(make_study(), 7).state_dict()
+    pretrained = {name: value.numpy() + 0.01 for name, value in state.items() if value.is_floating_point()}
+    game = play(study=study, pretrained=pretrained)
+    game.round()
+    assert_alike(game.sent["train"]["east"].of("model"), pretrained)
+    assert game.answers["train"]["east"].arrays == {} and game.upcoming("train")["east"].arrays == {}
+    # By hand: plain Adam from the pretrained model over the same batches.
+    data = game.sites["east"].data.training
+    model = build_plain_model(study, study.seed)
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in pretrained.items()}, strict=False)
+    optimizer, loss, losses = torch.optim.Adam(model.parameters(), lr=0.01), make_loss(study), []
+    augment, seed = augmentation(study, has_label_map=True), seed_of(study.seed, "east", 1, 1)
+    for images, targets in training_batches(data, 2, augment, seed, torch.device("cpu")):
+        optimizer.zero_grad()
+        losses.append(loss(model.train()(images), targets))
+        losses[-1].backward()
+        optimizer.step()
+    trained = {f"model/{name}": value.numpy() for name, value in model.state_dict().items()}
+    home = {name: value.numpy() for name, value in game.kept("east", 1)["models"]["home"].items()}
+    assert home.keys() == trained.keys()
+    for name, value in trained.items():
+        np.testing.assert_allclose(home[name], value, rtol=1e-5, atol=1e-7, err_msg=name)
+    mean = sum(value.item() for value in losses) / len(losses)
+    np.testing.assert_allclose(game.answers["train"]["east"].meta["metrics"]["loss"], mean, rtol=1e-6)
 
 
 # --- the test

@@ -1,10 +1,14 @@
 import json
 
 import pytest
+import torch
 
 from silofl.cli import main
 from silofl.errors import ConfigError
+from silofl.models import build_plain_model
 from silofl.studies.compared_runs import Comparison, planned
+from silofl.studies.simulation import study_file
+from silofl.study import load_study
 
 from .conftest import JOB
 
@@ -48,3 +52,15 @@ def test_an_earlier_run_on_other_sites_is_refused(tmp_path, phantoms, training):
         ConfigError, match="must be a run of what is asked for, not one that differs in sites of the run"
     ):
         planned(Comparison((JOB,), data=str(phantoms)), tmp_path)
+
+
+def test_rows_that_begin_with_the_pretrained_model_stand_beside_those_that_do_not(windows, write_windows_job, tmp_path):
+    job, file = write_windows_job("adafed_activity"), tmp_path / "f.pt"
+    torch.save(build_plain_model(load_study(study_file(job)), 1).state_dict(), file)
+    methods = ("local", "local-pretrained", "fedavg-pretrained", "d-adafed")
+    asked = Comparison((job,), methods, seeds=(0,), data=str(windows), pretrained=str(file))
+    runs = {run.name: run for run in planned(asked, tmp_path / "out")}
+    assert list(runs) == ["adafed_activity", *methods]
+    assert runs["local-pretrained"].changes["algorithm"] == {"name": "local", "start_from_pretrained": True}
+    given = {name for name, run in runs.items() if run.wanted.pretrained == str(file)}
+    assert given == {"adafed_activity", "local-pretrained", "fedavg-pretrained", "d-adafed"}

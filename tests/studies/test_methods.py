@@ -10,7 +10,7 @@ from silofl.study import Study
 from .conftest import JOB
 
 
-@pytest.mark.parametrize("name", [*method_names(), "harmofl:reference"])
+@pytest.mark.parametrize("name", [*method_names(), "harmofl:reference", "local-pretrained", "fedavg:paper-pretrained"])
 def test_every_method_is_an_algorithm_that_takes_the_place_of_a_jobs(name):
     values, algorithm = yaml.safe_load(study_file(JOB).read_text()), algorithm_of(name)
     # plain SGD, the one way of training that every algorithm allows
@@ -21,6 +21,11 @@ def test_every_method_is_an_algorithm_that_takes_the_place_of_a_jobs(name):
     assert study.algorithm.preset == algorithm.get("preset", "recommended")
 
 
+@pytest.mark.parametrize("name", ["local", "fedbn", "fedprox:paper", "f-adafed"])
+def test_any_method_may_begin_with_the_pretrained_model(name):
+    assert algorithm_of(f"{name}-pretrained") == algorithm_of(name) | {"start_from_pretrained": True}
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -29,6 +34,7 @@ def test_every_method_is_an_algorithm_that_takes_the_place_of_a_jobs(name):
             "harmfl:paper",
             "--methods must be ALGORITHM:PRESET with ALGORITHM among .*, not 'harmfl' .did you",
         ),
+        ("locl-pretrained", "--methods must be among .*, not 'locl' .did you mean 'local'"),
         ("d-adafed:paper", "with ALGORITHM among .*, not 'd-adafed'"),
     ],
 )

@@ -74,6 +74,7 @@ RECIPES = {
     "selector with moments": {"name": "fedsm", "selector": {"learning": "moments"}},
     "running statistics, anew": {"name": "adafed", "statistics": {"rounds": 1, "refresh_every": 1}},
     "pretrained": {"name": "adafed", "preset": "paper"},
+    "pretrained, everything at home": {"name": "local", "start_from_pretrained": True},
 }
 
 

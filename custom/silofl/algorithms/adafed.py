@@ -63,7 +63,9 @@ class Similarity(Answer):
         }
 
     def conflict(self, recipe: Recipe) -> str | None:
-        """Refuse running statistics of BatchNorm layers that travel: once averaged, they are the same everywhere."""
+        """Refuse to mix what never leaves a site, and running statistics that travel: averaged, they are all equal."""
+        if recipe.stays_home == "everything":
+            return "stays_home must not be everything where sites listen to each other; choose batchnorm"
         if self.source == "running" and recipe.stays_home != "batchnorm":
             return (
                 "stays_home must be batchnorm with running statistics, which are the site's own then, not "

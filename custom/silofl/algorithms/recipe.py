@@ -221,7 +221,7 @@ class Recipe:
 
     def _mixing_sentence(self) -> str:
         if self.stays_home == "everything":
-            return "Nobody: no weights travel."
+            return "Nobody: no weights leave a site."
         weight = "its number of training examples" if self.weights == "examples" else "1"
         if self.mixing is not None:
             beside = f" The global model beside it is the weighted mean of all; a site's weight is {weight}."
@@ -347,8 +347,6 @@ def _conflict(recipe: Recipe) -> str | None:
             "input must be none with a pretrained model, which has seen images as they are; choose "
             "start_from_pretrained: false, and statistics.source: running where sites are compared"
         )
-    if recipe.needs_pretrained and recipe.stays_home == "everything":
-        return "start_from_pretrained must be false where every site trains alone"
     if len(recipe.roles) > 1 and recipe.start_from_pretrained:
         return "start_from_pretrained must be false where a global and a personalised model train side by side"
     return None

@@ -40,7 +40,8 @@ class Layout:
 
 
 _FIFTHS = {"test": 0.2, "validation": 0.2}
-_DEALT = {"partition": "dirichlet", "num_sites": 20, "alpha": 0.1, "num_shards": 2, "test": 0.5, "validation": 0.0}
+_DEALT = {"partition": "dirichlet", "num_sites": 20, "alpha": 0.1, "is_equal": False, "num_shards": 2}
+_DEALT |= {"test": 0.5, "validation": 0.0}
 _OWN_PARTS = {"num_sites": 4, "alpha": 0.5, "test": None, "validation": None}
 LAYOUTS: Mapping[str, Layout] = {
     "folders": Layout(plan_folders, _FIFTHS),

@@ -1,9 +1,10 @@
 """Split patients into training, validation and test, and distribute examples over sites.
 
 The Dirichlet split over sites is the one of Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data Distribution
-for Federated Visual Classification, arXiv:1909.06335, in its per-class form: q_c ~ Dir(alpha) over the sites for class
-c. The shards are those of McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
-AISTATS 2017, arXiv:1602.05629.
+for Federated Visual Classification, arXiv:1909.06335: in its per-class form, q_c ~ Dir(alpha) over the sites for class
+c; and for sites of equal size in its per-site form, q_k ~ Dir(alpha) over the classes for site k. The shards are those
+of McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
+arXiv:1602.05629.
 """
 
 import math
@@ -155,13 +156,50 @@ def draw_shares(num_classes: int, num_sites: int, alpha: float, seed: int) -> ND
         DataError: alpha or num_sites is out of range.
     """
     _check_sites(num_sites)
-    if not 0 < alpha < np.inf:
-        raise DataError(f"alpha must be above 0 and finite, not {alpha}")
-    shares = np.random.default_rng(seed).dirichlet([alpha] * num_sites, size=num_classes)
-    # A tiny alpha can underflow to no share at all.
-    is_lost = ~np.isfinite(shares).all(axis=1) | (shares.sum(axis=1) == 0)
-    shares[is_lost] = np.eye(num_sites)[np.arange(is_lost.sum()) % num_sites]
-    return shares
+    return _dirichlet(num_classes, num_sites, alpha, seed)
+
+
+def draw_class_shares(num_sites: int, num_classes: int, alpha: float, seed: int) -> NDArray[np.float64]:
+    """Draw each site's shares of the classes: q_k ~ Dir(alpha), shape (num_sites, num_classes), rows sum to 1.
+
+    Raises:
+        DataError: alpha or num_sites is out of range.
+    """
+    _check_sites(num_sites)
+    return _dirichlet(num_sites, num_classes, alpha, seed)
+
+
+def deal_equally(labels: NDArray, shares: NDArray[np.float64], seed: int) -> NDArray[np.int64]:
+    """Deal every site the same number of examples, by its own shares of the classes.
+
+    The sites take turns. At each a site draws a class by its shares of those that are not used up, then an example of
+    it; where it has a share of none of them, every example that is left is as likely.
+
+    Args:
+        labels: Class of each example, from 0, shape (N,).
+        shares: Shares of the classes at each site, shape (num_sites, num_classes).
+        seed: Which examples go where.
+
+    Returns:
+        Site of each example, from 0, shape (N,); -1 for the N mod num_sites that are left over.
+
+    Raises:
+        DataError: There are fewer examples than sites.
+    """
+    num_sites, num_classes = shares.shape
+    _check_sites(num_sites, len(labels), "examples")
+    rng, sites = np.random.default_rng(seed), np.full(len(labels), -1, dtype=np.int64)
+    members = [rng.permutation(np.flatnonzero(labels == label)) for label in range(num_classes)]
+    left = np.array([len(found) for found in members])
+    for _ in range(len(labels) // num_sites):
+        # In another order each time, so that no site always finds what the others leave.
+        for site in rng.permutation(num_sites):
+            wanted = np.where(left > 0, shares[site], 0)
+            ends = np.cumsum(wanted if wanted.any() else left)
+            label = int(np.searchsorted(ends, rng.random() * ends[-1], side="right"))
+            left[label] -= 1
+            sites[members[label][left[label]]] = site
+    return sites
 
 
 def assign_sites(labels: NDArray, shares: NDArray[np.float64], seed: int, at_least: int = 1) -> NDArray[np.int64]:
@@ -190,6 +228,16 @@ def assign_sites(labels: NDArray, shares: NDArray[np.float64], seed: int, at_lea
         for site, chosen in enumerate(np.split(members, ends)):
             sites[chosen] = site
     return _filled_up(sites, num_sites, at_least, rng)
+
+
+def _dirichlet(rows: int, columns: int, alpha: float, seed: int) -> NDArray[np.float64]:
+    if not 0 < alpha < np.inf:
+        raise DataError(f"alpha must be above 0 and finite, not {alpha}")
+    shares = np.random.default_rng(seed).dirichlet([alpha] * columns, size=rows)
+    # A tiny alpha can underflow to no share at all.
+    is_lost = ~np.isfinite(shares).all(axis=1) | (shares.sum(axis=1) == 0)
+    shares[is_lost] = np.eye(columns)[np.arange(is_lost.sum()) % columns]
+    return shares
 
 
 def _check_sites(num_sites: int, largest: int | None = None, what: str = "") -> None:

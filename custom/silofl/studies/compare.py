@@ -45,7 +45,8 @@ from silofl.studies.methods import method_names
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl compare``."""
-    parser.epilog = "\n  ".join(["methods, or ALGORITHM:PRESET:", *method_names()])
+    head = "methods, or ALGORITHM:PRESET; with -pretrained at the end it begins with the pretrained model:"
+    parser.epilog = "\n  ".join([head, *method_names()])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("jobs", type=Path, nargs="+", metavar="JOB", help="job folder; methods take the first's study")
     add_data(parser)

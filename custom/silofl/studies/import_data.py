@@ -23,6 +23,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partition", choices=PARTITIONS, help="how examples of classes come to sites")
     parser.add_argument("--sites", type=count, help="number of sites to make")
     parser.add_argument("--alpha", type=float, help="of dirichlet: small values differ more")
+    # None where not given, as for all options that a partition may not use.
+    parser.add_argument("--equal-sizes", action="store_true", default=None, help="of dirichlet: of all sites")
     parser.add_argument("--shards", type=count, help="of shards: for each site")
     parser.add_argument("--test", type=share, help="share of a site's patients, recordings or examples for the test")
     parser.add_argument("--validation", type=share, help="share of the others for validation")
@@ -41,6 +43,7 @@ def run(options: argparse.Namespace) -> int:
         is_truncated=options.truncate,
         partition=options.partition,
         num_shards=options.shards,
+        is_equal=options.equal_sizes,
     )
     summary = import_layout(options.layout, options.source, options.target, settings)
     if summary.classes:

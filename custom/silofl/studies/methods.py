@@ -1,13 +1,16 @@
-"""The methods that can replace a study's algorithm in a comparison, by name or as ``ALGORITHM:PRESET``."""
+"""The methods that can replace a study's algorithm in a comparison, by name or as ``ALGORITHM:PRESET``.
+
+Any of them may begin with the pretrained model, as ``local-pretrained``: the fair rows beside AdaFed, which does.
+"""
 
 from __future__ import annotations
 
 from silofl.algorithms.recipe import algorithm_names
 from silofl.errors import ConfigError, nearest
 
+PRETRAINED = "-pretrained"
 # Name of a method that is not just an algorithm with its recommended preset -> its ``algorithm`` section.
 VARIANTS: dict[str, dict[str, object]] = {
-    "fedbn-pretrained": {"name": "fedbn", "start_from_pretrained": True},
     "adafed": {"name": "adafed", "preset": "paper"},
     "adafed-from-scratch": {"name": "adafed", "preset": "paper", "start_from_pretrained": False},
     "d-adafed": {"name": "adafed", "preset": "paper", "statistics": {"layers": "last"}},
@@ -25,11 +28,14 @@ def algorithm_of(method: str) -> dict[str, object]:
     """Return the ``algorithm`` section of a method.
 
     Args:
-        method: A name in `VARIANTS`, an algorithm, which then has its recommended preset, or ``ALGORITHM:PRESET``.
+        method: A name in `VARIANTS`, an algorithm, which then has its recommended preset, or ``ALGORITHM:PRESET``; each
+            with ``-pretrained`` at its end to begin with the pretrained model.
 
     Raises:
         ConfigError: There is no such method; an unknown preset is left to the study to refuse.
     """
+    if method.endswith(PRETRAINED):
+        return algorithm_of(method.removesuffix(PRETRAINED)) | {"start_from_pretrained": True}
     if method in VARIANTS:
         return VARIANTS[method]
     name, colon, preset = method.partition(":")

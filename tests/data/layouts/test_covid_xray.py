@@ -56,6 +56,12 @@ def test_there_are_twenty_sites_unless_something_else_is_said(source, tmp_path):
     assert len(summary.examples) == 20 and min(sum(parts.values()) for parts in summary.examples.values()) >= 3
 
 
+def test_sites_of_equal_size_differ_in_their_classes(source, tmp_path):
+    summary = import_layout("covid-xray", source, tmp_path / "target", ImportOptions(num_sites=6, is_equal=True))
+    assert list(summary.examples.values()) == [{"training": 5, "validation": 0, "test": 5}] * 6
+    assert len({str(parts["training"]) for parts in summary.classes.values()}) > 1
+
+
 def test_a_picture_is_linked(source, tmp_path):
     import_layout("covid-xray", source, tmp_path / "target", ImportOptions(num_sites=1))
     name = "COVID/COVID (0).png"

@@ -134,6 +134,19 @@ def test_sites_split_anew_mix_the_sets_own_parts(run, tmp_path):
         assert {record["case"].split("-")[0] for record in content[part]} == set(COUNTS)
 
 
+def test_the_sites_of_adafed_have_equal_sizes_and_half_of_each_is_for_the_test(run):
+    summary = run(num_sites=20, alpha=0.1, test=0.5, is_equal=True)
+    # 110 images at 20 sites: 5 each, round(2.5) = 2 of them for the test, and 10 left over
+    assert list(summary.examples.values()) == [{"training": 3, "validation": 0, "test": 2}] * 20
+    assert "10 examples are at no site, so that all sites have equally many" in summary.notes
+
+
+def test_sites_of_equal_size_keep_the_sets_own_parts(run):
+    summary = run(num_sites=4, alpha=0.1, is_equal=True)
+    # 60, 20 and 30 images; 30 // 4 = 7
+    assert list(summary.examples.values()) == [{"training": 15, "validation": 5, "test": 7}] * 4
+
+
 def test_shards_give_every_site_the_same_number_of_images(run):
     summary = run(partition="shards", num_sites=5, num_shards=2, test=0.5)
     # 110 images in 10 shards of 11, 2 a site

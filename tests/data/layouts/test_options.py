@@ -3,12 +3,13 @@ import pytest
 from silofl.data.layouts.options import ImportOptions
 from silofl.errors import ConfigError
 
-DEALT = {"partition": "dirichlet", "num_sites": 20, "alpha": 0.1, "num_shards": 2, "test": 0.5, "validation": 0.0}
+DEALT = {"partition": "dirichlet", "num_sites": 20, "alpha": 0.1, "num_shards": 2}
+DEALT |= {"is_equal": False, "test": 0.5, "validation": 0.0}
 
 
 def test_what_is_not_given_is_the_layouts():
     filled = ImportOptions(seed=3, test=0.25).filled("pamap2", DEALT)
-    assert filled == ImportOptions(3, 0.25, 0.0, num_sites=20, alpha=0.1, partition="dirichlet")
+    assert filled == ImportOptions(3, 0.25, 0.0, num_sites=20, alpha=0.1, partition="dirichlet", is_equal=False)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,7 @@ def test_a_given_zero_counts_as_given(field):
         ({"num_sites": 3}, "sites must not be given with layout 'folders'"),
         ({"alpha": 0.5}, "alpha must not be given with layout 'folders'"),
         ({"num_shards": 2}, "shards must not be given with layout 'folders'"),
+        ({"is_equal": True}, "equal-sizes must not be given with layout 'folders'"),
     ],
 )
 def test_an_option_that_the_layout_does_not_use_is_refused(given, sentence):
@@ -53,6 +55,8 @@ def test_an_option_that_the_layout_does_not_use_is_refused(given, sentence):
         ("shards", {"alpha": 1}, "alpha"),
         ("patients", {"alpha": 1}, "alpha"),
         ("recordings", {"num_shards": 1}, "shards"),
+        ("own", {"is_equal": True}, "equal-sizes"),
+        ("shards", {"is_equal": True}, "equal-sizes"),
     ],
 )
 def test_an_option_that_the_partition_does_not_use_is_refused(partition, given, name):

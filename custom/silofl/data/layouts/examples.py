@@ -5,8 +5,8 @@ Splits are as honest as the set allows: by recording where sites hold entire rec
 of one recording that are dealt one by one come into several parts, and dataset.json says so.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import UNKNOWN, JsonRecord, SitePlan, Writer, link_of, split_patients
 from silofl.data.manifest import PARTS
-from silofl.data.partition import assign_sites, draw_shares, group_sites, shard_sites, split_by_class
+from silofl.data.partition import (
+    assign_sites,
+    deal_equally,
+    draw_class_shares,
+    draw_shares,
+    group_sites,
+    shard_sites,
+    split_by_class,
+)
 from silofl.errors import ConfigError, DataError
 
 # With fewer a site that is cut into parts has too little to train on: BatchNorm cannot learn from one example.
@@ -107,7 +115,11 @@ def plan_examples(examples: Examples, options: ImportOptions) -> dict[str, SiteP
     if options.partition not in examples.partitions:
         known = ", ".join(examples.partitions)
         raise ConfigError(f"partition must be one of {known} for this set, not {options.partition!r}; choose another")
-    return {site: _plan_site(site, examples, rows, options) for site, rows in _rows_by_site(examples, options).items()}
+    rows_by_site = _rows_by_site(examples, options)
+    if left := len(examples.targets) - sum(map(len, rows_by_site.values())):
+        note = f"{left} examples are at no site, so that all sites have equally many"
+        examples = replace(examples, notes=(*examples.notes, note))
+    return {site: _plan_site(site, examples, rows, options) for site, rows in rows_by_site.items()}
 
 
 def _rows_by_site(examples: Examples, options: ImportOptions) -> dict[str, NDArray[np.int64]]:
@@ -131,15 +143,25 @@ def _dealt(examples: Examples, options: ImportOptions) -> NDArray[np.int64]:
 
 def _by_shares(examples: Examples, options: ImportOptions) -> NDArray[np.int64]:
     """Deal by Dirichlet shares; where the set's parts are kept, by the same shares in each."""
-    targets, seed = examples.targets, options.seed
-    shares = draw_shares(len(examples.labels), options.num_sites, options.alpha, seed)
+    targets, seed, deal = examples.targets, options.seed, _dealer(examples, options)
     if options.test is not None:
-        return assign_sites(targets, shares, seed, max(1, min(MIN_EXAMPLES, len(targets) // options.num_sites)))
+        return deal(targets, seed=seed)
     parts, sites = np.asarray(examples.parts), np.empty(len(targets), dtype=np.int64)
     # The same shares for each part, but another seed: equal seeds would deal parts of equal size alike.
     for number, part in enumerate(PARTS):
-        sites[parts == part] = assign_sites(targets[parts == part], shares, seed + number)
+        sites[parts == part] = deal(targets[parts == part], seed=seed + number)
     return sites
+
+
+def _dealer(examples: Examples, options: ImportOptions) -> Callable[..., NDArray[np.int64]]:
+    """Return the function of labels and a seed that deals by the drawn shares: of each site, or of each class."""
+    num_sites, num_classes, alpha, seed = options.num_sites, len(examples.labels), options.alpha, options.seed
+    if options.is_equal:
+        return partial(deal_equally, shares=draw_class_shares(num_sites, num_classes, alpha, seed))
+    shares = draw_shares(num_classes, num_sites, alpha, seed)
+    if options.test is None:
+        return partial(assign_sites, shares=shares)
+    return partial(assign_sites, shares=shares, at_least=max(1, min(MIN_EXAMPLES, len(examples.targets) // num_sites)))
 
 
 def _plan_site(site: str, examples: Examples, rows: NDArray[np.int64], options: ImportOptions) -> SitePlan:

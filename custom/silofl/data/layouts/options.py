@@ -10,7 +10,7 @@ from silofl.errors import ConfigError
 # Way to distribute the examples of a classification set over sites -> the options that it uses.
 PARTITIONS: Mapping[str, tuple[str, ...]] = {
     "own": (),
-    "dirichlet": ("num_sites", "alpha"),
+    "dirichlet": ("num_sites", "alpha", "is_equal"),
     "shards": ("num_sites", "num_shards"),
     "patients": ("num_sites",),
     "recordings": ("num_sites",),
@@ -20,6 +20,7 @@ NAMES = {
     "partition": "partition",
     "num_sites": "sites",
     "alpha": "alpha",
+    "is_equal": "equal-sizes",
     "num_shards": "shards",
     "test": "test",
     "validation": "validation",
@@ -36,6 +37,7 @@ class ImportOptions:
         validation: Fraction of the others for the validation, in [0, 1).
         num_sites: Sites to make, except of a set's own; as many as there are patients where these are dealt.
         alpha: Concentration of the Dirichlet split over those sites, above 0; small values differ more.
+        is_equal: Whether that split gives all sites the same number of examples, as AdaFed's.
         labels: Names of the labels in the order of their numbers.
         is_truncated: Whether every site is cut to as many training examples as the smallest has.
         partition: A name in `PARTITIONS`: the set's ``own`` sites; examples dealt by ``dirichlet`` or by ``shards``;
@@ -52,6 +54,7 @@ class ImportOptions:
     is_truncated: bool = False
     partition: str | None = None
     num_shards: int | None = None
+    is_equal: bool | None = None
 
     def filled(self, layout: str, defaults: Mapping[str, object]) -> ImportOptions:
         """Return the options with a layout's values for those that are not given.

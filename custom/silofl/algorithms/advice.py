@@ -1,0 +1,233 @@
+"""Advise the answers of a recipe from what the sites' training data look like, before any round.
+
+A distance between two sites says little by itself: two groups of patients of one site differ too. Each site's patients
+are therefore cut into two halves, again and again, and sites are compared by the ratio of the distance between halves
+of two sites to the distance between the two halves of one. Sites that differ in nothing have a ratio of about 1,
+whatever the unit, the network and the number of patients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.algorithms.adafed import Statistics, distances
+from silofl.algorithms.recipe import WITHOUT
+from silofl.errors import ConfigError
+
+# What sites are compared by: name -> in words.
+KINDS = {
+    "amplitude": "amplitudes of the images",
+    "features": "features of a fixed network",
+    "labels": "shares of the labels",
+}
+# Ratios above which sites count as different. Each is the geometric mean of the largest ratio of phantoms that do not
+# differ in the kind and the smallest of those that do, on the seeds 1 to 3 of bench/advise.py: amplitudes 1.17 (other
+# shares of the labels) and 2.70 (zoom and direction), labels 1.16 and 4.41; features, which follow from both, 1.02 (no
+# difference) and 1.34 (other shares of the labels).
+FAR = {"amplitude": 1.8, "features": 1.2, "labels": 2.3}
+# Above this quotient of the ratios of amplitudes and features, images differ in where things are and not in their look:
+# means over the features do not see zoom and direction as amplitudes do. Likewise between 1.17 (look) and 1.48.
+STRUCTURE = 1.3
+# A distance of 0 within all sites is less than can be measured; no ratio counts for more.
+LARGEST_RATIO = 1000.0
+
+
+@dataclass(frozen=True)
+class Portrait:
+    """Means over some training images of a site.
+
+    Attributes:
+        count: Images.
+        amplitude: Mean Fourier amplitude, as HarmoFL's, shape (C, H, W // 2 + 1).
+        features: Mean and variance of each BatchNorm layer's inputs, as AdaFed's.
+        labels: Share of each label: of the images, or of their pixels; shape (L,).
+    """
+
+    count: int
+    amplitude: NDArray[np.float64]
+    features: Statistics
+    labels: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as far apart two sites are as two halves of one site.
+
+    Attributes:
+        value: Median over the random halves.
+        splits: The ratio of each of them.
+        pairs: Mean of each pair of sites, shape (K, K), in units of the distance within sites; zero on the diagonal.
+    """
+
+    value: float
+    splits: tuple[float, ...]
+    pairs: NDArray[np.float64]
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The 5th and the 95th percentile over the random halves."""
+        low, high = np.percentile(self.splits, (5, 95))
+        return float(low), float(high)
+
+    def share_above(self, threshold: float) -> float:
+        """Return the share of the random halves by which the ratio is above a threshold."""
+        return float(np.mean(np.array(self.splits) > threshold))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One advised answer.
+
+    Attributes:
+        question: The answer's key in a study: ``input``, ``stays_home`` or ``mixing``.
+        answer: Its value there.
+        reason: Why, with the numbers.
+        sureness: Share of the random halves by which the answer would be the same.
+    """
+
+    question: str
+    answer: str
+    reason: str
+    sureness: float
+
+
+def advised(ratios: Mapping[str, Ratio], cases: Mapping[str, int], has_batchnorm: bool) -> list[Choice]:
+    """Return the advised input normalisation, what stays at home, and the mixing.
+
+    Args:
+        ratios: By the names of `KINDS`.
+        cases: Site -> its training cases.
+        has_batchnorm: Whether the study's network has BatchNorm, which can stay at home.
+    """
+    found = answers({kind: ratio.value for kind, ratio in ratios.items()}, has_batchnorm)
+    # What each cut into halves would have advised by itself.
+    each = [
+        answers(dict(zip(ratios, values, strict=True)), has_batchnorm)
+        for values in zip(*(ratio.splits for ratio in ratios.values()), strict=True)
+    ]
+    reasons = {
+        "input": _sentence(ratios, "amplitude"),
+        "stays_home": _home_sentence(ratios, has_batchnorm),
+        "mixing": f"{_sentence(ratios, 'labels')} {_sizes(cases)}",
+    }
+    return [
+        Choice(question, answer, reasons[question], float(np.mean([one[question] == answer for one in each])))
+        for question, answer in found.items()
+    ]
+
+
+def answers(ratios: Mapping[str, float], has_batchnorm: bool) -> dict[str, str]:
+    """Return the advised answers to three of a recipe's questions, by their keys in a study.
+
+    Args:
+        ratios: Between and within sites, by the names of `KINDS`.
+        has_batchnorm: Whether the network has BatchNorm, which can stay at home.
+    """
+    is_far = {kind: ratios[kind] > threshold for kind, threshold in FAR.items()}
+    personalised = "adafed" if has_batchnorm else "softpull"
+    if is_far["amplitude"] and ratios["amplitude"] > STRUCTURE * ratios["features"]:
+        # On the phantoms neither a shared model nor AdaFed's came near local training there.
+        return {"input": "none", "stays_home": "everything", "mixing": "shared"}
+    return {
+        "input": "harmofl" if is_far["amplitude"] else "none",
+        "stays_home": "batchnorm" if has_batchnorm and any(is_far.values()) else "nothing",
+        "mixing": personalised if is_far["labels"] else "shared",
+    }
+
+
+def algorithm_of(choices: Sequence[Choice]) -> dict[str, str]:
+    """Return the ``algorithm`` section of a study with the advised answers: FedAvg with what is changed in it."""
+    plain = WITHOUT | {"stays_home": "nothing"}
+    return {"name": "fedavg"} | {one.question: one.answer for one in choices if one.answer != plain[one.question]}
+
+
+def merged(portraits: Sequence[Portrait]) -> Portrait:
+    """Return the means over the images of several portraits, exactly."""
+    counts = np.array([portrait.count for portrait in portraits], dtype=np.float64)
+    weights = counts / counts.sum()
+
+    def mean(values: Sequence[NDArray]) -> NDArray:
+        return np.tensordot(weights, np.stack(values), axes=1)
+
+    features = []
+    for layer in zip(*(portrait.features for portrait in portraits), strict=True):
+        means, variances = zip(*layer, strict=True)
+        centre = mean(means)
+        # The variance of all is that within the groups and that between their means.
+        features.append((centre, mean([v + (m - centre) ** 2 for m, v in zip(means, variances, strict=True)])))
+    amplitude, labels = (mean([getattr(p, key) for p in portraits]) for key in ("amplitude", "labels"))
+    return Portrait(int(counts.sum()), amplitude, features, labels)
+
+
+def half_distances(portraits: Sequence[Portrait]) -> dict[str, NDArray[np.float64]]:
+    """Return the distances between portraits by each of `KINDS`, each of shape (N, N), zero on the diagonal.
+
+    Amplitudes: root mean square of the differences of their logarithms, so that a brighter scanner is one step away at
+    every frequency. Features: AdaFed's distance (Eqs. 5-6). Shares of the labels: Hellinger's distance.
+    """
+    # An empty frequency has amplitude 0; below this share of the mean it is rounding.
+    logarithms = [np.log(p.amplitude + 1e-6 * p.amplitude.mean() + 1e-12) for p in portraits]
+    return {
+        "amplitude": _apart(logarithms) / np.sqrt(logarithms[0].size),
+        "features": distances([portrait.features for portrait in portraits]),
+        "labels": _apart([np.sqrt(portrait.labels) for portrait in portraits]) / np.sqrt(2),
+    }
+
+
+def site_ratio(splits: Sequence[NDArray]) -> Ratio:
+    """Return the ratio of the distances between sites to those within them.
+
+    Args:
+        splits: For each cut into halves the distances between all halves, shape (2 K, 2 K); site k has the rows 2 k and
+            2 k + 1.
+
+    Raises:
+        ConfigError: There are fewer than 2 sites, or no halves.
+    """
+    if not len(splits) or len(splits[0]) < 4:
+        raise ConfigError(f"at least 2 sites must be there to be compared, not {len(splits[0]) // 2 if splits else 0}")
+    ratios, pairs = [], []
+    for distance in splits:
+        count = len(distance) // 2
+        within = np.diag(distance[::2, 1::2]).mean()
+        # The mean of the four distances between a half of one site and a half of the other.
+        between = distance.reshape(count, 2, count, 2).mean(axis=(1, 3))
+        np.fill_diagonal(between, 0)
+        scaled = np.minimum(between / within, LARGEST_RATIO) if within > 0 else LARGEST_RATIO * (between > 0)
+        pairs.append(scaled)
+        ratios.append(float(scaled.sum() / (count * (count - 1))))
+    return Ratio(float(np.median(ratios)), tuple(ratios), np.mean(pairs, axis=0))
+
+
+def _sentence(ratios: Mapping[str, Ratio], kind: str) -> str:
+    """Say how far apart the sites are by a kind of distance, against its threshold."""
+    value, (low, high) = ratios[kind].value, ratios[kind].range
+    side = "above" if value > FAR[kind] else "not above"
+    return (
+        f"In the {KINDS[kind]} two sites are {value:.1f} times ({low:.1f} to {high:.1f}) as far apart as two halves of "
+        f"one, {side} {FAR[kind]:g}."
+    )
+
+
+def _home_sentence(ratios: Mapping[str, Ratio], has_batchnorm: bool) -> str:
+    quotient = ratios["amplitude"].value / max(ratios["features"].value, 1 / LARGEST_RATIO)
+    side = "above" if quotient > STRUCTURE else "not above"
+    without = "" if has_batchnorm else " The network has no BatchNorm that could stay at home."
+    return (
+        f"{_sentence(ratios, 'amplitude')} {_sentence(ratios, 'features')} The first is {quotient:.1f} times the "
+        f"second, {side} {STRUCTURE:g}, where zoom or direction differ rather than the look.{without}"
+    )
+
+
+def _sizes(cases: Mapping[str, int]) -> str:
+    smallest, largest = min(cases, key=cases.get), max(cases, key=cases.get)
+    return f"Sites have {cases[smallest]} ({smallest}) to {cases[largest]} ({largest}) training cases."
+
+
+def _apart(points: Sequence[NDArray]) -> NDArray[np.float64]:
+    flat = np.stack([point.ravel() for point in points])
+    return np.stack([np.linalg.norm(flat - one, axis=1) for one in flat])

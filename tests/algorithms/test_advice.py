@@ -1,0 +1,182 @@
+import numpy as np
+import pytest
+
+from silofl.algorithms.adafed import distances
+from silofl.algorithms.advice import (
+    FAR,
+    KINDS,
+    LARGEST_RATIO,
+    Portrait,
+    Ratio,
+    advised,
+    algorithm_of,
+    answers,
+    half_distances,
+    merged,
+    site_ratio,
+)
+from silofl.algorithms.recipe import find_recipe
+from silofl.errors import ConfigError
+
+NEAR = dict.fromkeys(KINDS, 1.0)
+
+
+def portrait(count=1, amplitude=1.0, mean=0.0, variance=1.0, labels=(0.5, 0.5)):
+    features = [(np.array([mean]), np.array([variance]))]
+    return Portrait(count, np.full((1, 2, 2), amplitude), features, np.array(labels))
+
+
+def ratio(*splits):
+    return Ratio(float(np.median(splits)), splits, np.zeros((2, 2)))
+
+
+# --- portraits
+
+
+def test_a_merged_portrait_is_that_of_all_images():
+    rng = np.random.default_rng(0)
+    groups = [rng.normal(place, 1, (count, 3)) for place, count in ((0, 4), (5, 10))]
+    portraits = [
+        Portrait(len(g), g.mean(axis=0), [(g.mean(axis=0), g.var(axis=0))], np.abs(g).mean(axis=0)) for g in groups
+    ]
+    found, together = merged(portraits), np.concatenate(groups)
+    assert found.count == 14
+    np.testing.assert_allclose(found.amplitude, together.mean(axis=0))
+    np.testing.assert_allclose(found.features[0], (together.mean(axis=0), together.var(axis=0)))
+    np.testing.assert_allclose(found.labels, np.abs(together).mean(axis=0))
+
+
+def test_one_portrait_merged_is_itself():
+    one = portrait(3, amplitude=2.0, mean=4.0, variance=9.0, labels=(0.25, 0.75))
+    found = merged([one])
+    assert found.count == 3 and found.features[0][1] == pytest.approx(9.0)
+    np.testing.assert_allclose(found.labels, one.labels)
+
+
+# --- distances
+
+
+def test_a_scanner_twice_as_bright_is_the_logarithm_of_two_away():
+    distance = half_distances([portrait(amplitude=3.0), portrait(amplitude=6.0)])["amplitude"]
+    np.testing.assert_allclose(distance, np.log(2) * (1 - np.eye(2)), rtol=1e-6)
+
+
+def test_features_are_adafeds_distance():
+    portraits = [portrait(mean=0.0, variance=1.0), portrait(mean=3.0, variance=25.0)]
+    # sqrt(3^2 + (5 - 1)^2) = 5
+    np.testing.assert_allclose(half_distances(portraits)["features"], [[0, 5], [5, 0]])
+    np.testing.assert_allclose(half_distances(portraits)["features"], distances([p.features for p in portraits]))
+
+
+def test_sites_without_a_common_label_are_one_away():
+    distance = half_distances([portrait(labels=(1, 0)), portrait(labels=(0, 1)), portrait(labels=(0.5, 0.5))])["labels"]
+    # Hellinger: sqrt(((1 - sqrt(0.5))^2 + 0.5) / 2)
+    half = np.sqrt(((1 - np.sqrt(0.5)) ** 2 + 0.5) / 2)
+    np.testing.assert_allclose(distance, [[0, 1, half], [1, 0, half], [half, half, 0]], atol=1e-12)
+
+
+def test_an_image_without_contrast_has_a_distance():
+    assert np.isfinite(half_distances([portrait(amplitude=0.0), portrait(amplitude=1.0)])["amplitude"]).all()
+
+
+# --- ratios
+
+
+def test_a_ratio_is_the_distance_between_sites_over_that_within():
+    distance = np.array([[0, 1, 5, 7], [1, 0, 6, 6], [5, 6, 0, 3], [7, 6, 3, 0]], float)
+    found = site_ratio([distance])
+    # between: (5 + 7 + 6 + 6) / 4 = 6; within: (1 + 3) / 2 = 2
+    assert found.value == 3 and found.splits == (3,)
+    np.testing.assert_allclose(found.pairs, [[0, 3], [3, 0]])
+
+
+def test_a_ratio_is_the_median_of_the_cuts_with_their_range():
+    one = np.array([[0, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 1], [1, 1, 1, 0]], float)
+    far = one.copy()
+    far[:2, 2:] = far[2:, :2] = 9
+    found = site_ratio([one, one, far])
+    assert found.value == 1 and found.splits == (1, 1, 9)
+    # of three sorted values the 5th percentile lies a tenth of the way to the second
+    np.testing.assert_allclose(found.range, (1, 1 + 0.9 * 8))
+
+
+@pytest.mark.parametrize("num_sites", [2, 5])
+def test_sites_that_differ_in_nothing_have_a_ratio_of_one(num_sites):
+    rng, splits = np.random.default_rng(0), []
+    for _ in range(300):
+        halves = [portrait(mean=value) for value in rng.normal(0, 1, 2 * num_sites)]
+        splits.append(half_distances(halves)["features"])
+    found = site_ratio([np.mean(splits, axis=0)])
+    assert found.value == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize(("between", "expected"), [(1.0, LARGEST_RATIO), (0.0, 0.0)])
+def test_halves_that_are_all_equal_bound_the_ratio(between, expected):
+    distance = np.zeros((4, 4))
+    distance[:2, 2:] = distance[2:, :2] = between
+    assert site_ratio([distance]).value == expected
+
+
+@pytest.mark.parametrize("splits", [[], [np.zeros((2, 2))]])
+def test_one_site_alone_cannot_be_compared(splits):
+    with pytest.raises(ConfigError, match="at least 2 sites must be there to be compared, not"):
+        site_ratio(splits)
+
+
+# --- advice
+
+
+@pytest.mark.parametrize(
+    ("far", "expected"),
+    [
+        ((), ("none", "nothing", "shared")),
+        (("features",), ("none", "batchnorm", "shared")),
+        (("amplitude", "features"), ("harmofl", "batchnorm", "shared")),
+        (("amplitude",), ("none", "everything", "shared")),
+        (("amplitude", "labels"), ("none", "everything", "shared")),
+        (("labels", "features"), ("none", "batchnorm", "adafed")),
+        (("amplitude", "features", "labels"), ("harmofl", "batchnorm", "adafed")),
+    ],
+)
+def test_each_answer_follows_what_the_sites_differ_in(far, expected):
+    ratios = NEAR | {kind: max(FAR.values()) + 0.1 for kind in far}
+    assert tuple(answers(ratios, has_batchnorm=True).values()) == expected
+
+
+@pytest.mark.parametrize(("features", "home"), [(2.0, "everything"), (2.5, "batchnorm")])
+def test_images_that_differ_in_place_more_than_in_look_stay_apart(features, home):
+    # 3 is above 1.3 times 2, and not above 1.3 times 2.5
+    found = answers({"amplitude": 3.0, "features": features, "labels": 1.0}, has_batchnorm=True)
+    assert found["stays_home"] == home
+
+
+def test_a_ratio_at_its_threshold_is_not_above_it():
+    assert answers(FAR, has_batchnorm=True) == {"input": "none", "stays_home": "nothing", "mixing": "shared"}
+
+
+def test_a_network_without_batchnorm_keeps_none_at_home_and_is_personalised_by_softpull():
+    found = answers({kind: 100.0 for kind in KINDS}, has_batchnorm=False)
+    assert found == {"input": "harmofl", "stays_home": "nothing", "mixing": "softpull"}
+
+
+def test_an_answer_is_as_sure_as_many_cuts_would_give_it():
+    ratios = {"amplitude": ratio(1.0, 1.0, 1.0, 9.0), "features": ratio(9, 9, 9, 9), "labels": ratio(1, 1, 9, 9.5)}
+    found = {one.question: one for one in advised(ratios, {"east": 10, "west": 4}, has_batchnorm=True)}
+    assert found["input"].answer == "none" and found["input"].sureness == 0.75
+    assert found["stays_home"].answer == "batchnorm" and found["stays_home"].sureness == 1
+    # the median of 1, 1, 9 and 9.5 is 5
+    assert found["mixing"].answer == "adafed" and found["mixing"].sureness == 0.5
+    assert "1.0 times (1.0 to 7.8) as far apart" in found["input"].reason
+    assert "Sites have 4 (west) to 10 (east) training cases." in found["mixing"].reason
+
+
+@pytest.mark.parametrize("has_batchnorm", [True, False])
+@pytest.mark.parametrize("far", [(), ("amplitude",), ("features",), ("labels",), tuple(KINDS)])
+def test_every_advice_is_an_algorithm_that_a_study_may_have(far, has_batchnorm):
+    ratios = {kind: ratio(100.0 if kind in far else 1.0) for kind in KINDS}
+    algorithm = algorithm_of(advised(ratios, {"east": 1, "west": 1}, has_batchnorm))
+    recipe = find_recipe(algorithm.pop("name"), "recommended", algorithm)
+    assert (recipe.input is not None) == (far == tuple(KINDS))
+    assert (recipe.mixing is not None) == ("labels" in far)
+    expected = "everything" if far == ("amplitude",) else "batchnorm" if has_batchnorm and far else "nothing"
+    assert recipe.stays_home == expected

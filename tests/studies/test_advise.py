@@ -1,0 +1,147 @@
+"""Advice on hospitals that are made up: textures in two classes, some patients each."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from silofl.algorithms.advice import KINDS
+from silofl.models import build_plain_model
+from silofl.studies.simulation import Simulation, settled, study_file
+from silofl.study import load_study
+
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
+SIDE = 16
+
+
+@pytest.fixture
+def job(tmp_path):
+    folder = tmp_path / "small"
+    shutil.copytree(JOBS / "adafed_mednist", folder)
+    path = study_file(folder)
+    study = yaml.safe_load(path.read_text()) | {"labels": {0: "smooth", 1: "rough"}, "device": "cpu"}
+    study["data"]["split_unit"] = "patient"
+    path.write_text(yaml.safe_dump(study))
+    return folder
+
+
+@pytest.fixture
+def write_sites(tmp_path):
+    """Write sites of 8 patients with 6 images each, by each site's contrast and its share of the second class."""
+
+    def write(contrasts=(1, 1, 1), shares=(0.5, 0.5, 0.5), patients=8, has_names=True):
+        root = tmp_path / "data"
+        for number, (contrast, share) in enumerate(zip(contrasts, shares, strict=True)):
+            rng, folder = np.random.default_rng(number), root / f"site{number}"
+            folder.mkdir(parents=True)
+            labels = rng.random(6 * (patients + 2)) < share
+            noise = rng.normal(0, 1, (len(labels), SIDE, SIDE))
+            smooth = noise + np.roll(noise, 1, 1) + np.roll(noise, 1, 2)
+            images = 128 + 25 * contrast * np.where(labels[:, None, None], noise, smooth / 3)
+            np.savez(folder / "images.npz", images=np.uint8(np.clip(images, 0, 255)))
+            records = [
+                {"image": "images.npz", "index": i, "label": int(label)}
+                | ({"patient": f"p{i // 6}"} if has_names else {"case": f"c{i}"})
+                for i, label in enumerate(labels)
+            ]
+            parts = {"training": records[:-12], "test": records[-12:]}
+            unit = {} if has_names else {"split_unit": "unknown"}
+            content = {"task": "classification", "labels": {"0": "smooth", "1": "rough"}, **unit, **parts}
+            (folder / "dataset.json").write_text(json.dumps(content))
+        return root
+
+    return write
+
+
+@pytest.fixture
+def advice(silofl, job):
+    def ask(data, *options):
+        code, out, error = silofl("advise", job, "--data", data, "--json", *options)
+        assert code == 0, error
+        return json.loads(out)
+
+    return ask
+
+
+def answers_of(found):
+    return {question: one["answer"] for question, one in found["choices"].items()}
+
+
+def test_sites_that_differ_in_nothing_need_nothing_special(advice, write_sites):
+    found = advice(write_sites())
+    assert answers_of(found) == {"input": "none", "stays_home": "nothing", "mixing": "shared"}
+    assert found["algorithm"] == {"name": "fedavg"} and found["notes"] == []
+    assert all(0.5 < found["ratios"][kind]["value"] < 1.5 for kind in KINDS)
+    assert found["cases"] == {"site0": 48, "site1": 48, "site2": 48}
+
+
+def test_other_scanners_speak_for_ampnorm_and_batchnorm_at_home(advice, write_sites):
+    found = advice(write_sites(contrasts=(1, 1, 2.5)))
+    assert found["algorithm"] == {"name": "fedavg", "input": "harmofl", "stays_home": "batchnorm"}
+    pairs = found["ratios"]["amplitude"]["pairs"]
+    assert pairs["site0"]["site1"] < 1.5 < pairs["site0"]["site2"] and pairs["site2"]["site2"] == 0
+
+
+def test_other_labels_speak_for_models_of_their_own(advice, write_sites):
+    found = advice(write_sites(shares=(0.05, 0.5, 0.95)))
+    assert answers_of(found)["mixing"] == "adafed" and found["choices"]["mixing"]["sureness"] == 1
+    assert found["algorithm"]["stays_home"] == "batchnorm"
+
+
+def test_the_same_seed_gives_the_same_advice(advice, write_sites):
+    data = write_sites()
+    first, again, other = (advice(data, "--seed", seed) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_features_may_be_those_of_a_pretrained_model(advice, write_sites, job, tmp_path):
+    data, study = write_sites(), load_study(study_file(job))
+    torch.save(build_plain_model(study, 5).state_dict(), tmp_path / "f.pt")
+    plain, pretrained = advice(data), advice(data, "--pretrained", tmp_path / "f.pt")
+    assert plain["ratios"]["amplitude"] == pretrained["ratios"]["amplitude"]
+    assert plain["ratios"]["features"] != pretrained["ratios"]["features"]
+
+
+def test_a_network_without_batchnorm_is_measured_with_it(advice, write_sites):
+    data = write_sites(contrasts=(1, 1, 2.5))
+    found = advice(data, "--set", "model.normalization=group")
+    assert found["ratios"] == advice(data)["ratios"]
+    assert found["algorithm"] == {"name": "fedavg", "input": "harmofl"}
+
+
+def test_a_pretrained_model_without_batchnorm_is_refused(refused, job, write_sites, tmp_path):
+    arguments = ["--pretrained", tmp_path / "f.pt", "--set", "model.normalization=group"]
+    error = refused("advise", job, "--data", write_sites(), *arguments)
+    assert (
+        "--pretrained must go with model.normalization: batch, at whose layers sites are compared, not group" in error
+    )
+
+
+def test_unknown_patients_are_halved_by_case_and_that_is_said(advice, write_sites):
+    found = advice(write_sites(has_names=False), "--set", "data.split_unit=unknown")
+    assert found["notes"][0].startswith("site0, site1, site2: fewer than 2 patients known, so that halves are of cases")
+
+
+def test_few_patients_are_said(advice, write_sites):
+    assert "fewer than 4 patients, so that there are few ways" in advice(write_sites(patients=3))["notes"][0]
+
+
+def test_the_advice_is_told_with_a_command_that_compares_it(silofl, job, write_sites, tmp_path):
+    data = write_sites(contrasts=(1, 1, 2.5))
+    code, out, _ = silofl("advise", job, "--data", data / "{site}")
+    assert code == 0
+    assert "amplitudes of the images" in out and "input: harmofl (100% sure)" in out
+    algorithm = yaml.safe_load(out.partition("'algorithm=")[2].partition("'")[0])
+    study, _ = settled(job, Simulation(str(data)), {"algorithm": algorithm})
+    assert study.recipe.input is not None and study.recipe.stays_home == "batchnorm"
+    assert f"silofl compare {job} --data {data} " in out and " --pretrained f.pt " in out
+
+
+def test_one_site_alone_cannot_be_advised(refused, job, write_sites):
+    data = write_sites((1,), (0.5,))
+    error = refused("advise", job, "--data", data, "--set", "federation.min_sites=1")
+    assert "--data must hold at least 2 sites to compare, not 1" in error
