@@ -147,7 +147,7 @@ def write_dicom():
     return write
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_study():
     """Build a small study of segmentation by its rounds, its network and its algorithm."""
 

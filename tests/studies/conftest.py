@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from silofl.data.phantoms import make_phantoms
+from silofl.data.phantoms import UNSEEN_SITE, make_phantoms
 from silofl.federation.results import Results
 from silofl.studies import simulate
 from silofl.training.pictures import write_scores
@@ -17,7 +17,9 @@ JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 
 @pytest.fixture(scope="session")
 def phantoms(tmp_path_factory):
-    return make_phantoms(tmp_path_factory.mktemp("phantoms") / "data", seed=7, patients={"north": 6, "south": 6})
+    """Phantoms of two sites that train and of the one that never does."""
+    folder = tmp_path_factory.mktemp("phantoms") / "data"
+    return make_phantoms(folder, seed=7, patients={"north": 6, "south": 6, UNSEEN_SITE: 6})
 
 
 def write_result(run, study, **changes):
@@ -59,8 +61,11 @@ def training(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def north_phantoms(tmp_path_factory):
-    return make_phantoms(tmp_path_factory.mktemp("phantoms") / "data", patients={"north": 6})
+def north_phantoms(tmp_path_factory, phantoms):
+    """The data of one site alone."""
+    folder = tmp_path_factory.mktemp("north")
+    shutil.copytree(phantoms / "north", folder / "north")
+    return folder
 
 
 @pytest.fixture

@@ -14,13 +14,26 @@ from silofl.federation.results import read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.files import write_json
 from silofl.studies import run as module
+from tests.conftest import Play
 
 RUN = "small-1"
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, site_data, make_study):
+    """The folder of a finished run of two rounds, and its study."""
+    place = tmp_path_factory.mktemp("lead")
+    game = Play(make_study(rounds=2), site_data, place / "state", ("east", "north", "west"))
+    folder = RunFolder(place / "finished", game.study)
+    tests = game.finish()
+    folder.save(game.server)
+    folder.finish(game.server, tests)
+    return folder.path, game.study
+
+
 @pytest.fixture
-def server(monkeypatch, play, tmp_path):
+def server(monkeypatch, finished):
     """A server whose jobs end as written down: each NVFlare's words for its status, and the folder that it leaves.
 
     A job that leaves None is one that the server forgets, for it stops and begins anew.
@@ -61,25 +74,21 @@ def server(monkeypatch, play, tmp_path):
             leave(target / number / "workspace" / "silofl")
             return target / number
 
-    game = play(rounds=2)
-    folder = RunFolder(tmp_path / "finished", game.study)
-    tests = game.finish()
-    folder.save(game.server)
-    folder.finish(game.server, tests)
-    ledger = json.loads((folder.path / "ledger.json").read_text())[:1]
+    folder, study = finished
+    ledger = json.loads((folder / "ledger.json").read_text())[:1]
 
     def complete(target):
-        shutil.copytree(folder.path, target, dirs_exist_ok=True)
+        shutil.copytree(folder, target, dirs_exist_ok=True)
 
     def stopped(rounds):
         def leave(target):
             write_json(target / "ledger.json", ledger[:rounds])
-            write_json(target / "results.json", stopped_results(game.study, RUN, rounds, "it was killed").as_dict())
+            write_json(target / "results.json", stopped_results(study, RUN, rounds, "it was killed").as_dict())
 
         return leave
 
     def failed(target):
-        write_json(target / "results.json", without_numbers(game.study, "FAILED", ["a fault"], RUN).as_dict())
+        write_json(target / "results.json", without_numbers(study, "FAILED", ["a fault"], RUN).as_dict())
 
     monkeypatch.setattr(module, "Lead", Lead)
     monkeypatch.setattr(module, "read_kit", lambda path, kinds: None)
@@ -188,5 +197,6 @@ def test_the_result_is_printed_for_programs(server, lead):
 
 def test_a_folder_with_something_in_it_is_refused_before_anything_is_submitted(server, tmp_path, capsys):
     submitted = server()
+    (tmp_path / "notes.txt").write_text("kept")
     code = main(["run", str(JOB), "--kit", str(tmp_path), "--out", str(tmp_path)])
     assert code == 2 and submitted == [] and "--out must be a new or empty folder" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from silofl.data.phantoms import UNSEEN_SITE, make_phantoms
+from silofl.data.phantoms import UNSEEN_SITE
 from silofl.errors import ConfigError
 from silofl.studies import simulate
 from silofl.studies.simulate import Simulation, settled
@@ -18,19 +18,13 @@ from silofl.study import load_study
 from .conftest import JOB, write_result
 
 
-@pytest.fixture(scope="module")
-def with_coast(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("phantoms") / "data"
-    return make_phantoms(folder, patients={"north": 6, "south": 6, UNSEEN_SITE: 6})
-
-
 @pytest.fixture
-def finished(tmp_path, with_coast):
+def finished(tmp_path, phantoms):
     """The folder of a finished run from which coast was left out."""
 
     def make(status="COMPLETE"):
         shutil.copytree(JOB, tmp_path / "job")
-        settings = {"data": str(with_coast), "sites": ["north", "south"], "threads": 2, "left_out": UNSEEN_SITE}
+        settings = {"data": str(phantoms), "sites": ["north", "south"], "threads": 2, "left_out": UNSEEN_SITE}
         (tmp_path / "run.json").write_text(json.dumps(settings))
         write_result(tmp_path, load_study(study_file(JOB)), status=status, sites={"north": 0.5})
         return tmp_path
@@ -43,22 +37,22 @@ def shown(run):
     return simulate.resume(run, Console(file=stream, soft_wrap=True)), stream.getvalue()
 
 
-def test_the_phantoms_unseen_site_never_trains_and_can_be_left_out(with_coast):
-    _, everybody = settled(JOB, Simulation(str(with_coast)), {})
-    _, without = settled(JOB, Simulation(str(with_coast), left_out=UNSEEN_SITE), {})
+def test_the_phantoms_unseen_site_never_trains_and_can_be_left_out(phantoms):
+    _, everybody = settled(JOB, Simulation(str(phantoms)), {})
+    _, without = settled(JOB, Simulation(str(phantoms), left_out=UNSEEN_SITE), {})
     assert everybody.sites == without.sites == ("north", "south")
     assert (everybody.left_out, without.left_out) == (None, UNSEEN_SITE)
 
 
-def test_the_phantoms_unseen_site_does_not_count_as_one_that_remains(with_coast):
+def test_the_phantoms_unseen_site_does_not_count_as_one_that_remains(phantoms):
     with pytest.raises(ConfigError, match="must be at most 1, the number of sites that take part"):
-        settled(JOB, Simulation(str(with_coast), left_out="north"), {})
+        settled(JOB, Simulation(str(phantoms), left_out="north"), {})
 
 
-def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path, with_coast, training):
+def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path, phantoms, training):
     job, run = Path(shutil.copytree(JOB, tmp_path / "job")), tmp_path / "run"
     (job / "app" / "custom").mkdir()
-    wanted = Simulation(str(with_coast))
+    wanted = Simulation(str(phantoms))
     training.status["run"] = "INTERRUPTED"
     (job / "app" / "custom" / "silofl.py").write_text("print('mine')")
     with pytest.raises(ConfigError, match="must bring no code, .*, not app/custom; read it, then give --trust-code"):
@@ -69,27 +63,27 @@ def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path
     assert simulate.resume(run, Console(quiet=True)) == simulate.ExitCode.INTERRUPTED
 
 
-def test_the_command_too_asks_for_trust_in_a_jobs_code(tmp_path, with_coast, training, silofl, refused):
+def test_the_command_too_asks_for_trust_in_a_jobs_code(tmp_path, phantoms, training, silofl, refused):
     job = Path(shutil.copytree(JOB, tmp_path / "job"))
     (job / "app" / "custom").mkdir()
     (job / "app" / "custom" / "mine.py").write_text("print('mine')")
     training.status["run"] = "INTERRUPTED"
-    command = ("simulate", str(job), "--data", str(with_coast), "--out", str(tmp_path / "run"))
+    command = ("simulate", str(job), "--data", str(phantoms), "--out", str(tmp_path / "run"))
     assert "read it, then give --trust-code" in refused(*command)
     assert silofl(*command, "--trust-code")[0] == simulate.ExitCode.INTERRUPTED
 
 
-def test_the_site_that_is_left_out_is_kept_for_resume(tmp_path, with_coast, training):
+def test_the_site_that_is_left_out_is_kept_for_resume(tmp_path, phantoms, training):
     run = tmp_path / "run"
     training.status["run"] = "INTERRUPTED"
-    wanted = Simulation(str(with_coast), left_out=UNSEEN_SITE)
+    wanted = Simulation(str(phantoms), left_out=UNSEEN_SITE)
     assert simulate.start(JOB, run, wanted, {}, Console(quiet=True)) == simulate.ExitCode.INTERRUPTED
     assert json.loads((run / "run.json").read_text())["left_out"] == UNSEEN_SITE
 
 
-def test_a_run_from_before_sites_could_be_left_out_resumes(tmp_path, with_coast, training):
+def test_a_run_from_before_sites_could_be_left_out_resumes(tmp_path, phantoms, training):
     run = tmp_path / "run"
-    simulate.start(JOB, run, Simulation(str(with_coast)), {}, Console(quiet=True))
+    simulate.start(JOB, run, Simulation(str(phantoms)), {}, Console(quiet=True))
     settings = json.loads((run / "run.json").read_text())
     del settings["left_out"]
     (run / "run.json").write_text(json.dumps(settings))
@@ -154,17 +148,17 @@ def test_a_setting_that_is_no_key_with_a_value_is_refused(refused, text):
     assert f"argument --set: must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}" in error
 
 
-def test_the_size_of_each_training_sites_data_is_kept_with_the_run(silofl, training, with_coast, tmp_path):
-    options = ["--data", with_coast, "--out", tmp_path / "run", "--leave-out", UNSEEN_SITE]
+def test_the_size_of_each_training_sites_data_is_kept_with_the_run(silofl, training, phantoms, tmp_path):
+    options = ["--data", phantoms, "--out", tmp_path / "run", "--leave-out", UNSEEN_SITE]
     assert silofl("simulate", JOB, *options)[0] == 0
     counts = json.loads((tmp_path / "run" / "data.json").read_text())["sites"]
-    listed = json.loads((with_coast / "north" / "dataset.json").read_text())
+    listed = json.loads((phantoms / "north" / "dataset.json").read_text())
     assert counts.keys() == {"north", "south"}
     for part in ("training", "validation", "test"):
         records = listed[part]
         assert counts["north"][part]["cases"] == len(records)
         assert counts["north"][part]["patients"] == len({record["patient"] for record in records})
-    assert counts["north"]["digest"] == hashlib.sha256((with_coast / "north" / "dataset.json").read_bytes()).hexdigest()
+    assert counts["north"]["digest"] == hashlib.sha256((phantoms / "north" / "dataset.json").read_bytes()).hexdigest()
 
 
 def test_what_is_set_is_recorded_in_the_run(silofl, training, phantoms, tmp_path):

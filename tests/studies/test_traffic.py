@@ -35,12 +35,12 @@ def pictures(tmp_path_factory):
     return root
 
 
-def make_study(**algorithm):
+def make_study(rounds=4, **algorithm):
     values = {
         "name": "small",
         "task": "segmentation",
         "labels": {1: "blob"},
-        "rounds": 4,
+        "rounds": rounds,
         "device": "cpu",
         "model": {"features": [4, 4, 4, 4, 4, 4], "normalization": "batch"},
         "training": {"batch_size": 2, "learning_rate": 0.01},
@@ -80,7 +80,7 @@ RECIPES = {
 
 @pytest.mark.parametrize("algorithm", RECIPES.values(), ids=RECIPES)
 def test_as_many_bytes_are_counted_as_the_ledger_of_a_run_has(pictures, tmp_path, algorithm):
-    study = make_study(**algorithm)
+    study = make_study(rounds=3, **algorithm)
     ledger = ledger_of(study, pictures, tmp_path)
     found = count_traffic(study, len(SITES), (1, 32, 32))
     assert len(found.bytes_to) == len(ledger) == study.total_rounds
