@@ -3,7 +3,7 @@
 import pytest
 
 from silofl.report.ending import print_results
-from silofl.report.joining import doubts, joining_sentence, joining_table
+from silofl.report.joining import doubts, joining_sentence, joining_table, overview
 from silofl.schema import plain
 from silofl.training.joined import Joined
 
@@ -95,3 +95,17 @@ def test_the_terminal_opens_with_it(joining, printed):
     text = printed(print_results, joining(east=joined(verdict="loses", kept=0.6)))
     assert text.index("east loses by joining") < text.index("mean over sites")
     assert "BAD  east: the model that it keeps is below its own, 0.700 alone" in text
+
+
+def test_the_overview_has_local_training_first_then_each_method_with_the_unseen_hospital_and_the_verdicts(joining):
+    runs = {
+        "fedavg": joining(sites={"east": 0.8, "west": 0.6}, east=joined(), west=joined(local=0.5, kept=0.6)),
+        "fedbn": joining(sites={"east": 0.9, "west": None}),
+    }
+    table = overview(runs, {"fedavg": 0.4})
+    assert table.columns == ("model", "mean", "east", "west", "kept", "unseen", "verdicts")
+    assert table.rows == (
+        ("local (batch)", "0.600", "0.700", "0.500", "-", "-", "-"),
+        ("fedavg", "0.700", "0.800", "0.600", "0.725", "0.400", "2 gains"),
+        ("fedbn", "0.900", "0.900", "-", "-", "-", "-"),
+    )

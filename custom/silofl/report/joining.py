@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
 from silofl.algorithms.gain import Gain, federation_sentence
 from silofl.federation.results import Results
-from silofl.report.tables import TextTable, number
+from silofl.report.tables import TextTable, mean_of_known, number
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, WORDS, Joined
 from silofl.training.units import WITHIN_ONE_PERSON
 
@@ -27,6 +30,12 @@ NOTE = (
     "interval; units are patients where they are known."
 )
 
+OVERVIEW = (
+    "Columns of sites: the algorithm's own model on the site's test data; local: the model that the site trained alone "
+    "beside it. Kept: mean over sites of what each chose on its validation data. Unseen: the run's super model, or the "
+    "mean of its sites' models, at a hospital that never trained. Verdicts: kept against local at each site."
+)
+
 
 def joining_sentence(results: Results) -> str:
     """Return one sentence on the federation, and which sites could not choose; nothing without any choice."""
@@ -43,6 +52,31 @@ def joining_table(results: Results) -> TextTable | None:
     if not results.joining:
         return None
     return TextTable(COLUMNS, tuple(_row(site, one) for site, one in results.joining.items()), num_text=4)
+
+
+def overview(runs: Mapping[str, Results], unseen: Mapping[str, float | None]) -> TextTable:
+    """Return methods by sites, local training first, with the unseen hospital and the verdicts.
+
+    Args:
+        runs: Name of a run -> its result.
+        unseen: Name of a run -> the value of its super model at a hospital that never trained.
+    """
+    sites = list(dict.fromkeys(site for results in runs.values() for site in results.sites))
+    rows = []
+    for network in dict.fromkeys(results.normalization for results in runs.values()):
+        # The local model depends on the network and on no algorithm.
+        joining = next((one.joining for one in runs.values() if one.normalization == network and one.joining), None)
+        if joining:
+            values = {site: one.test.get(LOCAL) for site, one in joining.items()}
+            rows.append((f"local ({network})", *_values(values, sites), *("-",) * 3))
+    for name, results in runs.items():
+        kept = {site: one.test.get(CHOSEN) for site, one in (results.joining or {}).items()}
+        verdicts = Counter(one.verdict for one in (results.joining or {}).values())
+        told = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()) or "-"
+        last = (number(mean_of_known(kept.values())), number(unseen.get(name)), told)
+        rows.append((name, *_values(results.sites, sites), *last))
+    columns = ("model", "mean", *sites, "kept", "unseen", "verdicts")
+    return TextTable(columns, tuple(rows))
 
 
 def doubts(results: Results) -> list[tuple[str, str]]:
@@ -73,6 +107,10 @@ def doubts(results: Results) -> list[tuple[str, str]]:
             sentence = f"{site}: the federated model alone is below its own, {number(federated)} and {number(local)}"
             found.append(("warning", sentence))
     return found
+
+
+def _values(values: Mapping[str, float | None], sites: Sequence[str]) -> list[str]:
+    return [number(mean_of_known(values.values())), *(number(values.get(site)) for site in sites)]
 
 
 def _gain(one: Joined) -> Gain:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -14,8 +15,10 @@ from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import FOLDER
 from silofl.options import add_rounds, changes_of, console_for, natural
 from silofl.report.comparison import print_comparison
+from silofl.report.joining import OVERVIEW, overview
 from silofl.report.pages import write_comparison
-from silofl.report.run_records import read_run
+from silofl.report.run_records import RunRecords, read_run
+from silofl.report.tables import print_lines, print_table
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation
 
@@ -74,8 +77,12 @@ def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console
         runs.append(run)
     report = write_comparison(runs, out / "report.html")
     console.print()
-    print_comparison([read_run(run) for run in runs], console)
+    records = [read_run(run) for run in runs]
+    print_comparison(records, console)
     code = _predict_unseen(out, data, len(RUNS) + 2, console)
+    console.print("\nIn one table:")
+    print_table(overview({run.results.study: run.results for run in records}, _unseen(records)), console)
+    print_lines([OVERVIEW], console)
     console.print(f"\nReport with pictures: {report}")
     console.print(f"The demonstration took {(time.monotonic() - started) / 60:.1f} minutes.")
     return code
@@ -97,4 +104,9 @@ def _train(job: Path, data: Path, run: Path, changes: dict[str, object], console
         return ExitCode.COMPLETE
     if (run / "run.json").is_file():
         return simulate.resume(run, console)
-    return simulate.start(job, run, Simulation(str(data), SITES), changes, console)
+    return simulate.start(job, run, Simulation(str(data), SITES, left_out=UNSEEN_SITE), changes, console)
+
+
+def _unseen(runs: Sequence[RunRecords]) -> dict[str, float | None]:
+    """Return the value of each run's super model at the hospital that never trained."""
+    return {run.results.study: run.unseen.value for run in runs if run.unseen}
