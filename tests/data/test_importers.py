@@ -24,6 +24,8 @@ def source(tmp_path):
                 high = 256 if kind == "images" else 2
                 pixels = rng.integers(0, high, (8, 8), dtype=np.uint8) * (1 if kind == "images" else 255)
                 Image.fromarray(pixels).save(tmp_path / "source" / site / kind / f"{number}.png")
+        rows = ["file,patient", *(f"{number}.png,{site}{number}" for number in range(6))]
+        (tmp_path / "source" / site / "patients.csv").write_text("\n".join(rows))
     return tmp_path / "source"
 
 

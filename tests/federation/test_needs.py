@@ -7,8 +7,9 @@ from silofl.settings import parse
 from silofl.study import Study
 
 
-def make_study(**algorithm):
+def make_study(guard=False, **algorithm):
     values = {"name": "small", "task": "segmentation", "labels": {1: "blob"}, "rounds": 2, "algorithm": algorithm}
+    values |= {"guard": guard}
     return parse(Study, values | {"model": {"normalization": "instance", "features": [4] * 6}}, "study.yaml")
 
 
@@ -32,6 +33,10 @@ def test_a_site_keeps_four_rounds_with_two_numbers_of_adam_and_the_super_model()
     model = needs.models_bytes(study)
     # 4 rounds x (model + 2 of Adam), and 3 + 1 models of the super model
     assert needs.site_disk_bytes(study, 3) == 4 * 3 * model + 4 * model
+    # ... and 4 rounds x (2 of Adam, and the local, its best, the federated one's best, its mean and its tuned copy)
+    guarded = make_study(guard=True, name="fedavg")
+    assert needs.site_disk_bytes(guarded, 3) == needs.site_disk_bytes(study, 3) + 4 * (2 + 5) * model
+    assert needs.site_memory_bytes(guarded) == needs.site_memory_bytes(study) + (2 + 5) * model
 
 
 @pytest.mark.parametrize(("algorithm", "kinds"), [("fedavg", 1), ("softpull", 5)])

@@ -95,9 +95,9 @@ def test_the_best_round_is_the_one_that_validates_best_and_its_model_is_kept(pla
     game.rounds(2)
     second = game.models("east")
     game.finish(change=validating(0.1, 0.9, 0.5))
-    assert game.server.best_round == game.server.reported_round == 2
+    assert game.server.best_round == game.server.reported.round == 2
     assert [record.validation_mean for record in game.server.ledger[1:]] == [0.9, 0.5]
-    reported = game.server.reported_parts()["model"].common
+    reported = game.server.reported.parts["model"].common
     assert_alike({f"model/{name}": array for name, array in reported.items()}, second)
     assert_alike(game.sent["test"]["east"].of("model"), reported)
 
@@ -126,15 +126,15 @@ def test_a_site_that_goes_for_good_does_not_freeze_the_best_round(play):
 def test_without_validation_the_last_round_is_reported(play):
     game = play(rounds=2)
     game.finish(change=validating(None, None))
-    assert game.server.best_round is None and game.server.reported_round == 2
-    assert game.server.best_parts == {} and game.server.reported_parts() == game.server.parts
+    assert game.server.best_round is None and game.server.reported.round == 2
+    assert game.server.best_parts == {} and game.server.reported.parts == game.server.parts
 
 
 def test_what_does_not_follow_the_best_round_is_reported_as_it_is_last(play):
     game = play(name="harmofl", preset="paper", rounds=2)
     game.finish(change=validating(0.9, 0.1))
     assert game.server.best_parts.keys() == {"model"}
-    assert game.server.reported_parts()["amplitude"] is game.server.parts["amplitude"]
+    assert game.server.reported.parts["amplitude"] is game.server.parts["amplitude"]
 
 
 @pytest.mark.parametrize("task", [VALIDATE, TEST])

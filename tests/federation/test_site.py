@@ -70,7 +70,7 @@ def test_a_task_that_no_part_knows_is_answered_with_those_that_they_do(play):
     [
         ("round", 1.5, "a task: round must be a valid integer, not 1.5"),
         ("round", True, "a task: round must be a valid integer, not True"),
-        ("round", 0, "a task: round must be greater than or equal to 1, not 0"),
+        ("round", 0, "a task must be of one of the study's 3 rounds, not of round 0"),
         ("round", 4, "a task must be of one of the study's 3 rounds, not of round 4"),
         ("best_round", "1", "a task: best_round must be a valid integer, not '1'"),
         ("held", -1, "a task: held must be greater than or equal to 0, not -1"),
@@ -187,7 +187,7 @@ def test_a_site_whose_state_another_version_wrote_says_so_in_one_sentence(play):
 
 def test_the_site_itself_refuses_what_no_task_asks_for_without_any_filter(play, monkeypatch):
     game, answer = play(rounds=1), Work.answer
-    monkeypatch.setattr(Work, "answer", lambda work, task: answer(work, task) | Message({"model/image": np.zeros(9)}))
+    monkeypatch.setattr(Work, "answer", lambda work: answer(work) | Message({"model/image": np.zeros(9)}))
     with pytest.raises(AggregationError, match="at least"):
         game.round()
     left = game.answers["train"]["east"]

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from silofl.algorithms.recipe import Answer, Recipe
-from silofl.algorithms.steps import Batch, Loss, Step, random_state, set_random_state
+from silofl.algorithms.steps import Batch, Loss, Step, frozen_statistics, random_state, set_random_state
 from silofl.errors import ConfigError, TrainingError
 from silofl.settings import Fraction, Positive
 
@@ -246,26 +246,6 @@ def perturbed_step(alpha: float) -> Step:
         return value.detach()
 
     return step
-
-
-@contextmanager
-def frozen_statistics(model: nn.Module) -> Iterator[None]:
-    """Keep running statistics (of BatchNorm, InstanceNorm and `AmplitudeNorm`) where they are for a while."""
-    moving = [m for m in model.modules() if isinstance(m, (AmplitudeNorm, nn.modules.batchnorm._NormBase))]
-    kept = [(m, m.momentum, getattr(m, "num_batches_tracked", None)) for m in moving]
-    # BatchNorm counts batches whatever its momentum.
-    counts = [None if count is None else count.clone() for _, _, count in kept]
-    for module in moving:
-        # Not eval mode, which would normalise by the running statistics instead of by the batch.
-        # With momentum 0 they take nothing of the second pass, whose weights are not the model's.
-        module.momentum = 0.0
-    try:
-        yield
-    finally:
-        for (module, momentum, count), before in zip(kept, counts, strict=True):
-            module.momentum = momentum
-            if before is not None:
-                count.copy_(before)
 
 
 @contextmanager

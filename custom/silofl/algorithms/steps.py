@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -77,3 +78,23 @@ def random_state(device: torch.device) -> Tensor:
 def set_random_state(device: torch.device, state: Tensor) -> None:
     """Set the state of the generator from which dropout draws on a device."""
     torch.cuda.set_rng_state(state, device) if device.type == "cuda" else torch.set_rng_state(state)
+
+
+@contextmanager
+def frozen_statistics(model: nn.Module) -> Iterator[None]:
+    """Keep running statistics, those of all modules that have a momentum, where they are for a while."""
+    moving = [module for module in model.modules() if hasattr(module, "momentum")]
+    kept = [(m, m.momentum, getattr(m, "num_batches_tracked", None)) for m in moving]
+    # BatchNorm counts batches whatever its momentum.
+    counts = [None if count is None else count.clone() for _, _, count in kept]
+    for module in moving:
+        # Not eval mode, which would normalise by the running statistics instead of by the batch.
+        # With momentum 0 they take nothing of the second pass, whose weights are not the model's.
+        module.momentum = 0.0
+    try:
+        yield
+    finally:
+        for (module, momentum, count), before in zip(kept, counts, strict=True):
+            module.momentum = momentum
+            if before is not None:
+                count.copy_(before)

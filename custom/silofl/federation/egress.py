@@ -42,6 +42,8 @@ NUMBERS_RISK = (
 
 
 Ordinal = Annotated[int, Strict(), Field(ge=1, le=MOST)]
+# 0 is before the first.
+Number = Annotated[int, Strict(), Field(ge=0, le=MOST)]
 
 
 class Asked(Section):
@@ -49,7 +51,7 @@ class Asked(Section):
 
     Attributes:
         run: The run's id.
-        round: The round that it belongs to.
+        round: The round that it belongs to; 0 where it comes before the first.
         step: Its number among the exchanges of the same task in a round.
         held: The round of the state that the site should hold; 0 for none.
         best_round: The best round so far; None before any validation.
@@ -57,9 +59,9 @@ class Asked(Section):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
     run: Annotated[str, Strict()]
-    round: Ordinal
+    round: Number
     step: Ordinal = 1
-    held: Annotated[int, Strict(), Field(ge=0, le=MOST)] = 0
+    held: Number = 0
     best_round: Ordinal | None = None
 
     @classmethod

@@ -35,7 +35,7 @@ from silofl.files import (
     write_text,
 )
 from silofl.inference import directory
-from silofl.inference.readme import loading_code, super_model_code
+from silofl.inference.readme import case_code, loading_code
 from silofl.methods.model import arrays_of_parts
 from silofl.methods.part import Part
 from silofl.study import Study
@@ -250,7 +250,7 @@ class RunFolder:
         place = site_model(self.path, server.sites, server.id)
         where = where_complete(study.recipe.stays_home, server.id, is_simulation=place is not None)
         folder = f"../{place}" if place else f"STATE_DIR/{server.id}/{directory.FOLDER}"
-        return MODEL_README.format(**known, where=where, code=super_model_code(folder, shape))
+        return MODEL_README.format(**known, where=where, code=case_code(folder, shape))
 
 
 def check_lead(path: Path, lead: str | None, continued: str | None = None) -> None:

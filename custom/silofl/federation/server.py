@@ -19,21 +19,12 @@ from silofl.algorithms.fedavg import example_weights, uniform_weights
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError, ConfigError
-from silofl.federation.ledger import Round, absence_sentence, is_better
+from silofl.federation.ledger import Round, is_better
 from silofl.federation.numbers import check_numbers
+from silofl.federation.reported import is_better_than_best, reported_of
 from silofl.methods.answer import Answer, read_answer
-from silofl.methods.part import (
-    TEST,
-    TRAIN,
-    VALIDATE,
-    Exchange,
-    Expected,
-    Message,
-    Part,
-    Replies,
-    Reported,
-    check_arrays,
-)
+from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Part, Replies, Reported
+from silofl.methods.part import check_arrays as checked_arrays
 from silofl.methods.parts import start_parts
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
@@ -87,12 +78,7 @@ class ServerRounds:
     @property
     def reported(self) -> Reported:
         """The best round on validation, or the last without validation, unless a part has something better."""
-        number = self.best_round or self.finished_rounds
-        validation = self.ledger[number - 1].validation if number else {}
-        reported = Reported(number, self.parts | self.best_parts, validation, self._how_chosen(number))
-        for part in self.parts.values():
-            reported = part.reported(reported, self)
-        return reported
+        return reported_of(self)
 
     @property
     def has_validated(self) -> bool:
@@ -107,12 +93,9 @@ class ServerRounds:
     def facts(self) -> dict[str, Any]:
         """Return the facts that are written into a model: rounds, and the validation it was chosen by."""
         reported = self.reported
-        return {
-            "run": self.id,
-            "rounds": self.finished_rounds,
-            "reported_round": reported.round,
-            "validation": {site: score.as_dict() for site, score in reported.validation.items()},
-        }
+        validation = {site: score.as_dict() for site, score in reported.validation.items()}
+        numbers = {"rounds": self.finished_rounds, "reported_round": reported.round}
+        return {"run": self.id, **numbers, "validation": validation}
 
     def held(self, site: str, number: int) -> int:
         """Return the last round, up to one, whose state a site has, as far as is known; 0 for none."""
@@ -171,7 +154,7 @@ class ServerRounds:
         expected = self.expected(site, exchange)
         first = next((record.examples[site] for record in self.ledger if site in record.examples), None)
         check_numbers(site, exchange, answer.numbers, self.study, first)
-        arrays = check_arrays(site, answer.arrays, expected)
+        arrays = checked_arrays(site, answer.arrays, expected)
         if exchange.is_needed and expected and not arrays:
             raise AggregationError(f"site {site!r} must send arrays that were asked for; its answer holds none")
         answer = replace(answer, arrays=arrays, withheld=tuple(sorted(expected.keys() - arrays.keys())))
@@ -217,15 +200,7 @@ class ServerRounds:
 
     def is_better_than_best(self, validation: Mapping[str, SiteScore]) -> bool:
         """Return whether other models' validation after the last round is better than the best round's."""
-        best = self.ledger[self.best_round - 1] if self.best_round else None
-        other = Round(self.finished_rounds, validation=validation)
-        return bool(other.validated) and is_better(other, best, self.ledger)
-
-    def _how_chosen(self, number: int) -> str:
-        if self.best_round is None:
-            return f"last round, {number}: no validation data"
-        absence = absence_sentence(self.ledger, self.ledger[number - 1])
-        return f"best validation, round {number}" + (f"; {absence}" if absence else "")
+        return is_better_than_best(self, validation)
 
     def _parts_for(self, exchange: Exchange) -> dict[str, Part]:
         """Return the parts of a task: the best round's where its models are evaluated, else the current ones."""

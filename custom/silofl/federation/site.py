@@ -82,7 +82,7 @@ class SiteRounds:
             SiloFLError: It cannot be done; the sentence may name a case.
         """
         asked, rounds = Asked.of(message), self.study.total_rounds
-        if asked.round > rounds:
+        if not (1 if task == TRAIN else 0) <= asked.round <= rounds:
             raise TrainingError(f"a task must be of one of the study's {rounds} rounds, not of round {asked.round}")
         folder, number = self._folder(asked.run), asked.round
         states = SiteState(folder / "rounds")

@@ -69,7 +69,7 @@ def loading_code(study_file: str, weights: str, image_shape: Sequence[int]) -> s
     return LOADING.format(study_file=study_file, weights=weights, shape=tuple(image_shape))
 
 
-def super_model_code(folder: str, image_shape: Sequence[int]) -> str:
+def case_code(folder: str, image_shape: Sequence[int]) -> str:
     """Return the code that loads a super model's folder and predicts; the path is relative to where it runs."""
     return LOADING_SUPER_MODEL.format(folder=folder, shape=(1, *image_shape))
 

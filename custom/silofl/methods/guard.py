@@ -25,20 +25,19 @@ from torch import Tensor, nn
 
 from silofl.algorithms.gain import gain, p_below
 from silofl.algorithms.guard import DEFAULT, choose
-from silofl.algorithms.harmofl import frozen_statistics
 from silofl.algorithms.mixing import Arrays
-from silofl.algorithms.steps import Batch, Loss, plain_step
+from silofl.algorithms.steps import Batch, Loss, frozen_statistics, plain_step
 from silofl.data.parts import Examples
 from silofl.errors import TrainingError
 from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
-from silofl.inference.directory import FOLDER, plain_study, read, write
+from silofl.inference.directory import FOLDER, read, write
 from silofl.inference.geometry import decide
 from silofl.methods.average import ROLE as AVERAGE
 from silofl.methods.part import TESTED, TRAIN, Exchange, Kind, Message, Part, Replies, Run, SitePart
-from silofl.models import HarmonizedModel, build_model
+from silofl.models import HarmonizedModel, build_model, build_plain_model
 from silofl.models.names import head_names
-from silofl.settings import Section, parse
+from silofl.settings import Section
 from silofl.study import Study
 from silofl.training.evaluation import score
 from silofl.training.joined import AVERAGED, BLEND, CHOSEN, FEDERATED, LOCAL, TUNED, WORDS, Joined
@@ -50,6 +49,8 @@ from silofl.training.schedule import learning_rate
 from silofl.training.units import by_unit, units_of
 
 ROLE, TUNE, CHOOSE = "guard", "guard_tune", "guard_choose"
+# Of the local model its state and its best round; of the federated its best round, its mean and its fine-tuned copy.
+MODELS = 5
 # The most rounds of fine-tuning, as a share of those of training.
 TUNING_SHARE = 0.1
 
@@ -77,6 +78,11 @@ class GuardPart(Part):
     joined: dict[str, Joined] = field(default_factory=dict)
     role: str = ROLE
     entry: ClassVar[type[Entry]] = Entry
+
+    @property
+    def home_bytes(self) -> int:
+        """Bytes that a site keeps of it in each round: the local model with its optimiser, and five whole models."""
+        return (2 + MODELS) * sum(value.nbytes for value in build_plain_model(self.study, 0).state_dict().values())
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """After the test, let every site fine-tune its copy round by round, then choose."""
@@ -120,14 +126,13 @@ class SiteGuard(SitePart):
     @cached_property
     def local(self) -> LocalModel:
         """The model that is trained alone, as the task finds it; in a site's first task maybe another run's."""
-        work, study = self.work, local_study(self.work.study)
-        shape, kept = tuple(work.data.training.images.shape[1:]), self._kept.get(LOCAL)
+        work, kept = self.work, self._kept.get(LOCAL)
         has_start = work.study.recipe.start_from_pretrained
         if kept is None:
             kept = borrowed(self._memo) if work.number == 1 and not has_start else {}
         # What every model of the study begins from.
         start = state_of(work.own) if has_start and not kept else None
-        return LocalModel(study, shape, work.device, kept, start)
+        return LocalModel(work.study, work.device, kept, start)
 
     def learners(self) -> Mapping[str, Learner]:
         """Return the local model, which learns from the same batches as a study of the algorithm ``local``."""
@@ -179,7 +184,7 @@ class SiteGuard(SitePart):
     @property
     def _memo(self) -> Path | None:
         work = self.work
-        return memo_of(local_study(work.study), work.site, work.data, work.cache)
+        return memo_of(work.study, work.site, work.data, work.cache)
 
     def _save(self) -> None:
         self.work.to_keep = dict(self.work.kept) | {ROLE: self._kept}
@@ -217,9 +222,8 @@ class SiteGuard(SitePart):
     def _candidates(self) -> dict[str, Contents]:
         """Return every candidate as a super model."""
         work, kept, federated = self.work, self._kept, self._federated
-        best = self.local.best
-        local = Contents(local_study(work.study), federated.image_shape, {LOCAL: best}, "only", domain=work.domain)
-        found = {FEDERATED: federated, LOCAL: local}
+        only = {"rule": "only", "selector": None, "outputs": (), "threshold": None}
+        found = {FEDERATED: federated, LOCAL: replace(federated, models={LOCAL: self.local.best}, **only)}
         if federated.rule != "only":
             return found
         if AVERAGED in kept:
@@ -227,7 +231,7 @@ class SiteGuard(SitePart):
         if kept.get(TUNED, {}).get("step") == tuning_rounds(work.study):
             found[TUNED] = replace(federated, models={work.site: kept[TUNED]["state"]})
         (state,) = federated.models.values()
-        found[BLEND] = replace(federated, models={FEDERATED: state, LOCAL: best}, rule="mean")
+        found[BLEND] = replace(federated, models={FEDERATED: state, LOCAL: self.local.best}, rule="mean")
         return found
 
     def _joined(self) -> dict[str, Any]:
@@ -243,7 +247,8 @@ class SiteGuard(SitePart):
         test_units = units_of(parts.test, manifest.test if manifest else ())
         local, chosen = (by_unit(test[name].by_case, test_units.unit_of) for name in (LOCAL, choice.chosen))
         found = gain(local, chosen, choice.chosen == LOCAL)
-        write(work.folder / CHOSEN, candidates[choice.chosen])
+        chosen_model = candidates[choice.chosen]
+        write(work.folder / CHOSEN, replace(chosen_model, facts=chosen_model.facts | {"candidate": choice.chosen}))
         return {
             "chosen": choice.chosen,
             "default": choice.default,
@@ -279,11 +284,6 @@ class SiteGuard(SitePart):
             order += rows
         ordered = part.taken(order)
         return {name: score(np.concatenate(one), ordered, study) for name, one in predictions.items()}
-
-
-def local_study(study: Study) -> Study:
-    """Return the study in which every site trains alone."""
-    return parse(Study, plain_study(study) | {"algorithm": {"name": "local"}}, "local training")
 
 
 def has_own_model(study: Study) -> bool:

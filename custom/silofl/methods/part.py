@@ -238,6 +238,7 @@ class Part:
         test_score: The class of such a test's score.
         entry: The schema of its entry in an answer's meta data; None where it expects none.
         num_bytes: Bytes of what learns in it, such as a selector; 0 where nothing does.
+        home_bytes: Bytes that a site keeps of it after each round, of which the server has nothing.
     """
 
     role: str
@@ -246,6 +247,7 @@ class Part:
     test_score: ClassVar[type[SiteScore]] = SiteScore
     entry: ClassVar[type[Section] | None] = None
     num_bytes: int = 0
+    home_bytes: int = 0
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Return its own exchanges before, in place of, or after the training of a round, or after all rounds."""

@@ -20,7 +20,7 @@ from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.errors import DamagedError
 from silofl.files import load_state, save_state
-from silofl.models import HarmonizedModel, build_model
+from silofl.models import HarmonizedModel, build_plain_model
 from silofl.study import Study
 from silofl.training.evaluation import evaluate
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
@@ -36,8 +36,7 @@ class LocalModel:
     """The model in one task.
 
     Args:
-        study: The study of the algorithm ``local``.
-        shape: (C, H, W) of the images.
+        study: The study; of its algorithm nothing is used.
         device: Where it computes.
         kept: What `kept` returned after the task before; empty at first.
         start: The state that it begins from; drawn from the study's seed where None.
@@ -46,13 +45,11 @@ class LocalModel:
         model: The model as the task finds it.
     """
 
-    def __init__(
-        self, study: Study, shape: tuple[int, ...], device: torch.device, kept: dict[str, Any], start: State | None
-    ) -> None:
+    def __init__(self, study: Study, device: torch.device, kept: dict[str, Any], start: State | None) -> None:
         self.study, self.device = study, device
         self._kept = dict(kept)
         self._random: Tensor | None = None
-        self.model: HarmonizedModel = build_model(study, shape, study.seed).to(device)
+        self.model: HarmonizedModel = build_plain_model(study, study.seed).to(device)
         state = kept.get("state", start)
         if state is not None:
             self.model.load_state_dict(state)
@@ -75,6 +72,7 @@ class LocalModel:
     def learner(self, rate: float, number: int) -> Learner:
         """Return it as a learner of a round with a learning rate."""
         self._kept.setdefault("since", number)
+        self._random = random_state(self.device)
         self._optimizer = make_optimizer(self.study.training, self.model)
         if "optimizer" in self._kept:
             self._optimizer.load_state_dict(self._kept["optimizer"])
