@@ -14,6 +14,7 @@ from silofl.inference import SuperModel
 from silofl.methods import guard
 from silofl.methods.guard import has_own_model, tuning_rounds
 from silofl.methods.part import Message
+from silofl.training import local_model
 from silofl.training.metrics import Score
 
 SITES = ("east", "north", "west")
@@ -77,6 +78,28 @@ def stubbed(monkeypatch, **scores):
     )
 
 
+def state_at_test(game, site):
+    (state,) = SuperModel.load(game.folder(site) / "supermodel", "cpu").contents.models.values()
+    return state
+
+
+def test_with_enough_units_a_site_takes_the_best_rounds_of_its_own_and_the_later_of_two_that_are_level(
+    play, monkeypatch
+):
+    monkeypatch.setattr(guard, "LEAST_UNITS", 2)
+    monkeypatch.setattr(local_model, "LEAST_UNITS", 2)
+    seen = []
+    candidates = guard.SiteGuard._candidates
+    monkeypatch.setattr(guard.SiteGuard, "_candidates", lambda self: seen.append(candidates(self)) or seen[-1])
+    game = play(("east", "north"), guard=True, name="fedbn", rounds=4)
+    game.finish()
+    found, kept = seen[0], game.kept("east", 4)["guard"]
+    assert_equal(next(iter(found["federated"].models.values())), kept["federated"]["state"])
+    assert_equal(next(iter(found["local"].models.values())), kept["local"]["best"]["state"])
+    values = [record.validated["east"] for record in game.server.ledger]
+    assert kept["federated"]["round"] == max(range(1, 5), key=lambda number: (values[number - 1], number))
+
+
 @pytest.mark.parametrize("chosen", ["federated", "averaged", "fine_tuned", "local", "blend"])
 def test_a_site_writes_the_model_that_it_chose_and_says_no_more_than_that(play, monkeypatch, chosen):
     stubbed(monkeypatch, **{chosen: 0.9})
@@ -102,10 +125,10 @@ def test_a_site_writes_the_model_that_it_chose_and_says_no_more_than_that(play, 
     else:
         (state,) = model.contents.models.values()
         wanted = {
-            "federated": kept["federated"]["state"],
+            "federated": state_at_test(game, "east"),
             "averaged": kept.get("averaged"),
             "fine_tuned": kept["fine_tuned"]["state"],
-            "local": kept["local"]["best"]["state"],
+            "local": kept["local"]["state"],
         }[chosen]
         assert_equal(state, wanted)
 
@@ -121,7 +144,7 @@ def test_the_fine_tuned_copy_changes_its_head_first_and_then_all(play):
         return answer
 
     game.finish(change=keep)
-    start = copies[0]["federated"]["state"]
+    start = state_at_test(game, "east")
     first, second = (kept["fine_tuned"]["state"] for kept in copies)
     changed = [{n for n in start if not torch.equal(a[n], b[n])} for a, b in ((start, first), (first, second))]
     assert changed[0] == {"network.final_conv.weight", "network.final_conv.bias"}

@@ -337,3 +337,10 @@ def test_the_mean_of_balanced_accuracies_is_not_the_pooled_one():
     # class 0: 3 of 4; class 1: 1 of 2
     assert pooled_score([east, west], "balanced_accuracy") == (3 / 4 + 1 / 2) / 2
     assert pooled_score([], "balanced_accuracy") is None and pooled_score([], "dice") is None
+
+
+@pytest.mark.parametrize(("normal", "ill"), [(2, 11), (11, 2), (10, 3), (19, 1), (54, 2)])
+def test_an_area_is_never_above_one(normal, ill):
+    scores = {0: np.linspace(0, 0.4, normal), 1: np.linspace(0.6, 1, ill)}
+    table = {label: {f"{label} {x}": (1 - x, x) for x in values} for label, values in scores.items()}
+    assert mean_auroc(table) == 1

@@ -1,9 +1,9 @@
 """The guard: every site trains a model alone beside the federated one, and keeps what its own validation data favour.
 
-A site's candidates are the federated model (of its best round for this site, where the site has a model of its own),
-the mean of the last rounds' models, a copy that it fine-tunes (the head first, then all), the model that it trained
-alone, and the mean of the federated and the local model's probabilities. `silofl.algorithms.guard.choose` picks one on
-validation data. Only what was chosen and by how much leaves the site.
+A site's candidates are the federated model (of its best round for this site, where the site has a model of its own and
+enough validation data to know it), the mean of the last rounds' models, a copy that it fine-tunes (the head first, then
+all), the model that it trained alone, and the mean of the federated and the local model's probabilities.
+`silofl.algorithms.guard.choose` picks one on validation data. Only what was chosen and by how much leaves the site.
 
 The local model is that of the algorithm ``local``, bit for bit: the same batches, steps and dropout. A super model with
 a selector is one candidate as a whole: neither averaged nor fine-tuned, nor mixed with the local model.
@@ -41,12 +41,12 @@ from silofl.settings import Section
 from silofl.study import Study
 from silofl.training.evaluation import score
 from silofl.training.joined import AVERAGED, BLEND, CHOSEN, FEDERATED, LOCAL, TUNED, WORDS, Joined
-from silofl.training.local_model import LocalModel, better, borrowed, memo_of, state_of
+from silofl.training.local_model import LEAST_UNITS, LocalModel, better, borrowed, memo_of, state_of
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
 from silofl.training.losses import make_loss
 from silofl.training.metrics import Score, members_of
 from silofl.training.schedule import learning_rate
-from silofl.training.units import by_unit, units_of
+from silofl.training.units import Units, by_unit, units_of
 
 ROLE, TUNE, CHOOSE = "guard", "guard_tune", "guard_choose"
 # Of the local model its state and its best round; of the federated its best round, its mean and its fine-tuned copy.
@@ -214,16 +214,26 @@ class SiteGuard(SitePart):
 
     @cached_property
     def _federated(self) -> Contents:
-        """The federated candidate: the model of its best round here, or the one that the site has tested."""
+        """The federated candidate: the model that the site has tested, or with enough units that of its best round."""
         work, best = self.work, self._kept.get(FEDERATED)
         tested = read(work.folder / FOLDER)
-        return replace(tested, models={work.site: best["state"]}) if best else tested
+        has_enough = best is not None and len(self._units) >= LEAST_UNITS
+        return replace(tested, models={work.site: best["state"]}) if has_enough else tested
+
+    @cached_property
+    def _units(self) -> Units:
+        """The independent units of the validation data."""
+        data = self.work.data
+        return units_of(data.validation, data.manifest.validation if data.manifest else ())
 
     def _candidates(self) -> dict[str, Contents]:
         """Return every candidate as a super model."""
         work, kept, federated = self.work, self._kept, self._federated
         only = {"rule": "only", "selector": None, "outputs": (), "threshold": None}
-        found = {FEDERATED: federated, LOCAL: replace(federated, models={LOCAL: self.local.best}, **only)}
+        found = {
+            FEDERATED: federated,
+            LOCAL: replace(federated, models={LOCAL: self.local.chosen(len(self._units))}, **only),
+        }
         if federated.rule != "only":
             return found
         if AVERAGED in kept:
@@ -231,7 +241,9 @@ class SiteGuard(SitePart):
         if kept.get(TUNED, {}).get("step") == tuning_rounds(work.study):
             found[TUNED] = replace(federated, models={work.site: kept[TUNED]["state"]})
         (state,) = federated.models.values()
-        found[BLEND] = replace(federated, models={FEDERATED: state, LOCAL: self.local.best}, rule="mean")
+        found[BLEND] = replace(
+            federated, models={FEDERATED: state, LOCAL: self.local.chosen(len(self._units))}, rule="mean"
+        )
         return found
 
     def _joined(self) -> dict[str, Any]:
@@ -239,7 +251,7 @@ class SiteGuard(SitePart):
         parts, manifest = work.data, work.data.manifest
         models = {name: SuperModel(one, work.device) for name, one in candidates.items() if name != BLEND}
         validation = self._scores(models, parts.validation, list(candidates))
-        units = units_of(parts.validation, manifest.validation if manifest else ())
+        units = self._units
         default = DEFAULT if DEFAULT in candidates else FEDERATED
         choice = choose({name: by_unit(one.by_case, units.unit_of) for name, one in validation.items()}, default)
         wanted = list(dict.fromkeys([FEDERATED, LOCAL, choice.chosen]))

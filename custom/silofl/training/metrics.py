@@ -189,7 +189,9 @@ def mean_auroc(probabilities_by_case: ByLabel[Probabilities]) -> float | None:
     rows = [(label, row) for label in present for row in probabilities_by_case[label].values()]
     truth = torch.tensor([label for label, _ in rows])
     probabilities = torch.tensor([row for _, row in rows]).double()
-    return _mean(float(binary_auroc(probabilities[:, label], (truth == label).long())) for label in present)
+    areas = [float(binary_auroc(probabilities[:, label], (truth == label).long())) for label in present]
+    # It sums in float32, and may end a hair above 1.
+    return _mean(min(area, 1.0) for area in areas)
 
 
 def pooled(scores: Sequence[tuple[float, int]]) -> float | None:
