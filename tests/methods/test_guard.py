@@ -120,6 +120,7 @@ def test_a_site_writes_the_model_that_it_chose_and_says_no_more_than_that(play, 
         tested = SuperModel.load(game.folder("east") / "supermodel", "cpu")
         assert model.contents.rule == "mean" and model.contents.models.keys() == {"federated", "local"}
         assert tested.contents.rule == "only"
+        assert model.predict(image).model == "mean of the federated and the local model"
         both = [model.probabilities(name, image) for name in ("federated", "local")]
         np.testing.assert_array_equal(found, (np.mean(both, axis=0)[:, 0] > 0.5).astype(np.uint8))
     else:

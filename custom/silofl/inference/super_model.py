@@ -28,6 +28,8 @@ from silofl.training.evaluation import outputs_of, softmax_of
 
 BATCH_SIZE = 8
 MEAN = "mean of all sites"
+# What a site chose for itself.
+BLEND = "mean of the federated and the local model"
 ENSEMBLE = "ensemble"
 FALLBACK = "the selector fell back to the global model: the case is like the training images of no single hospital"
 # Far above what training ends with. Statistics are larger: an amplitude adds up all pixels of an image.
@@ -150,7 +152,7 @@ class SuperModel:
         if contents.rule == "only":
             return next(iter(contents.models))
         if contents.rule == "mean":
-            return MEAN
+            return BLEND if "candidate" in contents.facts else MEAN
         threshold = contents.threshold if threshold is None else threshold
         if threshold is None:
             return contents.outputs[int(np.argmax(scores))]
