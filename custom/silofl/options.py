@@ -15,14 +15,14 @@ from silofl.settings import read_value
 def count(text: str) -> int:
     """Read a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {shown(text)}")
     return int(text)
 
 
 def natural(text: str) -> int:
     """Read a whole number of at least 0."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, not {shown(text)}")
     return int(text)
 
 
@@ -33,7 +33,7 @@ def share(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"must be a share from 0 to below 1, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a share from 0 to below 1, not {shown(text)}")
     return value
 
 
@@ -41,7 +41,7 @@ def names(text: str) -> list[str]:
     """Read names with commas between them."""
     found = [name for name in text.split(",") if name]
     if not found:
-        raise argparse.ArgumentTypeError(f"must give at least one name, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must give at least one name, not {shown(text)}")
     return found
 
 

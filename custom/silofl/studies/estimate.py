@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from silofl.data.site_data import SiteData
-from silofl.errors import ConfigError, ExitCode
+from silofl.errors import ConfigError, ExitCode, shown
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import STEPS, time_steps
@@ -147,7 +147,7 @@ def parse_bandwidth(text: str) -> float:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(kbit|Mbit|Gbit)", text)
     if found is None or float(found[1]) == 0:
-        raise ConfigError(f"--bandwidth must be a number above 0 and {', '.join(UNITS)}, as 50Mbit, not {text!r}")
+        raise ConfigError(f"--bandwidth must be a number above 0 and {', '.join(UNITS)}, as 50Mbit, not {shown(text)}")
     return float(found[1]) * UNITS[found[2]]
 
 
@@ -159,7 +159,7 @@ def parse_size(text: str) -> tuple[int, int]:
     """
     found = re.fullmatch(r"(\d+)x(\d+)", text)
     if found is None or not all(int(side) for side in found.groups()):
-        raise ConfigError(f"--image-size must be height and width in pixels, as 96x128, not {text!r}")
+        raise ConfigError(f"--image-size must be height and width in pixels, as 96x128, not {shown(text)}")
     return int(found[1]), int(found[2])
 
 
