@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from silofl import __version__
-from silofl.errors import ExitCode, SiloFLError, shown
+from silofl.errors import ExitCode, SiloFLError, one_line, shown
 
 # Command -> its module and what it does.
 COMMANDS = {
@@ -33,11 +33,16 @@ COMMANDS = {
 }
 
 
+LONGEST_ERROR = 1500
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one sentence."""
 
     def error(self, message: str) -> None:
         """Exit with code 2."""
+        # argparse repeats a bad value whole.
+        message = one_line(message, LONGEST_ERROR)
         self.exit(ExitCode.BAD_INPUT, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
