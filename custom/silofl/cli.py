@@ -95,7 +95,7 @@ def carry_out(program: str, command: Callable[[argparse.Namespace], int], option
         print(f"{program}: {error}", file=sys.stderr)
         return ExitCode.BAD_INPUT
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
+        place = f"{one_line(error.filename, LONGEST_ERROR)}: " if error.filename else ""
         reason = error.strerror or error
         print(f"{program}: {place}{reason}; name another file or folder, or make room", file=sys.stderr)
         return ExitCode.BAD_INPUT
