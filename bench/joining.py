@@ -3,18 +3,18 @@
     python bench/joining.py DATA OUT [--processes 16] [--sets nuclei,spine] [--seeds 0,1,2]
 
 DATA holds one folder a set, as ``silofl import`` and the demonstration make them: ``nuclei``, ``spine``, ``activity``,
-``mednist``, ``pneumonia`` and ``phantoms``. Every method runs with a falling learning rate, the mean of the last
-quarter of rounds and the guard; with ``--constant`` also with a constant rate and neither. Each run takes one process;
-finished ones in OUT are used again. The table is printed, and written as OUT/joining.md.
+``mednist``, ``pneumonia`` and ``phantoms``. Every method runs with the mean of the last quarter and the guard, both
+with a falling and with a constant learning rate. Each run takes one process; finished ones in OUT are used
+again. The table is printed, and written as OUT/joining.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
+import itertools
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -30,6 +30,7 @@ from silofl.federation.ledger import read_ledger
 from silofl.federation.results import Results, read_results
 from silofl.settings import parse
 from silofl.site import Site
+from silofl.studies.simulation import changed
 from silofl.study import Study
 
 JOBS = Path(__file__).parents[1] / "jobs"
@@ -52,8 +53,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "adafed": {"algorithm": {"name": "adafed"}, **BATCH},
     "fedsm": {"algorithm": {"name": "fedsm"}, **WITHOUT},
 }
-STEADY = {"training.schedule": "poly", "algorithm.average_last": 0.25}
-BEFORE = {"guard": False}
+SCHEDULES = ("constant", "poly")
 # Windows of one line of numbers are too small for the selector.
 IMPOSSIBLE = {("activity", "fedsm")}
 # Of the demonstration's hospitals this one joins no run.
@@ -66,32 +66,20 @@ class Wanted:
 
     set: str
     method: str
+    schedule: str
     seed: int
-    is_steady: bool = True
 
     @property
     def name(self) -> str:
         """The run's folder."""
-        return f"{self.set}/{self.method}{'' if self.is_steady else '-constant'}/seed{self.seed}"
+        return f"{self.set}/{self.method}-{self.schedule}/seed{self.seed}"
 
     def study(self, device: str, rounds: int | None) -> Study:
         """Return its study, with other rounds than the job's where they are given."""
         values = yaml.safe_load((JOBS / SETS[self.set] / "app" / "config" / "study.yaml").read_text())
-        changes = METHODS[self.method] | (STEADY if self.is_steady else BEFORE) | {"seed": self.seed, "device": device}
-        changes |= {"rounds": rounds} if rounds else {}
-        return parse(Study, with_changes(values, changes), self.name)
-
-
-def with_changes(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested settings with others by dotted key."""
-    changed = copy.deepcopy(dict(values))
-    for key, value in changes.items():
-        *outer, last = key.split(".")
-        place = changed
-        for name in outer:
-            place = place.setdefault(name, {})
-        place[last] = copy.deepcopy(value)
-    return changed
+        changes = METHODS[self.method] | {"training.schedule": self.schedule, "algorithm.average_last": 0.25}
+        changes |= {"seed": self.seed, "device": device} | ({"rounds": rounds} if rounds else {})
+        return parse(Study, changed(values, changes), self.name)
 
 
 def main() -> None:
@@ -105,13 +93,11 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--rounds", type=int, help="instead of each job's")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--constant", action="store_true", help="also with a constant rate and no guard, first seed")
+    parser.add_argument("--schedules", default=",".join(SCHEDULES))
     options = parser.parse_args()
-    sets, methods = options.sets.split(","), options.methods.split(",")
-    seeds = [int(seed) for seed in options.seeds.split(",")]
-    wanted = [Wanted(one, method, seed) for seed in seeds for one in sets for method in methods]
-    if options.constant:
-        wanted += [Wanted(one, method, seeds[0], False) for one in sets for method in methods]
+    sets, methods, schedules = (text.split(",") for text in (options.sets, options.methods, options.schedules))
+    every = itertools.product(map(int, options.seeds.split(",")), sets, methods, schedules)
+    wanted = [Wanted(one, method, schedule, seed) for seed, one, method, schedule in every]
     wanted = [one for one in wanted if (one.set, one.method) not in IMPOSSIBLE]
     carry_out(wanted, options)
     text = page(wanted, options.out)
@@ -156,17 +142,24 @@ def is_finished(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Row:
-    """One method on one set, over the seeds.
+    """One method with one schedule on one set, over the seeds.
 
     Attributes:
         method: Its name.
+        schedule: Of the learning rate.
         results: Of each seed.
         swings: Of each seed, the mean over sites of the deviation of validation over the last quarter of rounds.
     """
 
     method: str
+    schedule: str
     results: tuple[Results, ...]
     swings: tuple[float | None, ...]
+
+    @property
+    def validation(self) -> list[float]:
+        """Seed by seed, the mean over sites of the validation of the algorithm's own model."""
+        return [_mean(one.tested.validation[site].value for site in one.tested.validation) for one in self.results]
 
     @property
     def federated(self) -> list[float]:
@@ -200,16 +193,13 @@ class Row:
         return {verdict: found.count(verdict) for verdict in dict.fromkeys(found)}
 
 
-def rows_of(wanted: Sequence[Wanted], out: Path, name: str, is_steady: bool) -> list[Row]:
-    """Return the finished runs of a set by method."""
-    rows = []
-    for method in METHODS:
-        runs = [one for one in wanted if (one.set, one.method, one.is_steady) == (name, method, is_steady)]
-        folders = [out / one.name for one in runs if is_finished(out / one.name)]
-        results = tuple(read_results(folder) for folder in folders)
-        if results:
-            rows.append(Row(method, results, tuple(swing(folder) for folder in folders)))
-    return rows
+def rows_of(wanted: Sequence[Wanted], out: Path, name: str) -> list[Row]:
+    """Return the finished runs of a set by method and schedule."""
+    found: dict[tuple[str, str], list[Path]] = {}
+    for one in wanted:
+        if one.set == name and is_finished(out / one.name):
+            found.setdefault((one.method, one.schedule), []).append(out / one.name)
+    return [Row(*key, tuple(map(read_results, runs)), tuple(map(swing, runs))) for key, runs in found.items()]
 
 
 def swing(folder: Path) -> float | None:
@@ -225,12 +215,8 @@ def page(wanted: Sequence[Wanted], out: Path) -> str:
     """Return the tables of all sets in Markdown."""
     parts = []
     for name in dict.fromkeys(one.set for one in wanted):
-        rows = rows_of(wanted, out, name, True)
-        if not rows:
-            continue
-        before = {row.method: row for row in rows_of(wanted, out, name, False)}
-        study = rows[0].results[0]
-        parts += [f"## {name}", "", _facts(study, rows), "", *_table(rows, before), ""]
+        if rows := rows_of(wanted, out, name):
+            parts += [f"### {name}", "", _facts(rows[0].results[0], rows), "", *_table(rows), ""]
     return "\n".join(parts)
 
 
@@ -240,30 +226,25 @@ def _facts(results: Results, rows: Sequence[Row]) -> str:
     return f"{results.metric}, {sites} sites, {results.rounds} rounds, {seeds} seeds, split unit: {results.split_unit}."
 
 
-def _table(rows: Sequence[Row], before: Mapping[str, Row]) -> list[str]:
-    heads = (
-        "method",
-        "its own model",
-        "chosen",
-        "local beside it",
-        "verdicts, sites x seeds",
-        "below local, p < 0.025",
-    )
-    heads += ("after Holm", "swing", "swing before", "its own model before")
+def _table(rows: Sequence[Row]) -> list[str]:
+    heads = ("method", "rate", "validation", "its own model", "chosen", "local beside it", "verdicts, sites x seeds")
+    heads += ("below local, p < 0.025", "after Holm", "swing")
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-    # One family for a set: all methods, sites and seeds.
-    corrected = holm({f"{row.method} {key}": p for row in rows for key, p in row.p_below.items()})
+    # One family for a set: all methods, schedules, sites and seeds.
+    corrected = holm({f"{_key(row)} {key}": p for row in rows for key, p in row.p_below.items()})
     for row in rows:
         uncorrected = sum(p < 0.025 for p in row.p_below.values())
-        of_row = [p for key, p in corrected.items() if key.startswith(f"{row.method} ")]
-        constant = before.get(row.method)
-        cells = [row.method, _spread(row.federated), _spread(row.chosen), _spread(row.local)]
+        of_row = [p for key, p in corrected.items() if key.startswith(f"{_key(row)} ")]
+        cells = [row.method, row.schedule, *map(_spread, (row.validation, row.federated, row.chosen, row.local))]
         cells += [", ".join(f"{count} {verdict}" for verdict, count in row.verdicts.items()) or "-"]
         cells += [f"{uncorrected} of {len(of_row)} (chance: {0.025 * len(of_row):.1f})" if of_row else "-"]
         cells += [str(sum(p < 0.05 for p in of_row)) if of_row else "-", _spread(row.swings)]
-        cells += [_spread(constant.swings) if constant else "-", _spread(constant.federated) if constant else "-"]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def _key(row: Row) -> str:
+    return f"{row.method} {row.schedule}"
 
 
 def _spread(values: Sequence[float | None]) -> str:
@@ -273,8 +254,9 @@ def _spread(values: Sequence[float | None]) -> str:
     return f"{np.mean(known):.3f}" + (f" +- {np.std(known, ddof=1):.3f}" if len(known) > 1 else "")
 
 
-def _mean(values: Any) -> float:
-    return float(np.mean([value for value in values if value is not None]))
+def _mean(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 if __name__ == "__main__":

@@ -71,6 +71,11 @@ def test_an_argument_that_is_no_text_is_refused(refused, tmp_path):
     assert r"every argument must be text in UTF-8, not 'run\udce4'" in refused("resume", "run\udce4")
 
 
+def test_a_path_of_two_lines_is_refused_on_one(refused):
+    error = refused("resume", "two\nlines")
+    assert "two lines must hold a run" in error and error.count("\n") <= 1
+
+
 def test_a_path_in_brackets_is_printed_as_it_is(capsys):
     console_for(Namespace(json=False)).print("report: [red]/[/red]/report.html")
     assert capsys.readouterr().out == "report: [red]/[/red]/report.html\n"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from silofl import __version__
-from silofl.errors import ExitCode, SiloFLError, one_line, shown
+from silofl.errors import ExitCode, SiloFLError, one_line, printable, shown
 
 # Command -> its module and what it does.
 COMMANDS = {
@@ -92,7 +92,7 @@ def carry_out(program: str, command: Callable[[argparse.Namespace], int], option
     try:
         return command(options)
     except SiloFLError as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        print(f"{program}: {printable(str(error))}", file=sys.stderr)
         return ExitCode.BAD_INPUT
     except OSError as error:
         place = f"{one_line(error.filename, LONGEST_ERROR)}: " if error.filename else ""

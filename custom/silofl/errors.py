@@ -62,8 +62,12 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def printable(text: str) -> str:
+    """Return a text on one line: whatever cannot be printed is a space."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
 def one_line(text: object, most: int = 200) -> str:
     """Return a text for a sentence, on one line of at most so many characters that can all be printed."""
-    letters = (letter if letter.isprintable() else " " for letter in str(text)[: 4 * most])
-    line = " ".join("".join(letters).split())
+    line = " ".join(printable(str(text)[: 4 * most]).split())
     return line if len(line) <= most else f"{line[: most - 3]}..."

@@ -69,6 +69,13 @@ def is_alike(left, right):
     )
 
 
+def undisturbed(run, job, data):
+    """Carry out a run in one process that nothing happens to; returns its folder."""
+    code, said = silofl("simulate", job, "--data", data, "--out", run, "--alone")
+    assert code == 0, said
+    return run
+
+
 def timeless(records):
     """Return a ledger without what differs between two runs of the same study."""
     return [{key: value for key, value in r.items() if key not in ("started_at", "seconds")} for r in records]
@@ -106,7 +113,4 @@ def job(tmp_path_factory):
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory, job, site_data):
     """Carry out a run in one process that nothing happens to."""
-    run = tmp_path_factory.mktemp("runs") / "whole"
-    code, said = silofl("simulate", job, "--data", site_data, "--out", run, "--alone")
-    assert code == 0, said
-    return run
+    return undisturbed(tmp_path_factory.mktemp("runs") / "whole", job, site_data)

@@ -23,7 +23,7 @@ from silofl.federation.ledger import FILE
 from ..end_to_end.conftest import write_small_job
 from ..provisioning.conftest import wheel  # noqa: F401
 from ..provisioning.test_network import LeadCommand
-from .conftest import check_end, ledger, results, silofl
+from .conftest import check_end, ledger, results, undisturbed
 
 pytestmark = pytest.mark.faults
 
@@ -59,10 +59,7 @@ def job(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, phantoms, job):
     """Carry out the run in one process, undisturbed."""
-    run = tmp_path_factory.mktemp("network") / "whole"
-    code, said = silofl("simulate", job, "--data", phantoms, "--out", run, "--alone")
-    assert code == 0, said
-    return run
+    return undisturbed(tmp_path_factory.mktemp("network") / "whole", job, phantoms)
 
 
 class Machines(Network):

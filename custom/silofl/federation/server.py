@@ -21,10 +21,9 @@ from silofl.data.domain import Domain
 from silofl.errors import AggregationError, ConfigError
 from silofl.federation.ledger import Round, is_better
 from silofl.federation.numbers import check_numbers
-from silofl.federation.reported import is_better_than_best, reported_of
+from silofl.federation.reported import Reported, is_better_than_best, reported_of
 from silofl.methods.answer import Answer, read_answer
-from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Part, Replies, Reported
-from silofl.methods.part import check_arrays as checked_arrays
+from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Part, Replies, check_arrays
 from silofl.methods.parts import start_parts
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
@@ -154,7 +153,7 @@ class ServerRounds:
         expected = self.expected(site, exchange)
         first = next((record.examples[site] for record in self.ledger if site in record.examples), None)
         check_numbers(site, exchange, answer.numbers, self.study, first)
-        arrays = checked_arrays(site, answer.arrays, expected)
+        arrays = check_arrays(site, answer.arrays, expected)
         if exchange.is_needed and expected and not arrays:
             raise AggregationError(f"site {site!r} must send arrays that were asked for; its answer holds none")
         answer = replace(answer, arrays=arrays, withheld=tuple(sorted(expected.keys() - arrays.keys())))

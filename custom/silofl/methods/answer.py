@@ -22,7 +22,7 @@ from silofl.training.site_score import SiteScore
 
 S = TypeVar("S", bound=SiteScore)
 
-LONGEST_TEXT = 500
+LONGEST_TEXT = 200
 # Characters of all numbers of an answer; a super model's test of a hundred sites has about 20,000.
 LONGEST_META = 1 << 20
 

@@ -184,7 +184,7 @@ class SiteGuard(SitePart):
     @property
     def _memo(self) -> Path | None:
         work = self.work
-        return memo_of(work.study, work.site, work.data, work.cache)
+        return memo_of(work.study, work.site, work.data, work.cache, work.device)
 
     def _save(self) -> None:
         self.work.to_keep = dict(self.work.kept) | {ROLE: self._kept}
@@ -201,9 +201,9 @@ class SiteGuard(SitePart):
         model = _model(contents, work.device)
         if before:
             model.load_state_dict(before["state"])
-        is_head = step <= math.ceil(rounds / 2)
+        is_head, head = step <= math.ceil(rounds / 2), head_names(model)
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(not is_head or name in head_names(model))
+            parameter.requires_grad_(not is_head or name in head)
         optimizer = make_optimizer(work.study.training, model)
         settings = work.study.training
         set_learning_rate(optimizer, learning_rate(settings.schedule, settings.learning_rate, step, rounds))
@@ -223,17 +223,18 @@ class SiteGuard(SitePart):
     @cached_property
     def _units(self) -> Units:
         """The independent units of the validation data."""
+        return self._units_of("validation")
+
+    def _units_of(self, part: str) -> Units:
         data = self.work.data
-        return units_of(data.validation, data.manifest.validation if data.manifest else ())
+        return units_of(getattr(data, part), getattr(data.manifest, part) if data.manifest else ())
 
     def _candidates(self) -> dict[str, Contents]:
         """Return every candidate as a super model."""
         work, kept, federated = self.work, self._kept, self._federated
+        local = {LOCAL: self.local.chosen(len(self._units))}
         only = {"rule": "only", "selector": None, "outputs": (), "threshold": None}
-        found = {
-            FEDERATED: federated,
-            LOCAL: replace(federated, models={LOCAL: self.local.chosen(len(self._units))}, **only),
-        }
+        found = {FEDERATED: federated, LOCAL: replace(federated, models=local, **only)}
         if federated.rule != "only":
             return found
         if AVERAGED in kept:
@@ -241,22 +242,19 @@ class SiteGuard(SitePart):
         if kept.get(TUNED, {}).get("step") == tuning_rounds(work.study):
             found[TUNED] = replace(federated, models={work.site: kept[TUNED]["state"]})
         (state,) = federated.models.values()
-        found[BLEND] = replace(
-            federated, models={FEDERATED: state, LOCAL: self.local.chosen(len(self._units))}, rule="mean"
-        )
+        found[BLEND] = replace(federated, models={FEDERATED: state} | local, rule="mean")
         return found
 
     def _joined(self) -> dict[str, Any]:
         work, candidates = self.work, self._candidates()
-        parts, manifest = work.data, work.data.manifest
         models = {name: SuperModel(one, work.device) for name, one in candidates.items() if name != BLEND}
-        validation = self._scores(models, parts.validation, list(candidates))
+        validation = self._scores(models, work.data.validation, list(candidates))
         units = self._units
         default = DEFAULT if DEFAULT in candidates else FEDERATED
         choice = choose({name: by_unit(one.by_case, units.unit_of) for name, one in validation.items()}, default)
         wanted = list(dict.fromkeys([FEDERATED, LOCAL, choice.chosen]))
-        test = self._scores(models, parts.test, wanted)
-        test_units = units_of(parts.test, manifest.test if manifest else ())
+        test = self._scores(models, work.data.test, wanted)
+        test_units = self._units_of("test")
         local, chosen = (by_unit(test[name].by_case, test_units.unit_of) for name in (LOCAL, choice.chosen))
         found = gain(local, chosen, choice.chosen == LOCAL)
         chosen_model = candidates[choice.chosen]
@@ -284,18 +282,17 @@ class SiteGuard(SitePart):
         """Return the score of each candidate on a part of the data."""
         study, size = self.work.study, self.work.study.training.batch_size
         wanted = ({*names} | ({FEDERATED, LOCAL} if BLEND in names else set())) - {BLEND}
-        predictions: dict[str, list[NDArray]] = {name: [] for name in names}
-        order: list[int] = []
+        predictions: dict[str, NDArray] = {}
         for rows in _groups_of_cases(part.cases, size):
-            images = np.asarray(part.images[rows])
-            found = {name: _probabilities(models[name], part.taken(rows), images, size) for name in wanted}
+            images, cases = np.asarray(part.images[rows]), [part.cases[i] for i in rows]
+            found = {name: _probabilities(models[name], images, cases, size) for name in wanted}
             if BLEND in names:
                 found[BLEND] = (found[FEDERATED] + found[LOCAL]) / np.float32(2)
             for name in names:
-                predictions[name].append(decide(found[name]))
-            order += rows
-        ordered = part.taken(order)
-        return {name: score(np.concatenate(one), ordered, study) for name, one in predictions.items()}
+                answers = decide(found[name])
+                whole = predictions.setdefault(name, np.empty((len(part.cases), *answers.shape[1:]), answers.dtype))
+                whole[rows] = answers
+        return {name: score(one, part, study) for name, one in predictions.items()}
 
 
 def has_own_model(study: Study) -> bool:
@@ -345,11 +342,11 @@ def _head_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, b
         return plain_step(model, optimizer, loss, batch)
 
 
-def _probabilities(model: SuperModel, part: Examples, images: NDArray, size: int) -> NDArray[np.float32]:
-    """Return a super model's probabilities for whole cases, each by the model that answers it."""
+def _probabilities(model: SuperModel, images: NDArray, cases: Sequence[str], size: int) -> NDArray[np.float32]:
+    """Return a super model's probabilities for whole cases, which follow one another, each by its own model."""
     if model.contents.rule == "only":
         return model.probabilities(next(iter(model.contents.models)), images, size)
-    return np.concatenate([model.answer(images[rows], size).probabilities for rows in members_of(part.cases).values()])
+    return np.concatenate([model.answer(images[rows], size).probabilities for rows in members_of(cases).values()])
 
 
 def _groups_of_cases(cases: Sequence[str], size: int) -> Iterator[list[int]]:
