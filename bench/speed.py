@@ -14,11 +14,13 @@ import torch
 from torch import nn
 
 from silofl.algorithms.harmofl import AmplitudeNorm, perturbed_step
+from silofl.algorithms.steps import plain_step
 from silofl.models import build_model
 from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.device import keep_freed_memory
-from silofl.training.loop import make_optimizer
+from silofl.training.local_model import LocalModel
+from silofl.training.loop import Learner, make_optimizer, train
 from silofl.training.losses import make_loss
 
 REPEATS = 20
@@ -28,7 +30,7 @@ def main() -> int:
     """Print each promise with its measured ratio; the exit code is 1 where one is not kept."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    promises = [*amplitude_norm(), *steps()]
+    promises = [*amplitude_norm(), *steps(), *guard()]
     for name, ratio, limit in promises:
         print(f"{'kept  ' if ratio <= limit else 'BROKEN'} {name}: {ratio:.2f} x, at most {limit:.2f} x")
     return int(any(ratio > limit for _, ratio, limit in promises))
@@ -52,12 +54,9 @@ def amplitude_norm() -> list[tuple[str, float, float]]:
 
 def steps() -> list[tuple[str, float, float]]:
     """Compare the perturbed step with two plain passes forward and backward of the same model."""
-    algorithm = {"name": "harmofl", "preset": "paper"}
-    features = [16, 16, 32, 64, 128, 16]
-    base = {"name": "speed", "task": "segmentation", "labels": {1: "nucleus"}, "rounds": 1, "algorithm": algorithm}
-    study = parse(Study, base | {"model": {"features": features}, "data": {"channels": 3}}, "bench")
+    study = study_of("harmofl", preset="paper")
     model, loss = build_model(study, (3, 128, 128), seed=0).train(), make_loss(study)
-    batch = torch.rand(8, 3, 128, 128), (torch.rand(8, 128, 128) > 0.7).long()
+    batch = tiles()
     optimizer, step = make_optimizer(study.training, model), perturbed_step(study.recipe.perturbation)
 
     def two_passes() -> None:
@@ -68,6 +67,41 @@ def steps() -> list[tuple[str, float, float]]:
     plain, perturbed = medians(two_passes, lambda: step(model, optimizer, loss, batch))
     name = f"perturbed step ({1000 * perturbed:.0f} ms) against two forward-backward passes ({1000 * plain:.0f} ms)"
     return [(name, perturbed / plain, 1.05)]
+
+
+def guard() -> list[tuple[str, float, float]]:
+    """Compare a round of the federated and the guard's local model with a round of FedAvg and one of local training."""
+    study, rate, batches = study_of("fedavg"), 0.001, [tiles(), tiles()]
+    local = LocalModel(study, torch.device("cpu"), {}, None)
+    federated, alone = plain_learner(study), plain_learner(study)
+    beside = {"model": plain_learner(study), "local": local.learner(rate, 1)}
+
+    def one_after_the_other() -> None:
+        train({"model": federated}, [batches])
+        train({"model": alone}, [batches])
+
+    apart, together = medians(one_after_the_other, lambda: train(beside, [batches]))
+    name = f"a guarded step ({500 * together:.0f} ms) against a federated and a local step ({500 * apart:.0f} ms)"
+    return [(name, together / apart, 1.1)]
+
+
+def study_of(algorithm: str, **options: str) -> Study:
+    """Return a study of segmentation with a U-Net of six stages."""
+    base = {"name": "speed", "task": "segmentation", "labels": {1: "nucleus"}, "rounds": 1}
+    model = {"features": [16, 16, 32, 64, 128, 16]}
+    algorithm = {"name": algorithm, **options}
+    return parse(Study, base | {"model": model, "data": {"channels": 3}, "algorithm": algorithm}, "bench")
+
+
+def tiles() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a batch of images and label maps."""
+    return torch.rand(8, 3, 128, 128), (torch.rand(8, 128, 128) > 0.7).long()
+
+
+def plain_learner(study: Study) -> Learner:
+    """Return a model that learns by plain steps."""
+    model = build_model(study, (3, 128, 128), seed=0)
+    return Learner(model, make_optimizer(study.training, model), make_loss(study), plain_step)
 
 
 def forward_backward(model: nn.Module, loss: Callable, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
