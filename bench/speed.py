@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from silofl.algorithms.harmofl import AmplitudeNorm, perturbed_step
+from silofl.algorithms.harmofl import AmplitudeNorm
 from silofl.algorithms.steps import plain_step
 from silofl.models import build_model
 from silofl.settings import parse
@@ -57,7 +57,7 @@ def steps() -> list[tuple[str, float, float]]:
     study = study_of("harmofl", preset="paper")
     model, loss = build_model(study, (3, 128, 128), seed=0).train(), make_loss(study)
     batch = tiles()
-    optimizer, step = make_optimizer(study.training, model), perturbed_step(study.recipe.perturbation)
+    optimizer, step = make_optimizer(study.training, model), study.recipe.step.make_step()
 
     def two_passes() -> None:
         for _ in range(2):
