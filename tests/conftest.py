@@ -61,8 +61,8 @@ def real_data():
 def free_port():
     """Find a port on which nothing listens, of a range that no other test process takes from meanwhile."""
     # Below the ports that the system gives to the near ends of connections.
-    first = 20000 + os.getpid() % 1200 * 10
-    ports = iter(range(first, first + 10))
+    first, count = 20000 + os.getpid() % 300 * 40, 40
+    ports = iter(range(first, first + count))
 
     def find():
         for port in ports:
@@ -72,7 +72,7 @@ def free_port():
                 except OSError:
                     continue
                 return port
-        raise RuntimeError(f"a port from {first} to {first + 9} must be free, not all of them in use")
+        raise RuntimeError(f"a port from {first} to {first + count - 1} must be free; all of them are in use")
 
     return find
 

@@ -212,7 +212,7 @@ def test_the_privacy_page_says_what_each_kind_can_tell():
     for name in algorithm_names():
         study = changed_study(JOBS / "fedavg_phantoms", PLAIN_SGD | {"algorithm": {"name": name}})
         risks |= Gate.of(study, Site(data="/data", state_dir="/state")).risks
-    assert len(risks) == 7
+    assert len(risks) == 8
     for kind, risk in risks.items():
         assert f"| `{kind}` | {risk} |" in text
 

@@ -8,12 +8,13 @@ from silofl.algorithms.advice import (
     LARGEST_RATIO,
     Portrait,
     Ratio,
+    Sketch,
     advised,
     algorithm_of,
     answers,
-    half_distances,
+    distances_between,
     merged,
-    site_ratio,
+    site_ratios,
 )
 from silofl.algorithms.recipe import find_recipe
 from silofl.errors import ConfigError
@@ -57,70 +58,92 @@ def test_one_portrait_merged_is_itself():
 
 
 def test_a_scanner_twice_as_bright_is_the_logarithm_of_two_away():
-    distance = half_distances([portrait(amplitude=3.0), portrait(amplitude=6.0)])["amplitude"]
+    distance = distances_between([portrait(amplitude=3.0), portrait(amplitude=6.0)])["amplitude"]
     np.testing.assert_allclose(distance, np.log(2) * (1 - np.eye(2)), rtol=1e-6)
 
 
 def test_features_are_adafeds_distance():
     portraits = [portrait(mean=0.0, variance=1.0), portrait(mean=3.0, variance=25.0)]
     # sqrt(3^2 + (5 - 1)^2) = 5
-    np.testing.assert_allclose(half_distances(portraits)["features"], [[0, 5], [5, 0]])
-    np.testing.assert_allclose(half_distances(portraits)["features"], distances([p.features for p in portraits]))
+    np.testing.assert_allclose(distances_between(portraits)["features"], [[0, 5], [5, 0]])
+    np.testing.assert_allclose(distances_between(portraits)["features"], distances([p.features for p in portraits]))
 
 
 def test_sites_without_a_common_label_are_one_away():
-    distance = half_distances([portrait(labels=(1, 0)), portrait(labels=(0, 1)), portrait(labels=(0.5, 0.5))])["labels"]
+    distance = distances_between([portrait(labels=(1, 0)), portrait(labels=(0, 1)), portrait(labels=(0.5, 0.5))])[
+        "labels"
+    ]
     # Hellinger: sqrt(((1 - sqrt(0.5))^2 + 0.5) / 2)
     half = np.sqrt(((1 - np.sqrt(0.5)) ** 2 + 0.5) / 2)
     np.testing.assert_allclose(distance, [[0, 1, half], [1, 0, half], [half, half, 0]], atol=1e-12)
 
 
 def test_an_image_without_contrast_has_a_distance():
-    assert np.isfinite(half_distances([portrait(amplitude=0.0), portrait(amplitude=1.0)])["amplitude"]).all()
+    assert np.isfinite(distances_between([portrait(amplitude=0.0), portrait(amplitude=1.0)])["amplitude"]).all()
 
 
 # --- ratios
 
 
-def test_a_ratio_is_the_distance_between_sites_over_that_within():
-    distance = np.array([[0, 1, 5, 7], [1, 0, 6, 6], [5, 6, 0, 3], [7, 6, 3, 0]], float)
-    found = site_ratio([distance])
-    # between: (5 + 7 + 6 + 6) / 4 = 6; within: (1 + 3) / 2 = 2
-    assert found.value == 3 and found.splits == (3,)
-    np.testing.assert_allclose(found.pairs, [[0, 3], [3, 0]])
+def sketched(place, *within, unit="patient", groups=8):
+    """Return the sketch of a site whose features are at a place."""
+    return Sketch(portrait(mean=place), dict.fromkeys(KINDS, np.array(within, float)), 3, unit, groups)
+
+
+def test_a_ratio_is_the_distance_between_halves_of_two_sites_over_that_within():
+    # Halves at -1 and 1 about 0, and at -1 and 1 about 3 in another direction: their squares are 9 + 1 + 1 on average.
+    found = site_ratios([sketched(0.0, 2.0), sketched(3.0, 2.0)])["features"]
+    assert found.value == pytest.approx(np.sqrt(11) / 2) and found.splits == (found.value,)
+    np.testing.assert_allclose(found.pairs, found.value * (1 - np.eye(2)))
+
+
+def test_it_is_the_root_mean_square_over_the_pairs_of_halves():
+    rng = np.random.default_rng(0)
+    halves = rng.normal(0, 1, (3, 2, 1)) + np.array([[[0.0]], [[2.0]], [[7.0]]])
+    sites = [sketched(one.mean(), abs(one[0] - one[1]).item()) for one in halves]
+    squares = (halves[:, :, None, None] - halves[None, None]) ** 2
+    between = np.sqrt(squares.mean(axis=(1, 3))[..., 0])
+    unit = np.mean([abs(one[0] - one[1]).item() for one in halves])
+    expected = between[~np.eye(3, dtype=bool)] / unit
+    found = site_ratios(sites)["features"]
+    np.testing.assert_allclose(found.pairs[~np.eye(3, dtype=bool)], expected)
+    assert found.value == pytest.approx(expected.mean())
 
 
 def test_a_ratio_is_the_median_of_the_cuts_with_their_range():
-    one = np.array([[0, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 1], [1, 1, 1, 0]], float)
-    far = one.copy()
-    far[:2, 2:] = far[2:, :2] = 9
-    found = site_ratio([one, one, far])
-    assert found.value == 1 and found.splits == (1, 1, 9)
-    # of three sorted values the 5th percentile lies a tenth of the way to the second
-    np.testing.assert_allclose(found.range, (1, 1 + 0.9 * 8))
+    within = np.array([1.0, 1.0, 0.1])
+    found = site_ratios([sketched(0.0, *within), sketched(4.0, *within)])["features"]
+    expected = np.sqrt(16 + within**2 / 2) / within
+    np.testing.assert_allclose(found.splits, expected)
+    assert found.value == pytest.approx(expected[0])
+    # Of three sorted values the 95th percentile lies nine tenths of the way to the third.
+    np.testing.assert_allclose(found.range, (expected[0], expected[0] + 0.9 * (expected[2] - expected[0])))
 
 
 @pytest.mark.parametrize("num_sites", [2, 5])
 def test_sites_that_differ_in_nothing_have_a_ratio_of_one(num_sites):
-    rng, splits = np.random.default_rng(0), []
+    rng, values = np.random.default_rng(0), []
     for _ in range(300):
-        halves = [portrait(mean=value) for value in rng.normal(0, 1, 2 * num_sites)]
-        splits.append(half_distances(halves)["features"])
-    found = site_ratio([np.mean(splits, axis=0)])
-    assert found.value == pytest.approx(1, abs=0.1)
+        # Of many features, as amplitudes and networks have: the mean distance within is then the root mean square.
+        halves = rng.normal(0, 1, (num_sites, 2, 64))
+        sites = []
+        for one in halves:
+            features = [(one.mean(axis=0), np.ones(64))]
+            within = dict.fromkeys(KINDS, np.array([np.linalg.norm(one[0] - one[1])]))
+            sites.append(Sketch(Portrait(1, np.ones((1, 2, 2)), features, np.ones(2) / 2), within, 2, "patient", 2))
+        values.append(site_ratios(sites)["features"].value)
+    assert np.mean(values) == pytest.approx(1, abs=0.02)
 
 
-@pytest.mark.parametrize(("between", "expected"), [(1.0, LARGEST_RATIO), (0.0, 0.0)])
-def test_halves_that_are_all_equal_bound_the_ratio(between, expected):
-    distance = np.zeros((4, 4))
-    distance[:2, 2:] = distance[2:, :2] = between
-    assert site_ratio([distance]).value == expected
+@pytest.mark.parametrize(("place", "expected"), [(1.0, LARGEST_RATIO), (0.0, 0.0)])
+def test_halves_that_are_all_equal_bound_the_ratio(place, expected):
+    assert site_ratios([sketched(0.0, 0.0), sketched(place, 0.0)])["features"].value == expected
 
 
-@pytest.mark.parametrize("splits", [[], [np.zeros((2, 2))]])
-def test_one_site_alone_cannot_be_compared(splits):
-    with pytest.raises(ConfigError, match="at least 2 sites must be there to be compared, not"):
-        site_ratio(splits)
+@pytest.mark.parametrize("count", [0, 1])
+def test_one_site_alone_cannot_be_compared(count):
+    with pytest.raises(ConfigError, match=f"at least 2 sites must be there to be compared, not {count}"):
+        site_ratios([sketched(0.0, 1.0)] * count)
 
 
 # --- advice

@@ -3,19 +3,21 @@
 A distance between two sites says little by itself: two groups of patients of one site differ too. Each site's patients
 are therefore cut into two halves, again and again, and sites are compared by the ratio of the distance between halves
 of two sites to the distance between the two halves of one. Sites that differ in nothing have a ratio of about 1,
-whatever the unit, the network and the number of patients.
+whatever the unit, the network and the number of patients. Of a site that takes one portrait and the distances between
+its halves, so that sites in a network can be compared as those of a simulation are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silofl.algorithms.adafed import Statistics, distances
-from silofl.algorithms.recipe import WITHOUT
+from silofl.algorithms.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe
 from silofl.errors import ConfigError
 
 # What sites are compared by: name -> in words.
@@ -34,6 +36,22 @@ FAR = {"amplitude": 1.8, "features": 1.2, "labels": 2.3}
 STRUCTURE = 1.3
 # A distance of 0 within all sites is less than can be measured; no ratio counts for more.
 LARGEST_RATIO = 1000.0
+# Fewer patients can be cut into halves in few ways only.
+FEW_GROUPS = 4
+
+
+class Comparison(Answer):
+    """A comparison of the sites' training data before the first round."""
+
+    section: ClassVar[str] = "advice"
+    method: ClassVar[str] = "advice"
+
+    def sentence(self) -> str:
+        """Return what a report says of it."""
+        return "Once, what compares the sites' images and labels, and advises an algorithm."
+
+
+PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(parts=(Comparison(),)))
 
 
 @dataclass(frozen=True)
@@ -51,6 +69,25 @@ class Portrait:
     amplitude: NDArray[np.float64]
     features: Statistics
     labels: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """What a site says of its training data.
+
+    Attributes:
+        portrait: Of all its images.
+        within: By the names of `KINDS`, the distance between two halves in each cut, shape (S,).
+        cases: Training cases.
+        unit: What the halves are of: patients, or cases where fewer than 2 patients are known.
+        groups: Groups of these that halves are made of.
+    """
+
+    portrait: Portrait
+    within: Mapping[str, NDArray[np.float64]]
+    cases: int
+    unit: Literal["patient", "case"]
+    groups: int
 
 
 @dataclass(frozen=True)
@@ -93,6 +130,70 @@ class Choice:
     answer: str
     reason: str
     sureness: float
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What was measured, and what follows.
+
+    Attributes:
+        ratios: By the names of `KINDS`.
+        choices: The advised answers.
+        algorithm: They as the ``algorithm`` section of a study.
+        cases: Site -> its training cases.
+        notes: What makes the numbers less sure.
+    """
+
+    ratios: Mapping[str, Ratio]
+    choices: tuple[Choice, ...]
+    algorithm: dict[str, str]
+    cases: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        sites = list(self.cases)
+        return {
+            "cases": dict(self.cases),
+            "ratios": {
+                kind: {
+                    "value": ratio.value,
+                    "range": list(ratio.range),
+                    "pairs": {
+                        site: dict(zip(sites, row, strict=True))
+                        for site, row in zip(sites, ratio.pairs.tolist(), strict=True)
+                    },
+                }
+                for kind, ratio in self.ratios.items()
+            },
+            "choices": {
+                one.question: {"answer": one.answer, "reason": one.reason, "sureness": one.sureness}
+                for one in self.choices
+            },
+            "algorithm": self.algorithm,
+            "notes": list(self.notes),
+        }
+
+    def sentences(self) -> list[str]:
+        """Return each advised answer with its reason, and the notes."""
+        advised = [f"{one.question}: {one.answer} ({one.sureness:.0%} sure). {one.reason}" for one in self.choices]
+        return advised + [f"note: {note}" for note in self.notes]
+
+
+def advise(sketches: Mapping[str, Sketch], has_batchnorm: bool) -> Advice:
+    """Compare sites by what they say of their training data, and advise the answers of an algorithm.
+
+    Args:
+        sketches: By site.
+        has_batchnorm: Whether the study's network has BatchNorm, which can stay at home.
+
+    Raises:
+        ConfigError: There are fewer than 2 sites.
+    """
+    ratios = site_ratios(list(sketches.values()))
+    cases = {site: sketch.cases for site, sketch in sketches.items()}
+    choices = advised(ratios, cases, has_batchnorm)
+    return Advice(ratios, tuple(choices), algorithm_of(choices), cases, tuple(_notes(sketches)))
 
 
 def advised(ratios: Mapping[str, Ratio], cases: Mapping[str, int], has_batchnorm: bool) -> list[Choice]:
@@ -163,7 +264,7 @@ def merged(portraits: Sequence[Portrait]) -> Portrait:
     return Portrait(int(counts.sum()), amplitude, features, labels)
 
 
-def half_distances(portraits: Sequence[Portrait]) -> dict[str, NDArray[np.float64]]:
+def distances_between(portraits: Sequence[Portrait]) -> dict[str, NDArray[np.float64]]:
     """Return the distances between portraits by each of `KINDS`, each of shape (N, N), zero on the diagonal.
 
     Amplitudes: root mean square of the differences of their logarithms, so that a brighter scanner is one step away at
@@ -178,29 +279,48 @@ def half_distances(portraits: Sequence[Portrait]) -> dict[str, NDArray[np.float6
     }
 
 
-def site_ratio(splits: Sequence[NDArray]) -> Ratio:
-    """Return the ratio of the distances between sites to those within them.
+def site_ratios(sketches: Sequence[Sketch]) -> dict[str, Ratio]:
+    """Return by each of `KINDS` the ratio of the distances between halves of two sites to those within one.
 
-    Args:
-        splits: For each cut into halves the distances between all halves, shape (2 K, 2 K); site k has the rows 2 k and
-            2 k + 1.
+    Each half is ``w / 2`` away from its site's mean, with w the distance between the two, so that halves of sites i and
+    j are ``sqrt(d_ij^2 + (w_i^2 + w_j^2) / 4)`` apart: the root mean square over the four pairs of halves, exact for
+    equal halves and Euclidean distances.
 
     Raises:
-        ConfigError: There are fewer than 2 sites, or no halves.
+        ConfigError: There are fewer than 2 sites.
     """
-    if not len(splits) or len(splits[0]) < 4:
-        raise ConfigError(f"at least 2 sites must be there to be compared, not {len(splits[0]) // 2 if splits else 0}")
-    ratios, pairs = [], []
-    for distance in splits:
-        count = len(distance) // 2
-        within = np.diag(distance[::2, 1::2]).mean()
-        # The mean of the four distances between a half of one site and a half of the other.
-        between = distance.reshape(count, 2, count, 2).mean(axis=(1, 3))
-        np.fill_diagonal(between, 0)
-        scaled = np.minimum(between / within, LARGEST_RATIO) if within > 0 else LARGEST_RATIO * (between > 0)
-        pairs.append(scaled)
-        ratios.append(float(scaled.sum() / (count * (count - 1))))
-    return Ratio(float(np.median(ratios)), tuple(ratios), np.mean(pairs, axis=0))
+    if len(sketches) < 2:
+        raise ConfigError(f"at least 2 sites must be there to be compared, not {len(sketches)}")
+    between = distances_between([sketch.portrait for sketch in sketches])
+    return {kind: _ratio(between[kind], np.stack([one.within[kind] for one in sketches], axis=1)) for kind in KINDS}
+
+
+def _ratio(between: NDArray[np.float64], within: NDArray[np.float64]) -> Ratio:
+    """Return the ratio from the distances of sites, shape (K, K), and within them in each cut, shape (S, K)."""
+    squares = within**2 / 4
+    halves = np.sqrt(between**2 + squares[:, :, None] + squares[:, None, :])
+    units = within.mean(axis=1)[:, None, None]
+    scaled = np.full_like(halves, LARGEST_RATIO)
+    np.divide(halves, units, out=scaled, where=units > 0)
+    scaled = np.where((units == 0) & (halves == 0), 0, np.minimum(scaled, LARGEST_RATIO))
+    scaled *= 1 - np.eye(len(between))
+    count = len(between)
+    splits = scaled.sum(axis=(1, 2)) / (count * (count - 1))
+    return Ratio(float(np.median(splits)), tuple(splits.tolist()), scaled.mean(axis=0))
+
+
+def _notes(sketches: Mapping[str, Sketch]) -> list[str]:
+    by_case = [site for site, sketch in sketches.items() if sketch.unit == "case"]
+    few = [site for site, one in sketches.items() if one.groups < FEW_GROUPS and site not in by_case]
+    notes = []
+    if by_case:
+        notes.append(
+            f"{', '.join(by_case)}: fewer than 2 patients known, so that halves are of cases; one person's images are "
+            "alike, which makes the ratios too large"
+        )
+    if few:
+        notes.append(f"{', '.join(few)}: fewer than {FEW_GROUPS} patients, so that there are few ways to halve them")
+    return notes
 
 
 def _sentence(ratios: Mapping[str, Ratio], kind: str) -> str:

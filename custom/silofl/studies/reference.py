@@ -177,7 +177,7 @@ def _algorithm(settings: type) -> list[str]:
         "Any of the following goes before the preset. An answer is borrowed by the name of an algorithm that has it:"
     ]
     lines += ["", *HEADER, *map(_key_row, recipe_keys(_lenders)), ""]
-    for answer in all_answers():
+    for answer in filter(keys_of, all_answers()):
         lines += _section_page(f"`algorithm.{answer.section}`", answer, f"algorithm.{answer.section}.", level="###")
     lines += ["### Presets", "", "What they choose, where it is not a default above:", ""]
     lines += ["| algorithm | preset | keys |", "|---|---|---|"]
