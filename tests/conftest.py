@@ -15,6 +15,8 @@ from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
 from silofl.cli import main
+from silofl.data.batches import training_batches
+from silofl.data.transforms import augmentation
 from silofl.federation.course import Answers, Course, settled_answers
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
@@ -22,6 +24,7 @@ from silofl.federation.state import SiteState
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.study import Study
+from silofl.training.device import seed_of
 
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -283,6 +286,14 @@ class Play:
         """Return a site's models at the server, ``role/name`` -> array."""
         parts = {role: self.server.parts[role] for role in self.study.recipe.roles}
         return {f"{role}/{name}": array for role, part in parts.items() for name, array in part.of(site).items()}
+
+    def epochs(self, site, number):
+        """Return the batches of each epoch of a site's round, as it draws them itself."""
+        study, examples = self.study, self.sites[site].data.training
+        augment, seeds = augmentation(study, True), range(1, study.training.local_epochs + 1)
+        seeds = [seed_of(study.seed, site, number, epoch) for epoch in seeds]
+        cpu, size = torch.device("cpu"), study.training.batch_size
+        return [list(training_batches(examples, size, augment, seed, cpu)) for seed in seeds]
 
     def folder(self, site):
         """Return a site's folder of the run."""

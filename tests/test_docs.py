@@ -188,7 +188,7 @@ def test_the_readme_is_one_screen_from_which_every_page_can_be_reached():
 
 
 # The one way of training that every algorithm allows.
-PLAIN_SGD = {"training.optimizer": "sgd", "training.momentum": 0.0}
+PLAIN_SGD = {"training.optimizer": "sgd", "training.momentum": 0.0, "training.local_epochs": 2}
 
 
 def test_the_privacy_page_has_a_row_for_each_kind_that_an_algorithm_sends():

@@ -138,6 +138,7 @@ class TrainingSettings(Section):
             ``(1 - (r - 1) / R)^0.9`` in round r of R; ``cosine`` by half a period. Constants of an algorithm do not
             fall with it.
         momentum: Of ``sgd``.
+        is_nesterov: Whether the momentum of ``sgd`` is Nesterov's.
         betas: Of ``adam`` and ``adamw``.
         weight_decay: Of the base optimiser.
         batch_size: Images in a batch; a last batch of one image joins the one before it.
@@ -150,10 +151,18 @@ class TrainingSettings(Section):
     learning_rate: Positive = 1e-3
     schedule: Literal["constant", "poly", "cosine"] = "constant"
     momentum: Fraction = 0.9
+    is_nesterov: bool = False
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     weight_decay: NotNegative = 0.0
     batch_size: Count = 8
     local_epochs: Count = 1
+
+    @model_validator(mode="after")
+    def _has_a_momentum_to_look_ahead_with(self) -> TrainingSettings:
+        if self.is_nesterov and (self.optimizer != "sgd" or self.momentum == 0):
+            found = self.optimizer if self.optimizer != "sgd" else "sgd with momentum 0"
+            raise ConfigError(f"training.is_nesterov must go with sgd and a momentum, not with {found}; leave it out")
+        return self
 
 
 class AlgorithmSettings(BaseModel):

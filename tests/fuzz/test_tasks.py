@@ -42,7 +42,10 @@ OTHERS = [
     np.zeros(3, bool),
 ]
 SHAPES = [(), (0,), (1,), (3, 1, 1), (10**4, 10**3)]
-ALGORITHMS = {"harmofl": {}, "fedsm": {}, "adafed": {}, "scaffold": {"training": {"optimizer": "sgd", "momentum": 0}}}
+ALGORITHMS = {
+    **dict.fromkeys(("harmofl", "fedsm", "adafed", "moon"), {}),
+    "scaffold": {"training": {"optimizer": "sgd", "momentum": 0}},
+}
 
 
 def altered_arrays(arrays, random):

@@ -27,6 +27,9 @@ ALGORITHMS = {
     "super model": {"name": "fedsm", "model": {"normalization": "instance"}},
     "dropout": {"name": "fedavg", "model": {"dropout": 0.3}},
     "a falling rate": {"name": "fedprox", "training": {"schedule": "poly"}},
+    "normalised steps": {"name": "fednova", "training": {"optimizer": "sgd", "momentum": 0.9}},
+    "a contrast": {"name": "moon", "model": {"dropout": 0.3}},
+    "head, then body": {"name": "fedrep", "training": {"local_epochs": 2}},
 }
 
 

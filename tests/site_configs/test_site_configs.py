@@ -32,7 +32,7 @@ JOBS = sorted((ROOT / "jobs").glob("*/app/config/config_fed_*.json"))
 README = (CONFIGS / "README.md").read_text(encoding="utf-8")
 ALGORITHMS = algorithm_names()
 # The one way of training that every algorithm allows.
-PLAIN_SGD = {"training.optimizer": "sgd", "training.momentum": 0.0}
+PLAIN_SGD = {"training.optimizer": "sgd", "training.momentum": 0.0, "training.local_epochs": 2}
 LEAD = Person("lead@study.org", "study", "lead")
 
 

@@ -13,8 +13,8 @@ from .conftest import JOB
 @pytest.mark.parametrize("name", [*method_names(), "harmofl:reference", "local-pretrained", "fedavg:paper-pretrained"])
 def test_every_method_is_an_algorithm_that_takes_the_place_of_a_jobs(name):
     values, algorithm = yaml.safe_load(study_file(JOB).read_text()), algorithm_of(name)
-    # plain SGD, the one way of training that every algorithm allows
-    training = values["training"] | {"optimizer": "sgd", "momentum": 0.0}
+    # plain SGD for two epochs, the one way of training that every algorithm allows
+    training = values["training"] | {"optimizer": "sgd", "momentum": 0.0, "local_epochs": 2}
     changes = {"model": {"normalization": "instance"}, "training": training, "algorithm": algorithm}
     study = parse(Study, values | changes, "study.yaml")
     assert study.algorithm.name == algorithm["name"]

@@ -192,6 +192,21 @@ def test_sgd_remembers_its_direction():
     assert two_steps(optimizer, model.weight, 1.0) == [0.75, 0.375]
 
 
+def test_sgd_looks_ahead_with_nesterovs_momentum():
+    model = one_weight(1.0)
+    optimizer = make_optimizer(settings(optimizer="sgd", momentum=0.5, is_nesterov=True), model)
+    # The direction is the gradient 1 plus half of the buffer: 1 + 0.5 * 1, then 1 + 0.5 * 1.5.
+    assert two_steps(optimizer, model.weight, 1.0) == [0.625, 0.1875]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found"), [({"optimizer": "adam"}, "adam"), ({"optimizer": "sgd", "momentum": 0}, "sgd with momentum 0")]
+)
+def test_nesterov_without_a_momentum_is_refused(chosen, found):
+    with pytest.raises(ValueError, match=f"training.is_nesterov must go with sgd and a momentum, not with {found}"):
+        settings(is_nesterov=True, **chosen)
+
+
 def test_adam_decays_through_the_gradient_and_adamw_beside_it():
     weights = {}
     for name in ("adam", "adamw"):

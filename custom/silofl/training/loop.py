@@ -101,7 +101,9 @@ def make_optimizer(settings: TrainingSettings, model: nn.Module) -> torch.optim.
     makers = {
         "adam": lambda: torch.optim.Adam(parameters, lr, betas=settings.betas, weight_decay=decay),
         "adamw": lambda: torch.optim.AdamW(parameters, lr, betas=settings.betas, weight_decay=decay),
-        "sgd": lambda: torch.optim.SGD(parameters, lr, momentum=settings.momentum, weight_decay=decay),
+        "sgd": lambda: torch.optim.SGD(
+            parameters, lr, momentum=settings.momentum, weight_decay=decay, nesterov=settings.is_nesterov
+        ),
     }
     return makers[settings.optimizer]()
 

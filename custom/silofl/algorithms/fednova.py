@@ -1,0 +1,119 @@
+"""FedNova: the server averages the sites' directions, not their distances, so that more steps count for no more.
+
+Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020,
+arXiv:2007.07481, Sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.algorithms.steps import Batch, Loss, Step
+from silofl.errors import AggregationError, ConfigError
+
+
+class NormalizedSteps(Answer):
+    """The sites' differences, each divided by how far its steps reach, and one length for all of them.
+
+    Attributes:
+        tau_eff: The length: ``norms``, the sites' mean ||a||_1, so that equal steps give FedAvg; or ``steps``, their
+            mean number of steps.
+    """
+
+    section: ClassVar[str] = "normalized_steps"
+    method: ClassVar[str] = "normalized_steps"
+    tau_eff: Literal["norms", "steps"] = "norms"
+
+    def conflict(self, recipe: Recipe) -> str | None:
+        """It takes the place of the one mean of all sites."""
+        if recipe.mixing is not None or len(recipe.roles) > 1 or recipe.stays_home == "everything":
+            return "parts must go with one model of all sites where steps are normalised; choose mixing: shared"
+        if recipe.extra_rounds:
+            return (
+                f"extra_rounds must be 0 where steps are normalised, for all sites at once, not {recipe.extra_rounds}"
+            )
+        if recipe.parts[0] is not self:
+            first = recipe.parts[0].section
+            return (
+                f"parts must begin with normalised steps, which take the mean's place, not with {first}; name it first"
+            )
+        return None
+
+    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study.TrainingSettings`
+        """Refuse an optimiser whose steps are no fixed sum of gradients (Section 3).
+
+        Raises:
+            ConfigError: Another optimiser than SGD.
+        """
+        if training.optimizer != "sgd":
+            raise ConfigError(f"training.optimizer must be sgd with normalised steps, not {training.optimizer!r}")
+
+    def sentence(self) -> str:
+        """Return what a report says of it."""
+        length = {"norms": "norm", "steps": "number of steps"}[self.tau_eff]
+        return (
+            "Nothing for it: each site's difference is divided by the norm of its steps and multiplied by the mean "
+            f"{length} of all (FedNova)."
+        )
+
+
+PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(parts=(NormalizedSteps(),)))
+
+
+def norm(steps: int, momentum: float = 0.0, proximal: float = 0.0, nesterov: bool = False) -> float:
+    """Return ||a||_1: how far so many steps of SGD reach along a gradient of 1, in units of the learning rate.
+
+    ``g = 1 - eta mu s``; ``u = rho u + g``; ``s = s + u``, or with Nesterov ``s = s + g + rho u``; the result is s.
+
+    Args:
+        steps: The paper's tau, at least 1.
+        momentum: The optimiser's rho, whose buffer is 0 before the first step.
+        proximal: ``eta mu``: the learning rate times the weight of the proximal term.
+        nesterov: Whether the momentum is Nesterov's.
+    """
+    buffer = reach = 0.0
+    for _ in range(steps):
+        gradient = 1 - proximal * reach
+        buffer = momentum * buffer + gradient
+        reach += gradient + momentum * buffer if nesterov else buffer
+    return reach
+
+
+def factors(shares: ArrayLike, norms: ArrayLike, tau_eff: float | None = None) -> NDArray[np.float64]:
+    """Return the weights of the sites' differences: ``w_i = p_i tau_eff / ||a_i||_1``, whose sum need not be 1.
+
+    Args:
+        shares: p_i, shape (K,), of sum 1.
+        norms: ||a_i||_1, shape (K,).
+        tau_eff: The length of the common step; ``sum p_i ||a_i||_1`` where None.
+
+    Raises:
+        AggregationError: A norm is not above 0, as after a proximal term and a momentum so large that steps turn back.
+    """
+    shares, norms = np.asarray(shares, np.float64), np.asarray(norms, np.float64)
+    if not np.all(norms > 0):
+        raise AggregationError(
+            f"every site's steps must have a norm above 0, not {norms.min():.3g}; lower training.learning_rate, "
+            "training.momentum or algorithm.proximal.mu"
+        )
+    return shares * (shares @ norms if tau_eff is None else tau_eff) / norms
+
+
+def begun_afresh(step: Step) -> Step:
+    """Return a step before whose first batch the optimiser forgets its buffers; it serves one site's one round."""
+    is_begun: list[bool] = []
+
+    def first_forgetting(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+        # A buffer of the round before would be a gradient of that round's in this one's sum.
+        if not is_begun:
+            optimizer.state.clear()
+            is_begun.append(True)
+        return step(model, optimizer, loss, batch)
+
+    return first_forgetting

@@ -1,0 +1,97 @@
+"""FedRep: in every round a site trains its head first, then with the new head the body, which all sites share.
+
+Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021, arXiv:2102.07078,
+Algorithm 1. The head stays at home as in FedPer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.algorithms.steps import Batch, Loss, Step, frozen_statistics
+from silofl.errors import ConfigError
+from silofl.settings import Count
+
+
+class HeadThenBody(Answer):
+    """A round's epochs, the first ones of the head alone and the last ones of the body alone.
+
+    Attributes:
+        body_epochs: The last epochs of a round, which train the body; all before them train the head. The authors' code
+            has 1.
+    """
+
+    section: ClassVar[str] = "head_then_body"
+    method: ClassVar[str] = "head_then_body"
+    body_epochs: Count = 1
+
+    def conflict(self, recipe: Recipe) -> str | None:
+        """A head that is averaged would be no site's own; and a round's steps are not all the body's."""
+        if recipe.stays_home != "head":
+            return f"stays_home must be head where sites train it before the body, not {recipe.stays_home}"
+        # Both divide what a round changed by the number of its steps, and the body has made only some of them.
+        dividing = [answer.section for answer in recipe.parts if answer.section in ("control", "normalized_steps")]
+        if dividing:
+            return (
+                f"parts must be without {dividing[0]}, which counts all steps, where the body takes only the last ones"
+            )
+        return None
+
+    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study.TrainingSettings`
+        """Refuse a round without an epoch for the head.
+
+        Raises:
+            ConfigError: The body's epochs are all that there are, or more.
+        """
+        if training.local_epochs <= self.body_epochs:
+            raise ConfigError(
+                f"training.local_epochs must be above head_then_body.body_epochs, {self.body_epochs}, the rest of them "
+                f"being the head's, not {training.local_epochs}; give more of them"
+            )
+
+    def sentence(self) -> str:
+        """Describe the answer for the report."""
+        last = "epoch trains" if self.body_epochs == 1 else f"{self.body_epochs} epochs train"
+        return f"Head, then body (FedRep): a round's last {last} the body alone, all before the head alone."
+
+
+PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(step=HeadThenBody(), stays_home="head"))
+
+
+def head_or_body_step(step: Step, head: Collection[str], is_of_head: Callable[[], bool]) -> Step:
+    """Return a step of the head alone or of the body alone; BatchNorm's statistics move with the body only.
+
+    Args:
+        step: The step that computes the gradient and moves the parameters.
+        head: Names of the head's parameters.
+        is_of_head: Whether the head is being trained now.
+    """
+
+    def half_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+        is_now = is_of_head()
+        still = [parameter for name, parameter in model.named_parameters() if (name in head) != is_now]
+        with _still(still), frozen_statistics(model) if is_now else nullcontext():
+            return step(model, optimizer, loss, batch)
+
+    return half_step
+
+
+@contextmanager
+def _still(parameters: Collection[nn.Parameter]) -> Iterator[None]:
+    """Let an optimiser pass over parameters for a while: without a gradient neither decay nor momentum moves them."""
+    before = [parameter.requires_grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+        # One of the phase before would be taken for this step's.
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, required in zip(parameters, before, strict=True):
+            parameter.requires_grad_(required)

@@ -1,0 +1,115 @@
+"""MOON: a step that draws a site's representation of its images to the received model's, away from its own last one's.
+
+Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021, arXiv:2103.16257, Eqs. 2 to 4. The paper puts a
+projection head between encoder and output layer; here there is none, so that the network is that of all other methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.algorithms.steps import Batch, Loss, Step
+from silofl.settings import NotNegative, Positive
+
+
+class Contrast(Answer):
+    """A step that contrasts the site's model with the received one and with the site's last one.
+
+    Attributes:
+        mu: Weight of the contrastive loss, at least 0; the paper tries 0.1, 1, 5 and 10.
+        temperature: The paper's tau, by which similarities are divided.
+    """
+
+    section: ClassVar[str] = "contrast"
+    method: ClassVar[str] = "contrast"
+    mu: NotNegative = 1.0
+    temperature: Positive = 0.5
+
+    def conflict(self, recipe: Recipe) -> str | None:
+        """A site's model is drawn to the one of all sites."""
+        if recipe.mixing is not None or len(recipe.roles) > 1 or recipe.stays_home == "everything":
+            return "step must go with one model of all sites where it contrasts models; choose mixing: shared"
+        return None
+
+    def sentence(self) -> str:
+        """Describe the answer for the report."""
+        return (
+            f"Contrastive (MOON): the loss plus mu = {self.mu:g} times a contrast, tau = {self.temperature:g}, which "
+            "draws an image's representation to the received model's, away from that of the site's own last model; a "
+            "site's first round has none."
+        )
+
+
+# The authors' code has these constants too.
+PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(step=Contrast()))
+
+
+def contrastive_loss(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float) -> Tensor:
+    """Return the mean of ``-log(e^(cos(z, z_g) / tau) / (e^(cos(z, z_g) / tau) + e^(cos(z, z_p) / tau)))`` (Eq. 3).
+
+    Args:
+        z: Representations by the model in training, (B, C).
+        z_global: By the received model, the same shape.
+        z_previous: By the site's own last model, the same shape.
+        temperature: tau, above 0.
+    """
+    to_global, to_previous = (functional.cosine_similarity(z, other, eps=1e-8) for other in (z_global, z_previous))
+    return functional.softplus((to_previous - to_global) / temperature).mean()
+
+
+def contrastive_step(
+    step: Step,
+    others: Sequence[nn.Module],
+    layer_of: Callable[[nn.Module], nn.Module],
+    mu: float,
+    temperature: float,
+) -> Step:
+    """Return a step down ``loss + mu * contrast`` (Eq. 4).
+
+    Args:
+        step: The step that computes the loss, once or twice.
+        others: The received model and the site's own last one, frozen and in evaluation mode, so that they normalise by
+            their running statistics and move none.
+        layer_of: Model -> the layer whose input is the representation; a map is averaged over its spatial axes.
+        mu: Weight of the contrast.
+        temperature: Its tau.
+    """
+
+    def contrasted(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+        known = []
+        for other in others:
+            with torch.no_grad(), _inputs_of(layer_of(other)) as seen:
+                other(batch[0])
+            known.append(pooled(seen[-1]))
+        with _inputs_of(layer_of(model)) as seen:
+
+            def total(output: Tensor, targets: Tensor) -> Tensor:
+                return loss(output, targets) + mu * contrastive_loss(pooled(seen[-1]), *known, temperature)
+
+            return step(model, optimizer, total, batch)
+
+    return contrasted
+
+
+def pooled(features: Tensor) -> Tensor:
+    """Return feature maps (B, C, *spatial) as vectors (B, C), the mean over the spatial axes, in float32 or better."""
+    # A network under autocast gives bfloat16, whose cosines have two digits.
+    features = features.to(torch.promote_types(features.dtype, torch.float32))
+    return features.flatten(2).mean(2) if features.ndim > 2 else features
+
+
+@contextmanager
+def _inputs_of(layer: nn.Module) -> Iterator[list[Tensor]]:
+    seen: list[Tensor] = []
+    handle = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    try:
+        yield seen
+    finally:
+        handle.remove()

@@ -1,0 +1,51 @@
+"""FedRep's phases of a round at a site: first the head's epochs, then the body's; nothing travels for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from silofl.algorithms.fedrep import head_or_body_step
+from silofl.algorithms.mixing import Arrays
+from silofl.algorithms.steps import Step
+from silofl.methods.part import Kind, Part, SitePart
+from silofl.models.names import head_names
+from silofl.study import Study
+
+if TYPE_CHECKING:
+    from silofl.methods.work import Work
+
+ROLE = "head_then_body"
+
+
+class SiteHeadThenBody(SitePart):
+    """The phase that a round is in."""
+
+    name = ROLE
+
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        self._epoch = 0
+
+    def step(self, role: str, step: Step) -> Step:
+        """Let every step move what its epoch is for."""
+        study = self.work.study
+        head_epochs = study.training.local_epochs - study.recipe.answer(ROLE).body_epochs
+        return head_or_body_step(step, head_names(self.work.models[role]), lambda: self._epoch <= head_epochs)
+
+    def epoch(self) -> None:
+        """Count the epochs."""
+        self._epoch += 1
+
+
+def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
+    """Return nothing: the server has no half of it."""
+    return []
+
+
+def kinds(study: Study) -> list[Kind]:
+    """Return nothing: nothing leaves a site for it."""
+    return []
+
+
+SITE = SiteHeadThenBody

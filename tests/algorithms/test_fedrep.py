@@ -1,0 +1,96 @@
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from silofl.algorithms.fedrep import HeadThenBody, head_or_body_step
+from silofl.algorithms.recipe import find_recipe
+from silofl.algorithms.steps import plain_step
+from silofl.errors import ConfigError
+from silofl.study import TrainingSettings
+
+KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")
+HEAD, BODY = KEYS[2:], KEYS[:2]
+
+
+def network(arrays):
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    model.load_state_dict({key: torch.tensor(array) for key, array in arrays.items()})
+    return model
+
+
+def test_a_whole_run_follows_the_reference(vectors):
+    v = vectors("baselines/fedrep")
+    head_steps, body_steps = int(v["hyper_head_steps"]), int(v["hyper_body_steps"])
+    body = {key: v[f"init/{key}"] for key in BODY}
+    heads = [{key: v[f"init/{key}"] for key in HEAD} for _ in v["n"]]
+    for r in range(len(v["x"])):
+        ends = []
+        for i in range(len(v["n"])):
+            site = network(body | heads[i])
+            phases = iter([True] * head_steps + [False] * body_steps)
+            step = head_or_body_step(plain_step, HEAD, lambda phases=phases: next(phases))
+            optimizer = torch.optim.SGD(site.parameters(), float(v["hyper_eta"]))
+            for k in range(head_steps + body_steps):
+                batch = torch.tensor(v["x"][r, i, k]), torch.tensor(v["y"][r, i, k])
+                step(site, optimizer, nn.functional.mse_loss, batch)
+                for key, p in site.named_parameters():
+                    np.testing.assert_allclose(p.detach().numpy(), v[f"fedrep.site/{key}"][r, i, k], rtol=1e-6)
+            ends.append({key: p.detach().numpy() for key, p in site.named_parameters()})
+            heads[i] = {key: ends[i][key] for key in HEAD}
+        body = {key: sum(p * end[key] for p, end in zip(v["p"], ends, strict=True)) for key in BODY}
+        for key in BODY:
+            np.testing.assert_allclose(body[key], v[f"fedrep.global/{key}"][r], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["momentum", "adam"])
+def test_what_is_still_feels_neither_decay_nor_momentum(kind):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    makers = {
+        "momentum": lambda: torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.1),
+        "adam": lambda: torch.optim.AdamW(model.parameters(), 0.1, weight_decay=0.1),
+    }
+    optimizer, batch = makers[kind](), (torch.rand(6, 3), torch.tensor([0, 1, 1, 0, 1, 0]))
+    phase = [False]
+    step = head_or_body_step(plain_step, {"3.weight", "3.bias"}, lambda: phase[0])
+    for phase[0] in (False, True, False, True):
+        before = copy.deepcopy(model.state_dict())
+        step(model, optimizer, nn.functional.cross_entropy, batch)
+        moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+        # BatchNorm belongs to the body, its statistics too.
+        body = {name for name in before if not name.startswith("3.")}
+        assert moved == (before.keys() - body if phase[0] else body)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_the_heads_phase_normalises_by_the_batch():
+    model = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 1, bias=False))
+    seen = []
+    model[0].register_forward_hook(lambda module, inputs, output: seen.append(output.detach()))
+    step = head_or_body_step(plain_step, {"1.weight"}, lambda: True)
+    batch = torch.tensor([[1.0], [3.0]]), torch.zeros(2, 1)
+    step(model, torch.optim.SGD(model.parameters(), 0.1), nn.functional.mse_loss, batch)
+    # (1 - 2) / 1 and (3 - 2) / 1, and not by the running mean 0
+    np.testing.assert_allclose(seen[0].numpy(), [[-1], [1]], rtol=1e-4)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_round_without_an_epoch_for_the_head_is_refused(epochs):
+    message = f"training.local_epochs must be above head_then_body.body_epochs, 2, .* not {epochs}"
+    with pytest.raises(ConfigError, match=message):
+        HeadThenBody(body_epochs=2).check_training(TrainingSettings(local_epochs=epochs))
+
+
+@pytest.mark.parametrize(("part", "section"), [("scaffold", "control"), ("fednova", "normalized_steps")])
+def test_what_divides_by_the_number_of_steps_is_refused(part, section):
+    with pytest.raises(ConfigError, match=f"parts must be without {section}, which counts all steps"):
+        find_recipe("fedrep", "paper", {"parts": [part]})
+
+
+@pytest.mark.parametrize("home", ["nothing", "batchnorm", "everything"])
+def test_a_head_that_leaves_is_refused(home):
+    with pytest.raises(ConfigError, match=f"stays_home must be head where sites train it .* not {home}"):
+        find_recipe("fedrep", "paper", {"stays_home": home})

@@ -1,0 +1,37 @@
+import pytest
+import torch
+from torch import nn
+
+from silofl.models import build_plain_model
+from silofl.models.features import feature_layer
+from silofl.settings import parse
+from silofl.study import Study
+
+
+def study(network, **more):
+    settings = {"name": "s", "rounds": 1, "model": {"name": network}, "algorithm": {"name": "fedavg"}}
+    return parse(Study, settings | more, "study.yaml")
+
+
+def classification(network):
+    answers = {"labels": {0: "no", 1: "yes"}, "metric": "accuracy", "training": {"loss": "cross_entropy"}}
+    return study(network, task="classification", **answers)
+
+
+@pytest.mark.parametrize(
+    ("name", "width"), [("densenet121", 1024), ("lenet5", 84), ("alexnet", 4096), ("activity_cnn", 100)]
+)
+def test_a_classifiers_representation_is_the_input_of_its_last_layer(name, width):
+    layer = feature_layer(build_plain_model(classification(name), 0))
+    assert isinstance(layer, nn.Linear) and (layer.in_features, layer.out_features) == (width, 2)
+
+
+def test_a_unets_representation_is_the_deepest_of_its_encoder():
+    model = build_plain_model(study("unet", task="segmentation", labels={1: "blob"}), 0).eval()
+    deepest, seen = [], []
+    model.network.down_4.register_forward_hook(lambda module, inputs, output: deepest.append(output))
+    feature_layer(model).register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    with torch.no_grad():
+        model(torch.rand(2, 1, 32, 32))
+    # four times half of 32
+    assert seen[0] is deepest[0] and seen[0].shape[2:] == (2, 2)
