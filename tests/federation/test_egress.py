@@ -82,14 +82,21 @@ def request(kind=None):
     return Request(TASKS.get(kind, TRAIN), shapes={"selector/network.head.bias": (2,)})
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedbn", "harmofl", "fedsm", "fedper", "adafed", "scaffold", "ditto", "apfl"])
+@pytest.mark.parametrize(
+    "name", ["fedavg", "fedbn", "harmofl", "fedsm", "fedper", "adafed", "scaffold", "ditto", "apfl", "pfedme"]
+)
 def test_every_array_that_an_algorithm_sends_is_of_a_kind_that_may_leave(make_study, gate, name):
     sent = honest(make_study(name=name))
     here = gate(algorithm={"name": name})
     asked = Request(TRAIN, shapes={key: array.shape for key, array in sent.items()})
     assert sent and here.refusal(asked, Message(sent, META)) is None
     more = {"fedavg": {"batchnorm"}, "fedper": {"batchnorm"}, "harmofl": {"amplitude"}, "fedsm": {"selector"}}
-    more |= {"scaffold": {"batchnorm", "control"}, "ditto": {"batchnorm"}, "apfl": {"batchnorm"}}
+    more |= {
+        "scaffold": {"batchnorm", "control"},
+        "ditto": {"batchnorm"},
+        "apfl": {"batchnorm"},
+        "pfedme": {"batchnorm"},
+    }
     assert {here.kind(key) for key in sent} == {"weights"} | more.get(name, set())
 
 

@@ -20,6 +20,7 @@ SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2, "learning_rate": ET
 ALGORITHMS = {
     "ditto": {"name": "ditto", "pull": {"strength": 0.7}},
     "apfl": {"name": "apfl", "mixture": {"alpha": 0.4, "learning_rate": 0.5}},
+    "pfedme": {"name": "pfedme", "envelope": {"strength": 10.0, "inner_steps": 2}, "server_lr": 1.5},
 }
 
 
@@ -101,7 +102,22 @@ def apfl(study, x, site, batches, alpha_rate=0.5):
     return w
 
 
-PLAIN = {"ditto": ditto, "apfl": apfl}
+def pfedme(study, x, site, batches, strength=10.0, inner_rate=0.05):
+    w, theta = copy.deepcopy(x), site["v"]
+    theta.load_state_dict(dict(w.named_parameters()), strict=False)
+    for batch in batches:
+        with torch.no_grad():
+            w.train()(batch[0])
+        for _ in range(2):
+            pull = [strength * (p - q).detach() for p, q in zip(theta.parameters(), w.parameters(), strict=True)]
+            g = gradient(theta, study, batch)
+            moved(theta, [-inner_rate * (one + back) for one, back in zip(g, pull, strict=True)])
+        gap = [(q - p).detach() for p, q in zip(theta.parameters(), w.parameters(), strict=True)]
+        moved(w, [-ETA * strength * one for one in gap])
+    return w
+
+
+PLAIN = {"ditto": ditto, "apfl": apfl, "pfedme": pfedme}
 
 
 def plain_run(game, name, rounds):
@@ -118,6 +134,9 @@ def plain_run(game, name, rounds):
             for key, value in x.state_dict().items()
             if value.is_floating_point()
         }
+        # pFedMe's beta, of parameters alone: a running variance would fall below 0.
+        beta = game.study.recipe.server_lr
+        state |= {key: (1 - beta) * p.detach() + beta * state[key] for key, p in x.named_parameters()}
         x.load_state_dict(state, strict=False)
     return x, own
 
@@ -154,6 +173,13 @@ def test_the_shared_model_of_ditto_is_fedavgs_and_a_pull_of_zero_is_local_traini
     assert_equal(ours.server.parts["global"].common, fedavg.server.parts["model"].common)
     for site in SITES:
         assert_equal(kept_model(ours, site, 3), kept_model(local, site, 3, "model"))
+
+
+def test_the_shared_model_of_apfl_is_fedavgs(personal, play):
+    ours, fedavg = personal("apfl", model=DROPOUT), play(folder="fedavg", training=SGD, model=DROPOUT)
+    for game in (ours, fedavg):
+        game.rounds(2)
+    assert_equal(ours.server.parts["global"].common, fedavg.server.parts["model"].common)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
