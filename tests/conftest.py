@@ -284,7 +284,7 @@ class Play:
 
     def models(self, site):
         """Return a site's models at the server, ``role/name`` -> array."""
-        parts = {role: self.server.parts[role] for role in self.study.recipe.roles}
+        parts = {role: self.server.parts[role] for role in self.study.recipe.traveling_roles}
         return {f"{role}/{name}": array for role, part in parts.items() for name, array in part.of(site).items()}
 
     def epochs(self, site, number):

@@ -46,6 +46,12 @@ def test_models_that_sites_share_are_kept_once_at_the_server(algorithm, kinds):
     assert needs.server_disk_bytes(study, 5) == (3 * 2 + 1) * kinds * needs.models_bytes(study)
 
 
+def test_a_personal_model_weighs_at_its_site_and_not_at_the_server():
+    study, plain = make_study(name="ditto"), make_study(name="fedavg")
+    assert needs.models_bytes(study) == 2 * needs.models_bytes(plain)
+    assert needs.server_disk_bytes(study, 5) == needs.server_disk_bytes(plain, 5)
+
+
 def test_memory_at_the_server_grows_by_five_models_a_site():
     study = make_study(name="fedavg")
     grown = needs.server_memory_bytes(study, 7) - needs.server_memory_bytes(study, 4)

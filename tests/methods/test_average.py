@@ -18,6 +18,7 @@ ALGORITHMS = {
     "own models": {"name": "softpull"},
     "head at home": {"name": "fedper"},
     "alone": {"name": "local"},
+    "personal beside shared": {"name": "ditto"},
     "own from round 4 on": {"name": "adafed", "statistics": {"rounds": 3}},
 }
 
@@ -72,7 +73,7 @@ def test_a_site_tests_the_mean_of_the_models_that_it_validated(play, name):
     for site in SITES:
         model = torch.load(game.folder(site) / "supermodel" / "weights" / f"{site}.pt", weights_only=True)
         for key, tensor in model.items():
-            values = [models[f"model/{key}"] for models in held[site][2:]]
+            values = [models[f"{game.study.recipe.roles[-1]}/{key}"] for models in held[site][2:]]
             wanted = np.mean(values, axis=0, dtype=np.float64) if tensor.is_floating_point() else values[-1]
             np.testing.assert_allclose(tensor.numpy(), wanted, rtol=1e-6, atol=1e-7, err_msg=f"{site} {key}")
 

@@ -235,6 +235,6 @@ def test_the_choice_leaves_through_the_gate_and_nothing_beside_it_does(play):
 
 
 def test_who_has_a_model_of_its_own(make_study):
-    own = {name: has_own_model(make_study(name=name)) for name in ("fedavg", "fedbn", "adafed", "softpull", "harmofl")}
-    assert own == {"fedavg": False, "fedbn": True, "adafed": True, "softpull": True, "harmofl": True}
+    own = {name: has_own_model(make_study(name=name)) for name in ("fedavg", "fedbn", "adafed", "softpull", "ditto")}
+    assert own == {"fedavg": False, "fedbn": True, "adafed": True, "softpull": True, "ditto": True}
     assert not has_own_model(make_study(name="fedsm", model={"normalization": "instance"}))

@@ -274,6 +274,8 @@ def test_shared_batchnorm_is_said_beside_methods_that_keep_it_at_home(described)
     fedbn = described("fedbn", recipe={"stays_home": "batchnorm"})
     assert "\nfedavg: BatchNorm is shared" in notes(described(), fedbn)
     assert "BatchNorm is shared" not in notes(described(), described("fedprox"))
+    beside = described("ditto", recipe={"stays_home": "nothing", "keeps_personal": True})
+    assert "\nfedavg: BatchNorm is shared" in notes(described(), beside)
 
 
 def test_cases_that_do_not_count_are_said_where_models_are_pooled_by_them(described):

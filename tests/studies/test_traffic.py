@@ -70,6 +70,7 @@ RECIPES = {
     "every site its own": {"name": "softpull", "softpull": {"self_weight": 0.5}},
     "nobody listens": {"name": "softpull", "softpull": {"self_weight": 1.0}},
     "fine-tuning": {"name": "finetuning", "extra_rounds": 2},
+    "personal beside shared": {"name": "ditto"},
     "two models and a selector": {"name": "fedsm", "selector": {"steps": 3}},
     "selector with moments": {"name": "fedsm", "selector": {"learning": "moments"}},
     "running statistics, anew": {"name": "adafed", "statistics": {"rounds": 1, "refresh_every": 1}},

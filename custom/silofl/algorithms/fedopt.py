@@ -60,7 +60,7 @@ class ServerOptimizer(Answer):
 
     def conflict(self, recipe: Recipe) -> str | None:
         """It steps from one model of all sites, at its own learning rate."""
-        if recipe.mixing is not None or len(recipe.roles) > 1 or recipe.stays_home == "everything":
+        if recipe.mixing is not None or len(recipe.traveling_roles) > 1 or recipe.stays_home == "everything":
             return "parts must go with one model of all sites where they hold a server optimiser; choose mixing: shared"
         if recipe.server_lr != 1:
             return f"server_lr must be 1 beside server_optimizer.learning_rate, not {recipe.server_lr:g}; leave it out"

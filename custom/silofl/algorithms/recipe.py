@@ -36,6 +36,7 @@ HOMES = {
     "head": "The head, the last layer, which decides (FedPer); all other weights travel, the data never do.",
     "everything": "Everything: each site trains alone and sends only its scores.",
 }
+PERSONAL_HOME = "A personal model beside the shared one, which travels whole; the data never do."
 
 
 class Answer(Section):
@@ -46,6 +47,8 @@ class Answer(Section):
         method: The file in ``methods/`` of what it sends besides the model; None where it sends nothing.
         deciding: Constants that act on a prediction; the others only say how weights are learned.
         pairs_models: Whether a global and a personalised model train side by side.
+        keeps_personal: Whether a personal model, of which nothing leaves the site, learns beside the shared one; the
+            answer's ``begin`` returns how.
         measures_drift: Whether the distance to the received model is measured at every step.
     """
 
@@ -55,6 +58,7 @@ class Answer(Section):
     method: ClassVar[str | None] = None
     deciding: ClassVar[tuple[str, ...]] = ()
     pairs_models: ClassVar[bool] = False
+    keeps_personal: ClassVar[bool] = False
     measures_drift: ClassVar[bool] = False
 
     @property
@@ -123,7 +127,7 @@ class Recipe:
         stays_home: What never leaves the site: ``nothing``, ``batchnorm``, the ``head`` (the last layer) or
             ``everything`` (local training).
         mixing: Who listens to whom; where there is no answer all sites share the same weighted mean.
-        parts: What travels besides the model.
+        parts: What travels besides the model, or learns beside it at home.
         weights: Aggregation weights: by number of training ``examples``, or ``uniform``.
         server_lr: The server's learning rate eta_g, above 0; 1 takes the mean as it is.
         start_from_pretrained: Whether training begins with the pretrained model instead of random weights.
@@ -155,9 +159,26 @@ class Recipe:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The models that a site trains, by role."""
-        pairs = any(answer.pairs_models for answer in self.answers)
-        return ("global", "personal") if pairs else ("model",)
+        """The models that a site trains, by role; the last one is its own."""
+        return ("global", "personal") if self.personal else self.traveling_roles
+
+    @property
+    def traveling_roles(self) -> tuple[str, ...]:
+        """Those of the models of which something may leave a site."""
+        if self.personal:
+            return ("global",)
+        return ("global", "personal") if any(answer.pairs_models for answer in self.answers) else ("model",)
+
+    @property
+    def personal(self) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
+        """The answer that keeps a personal model at home; None where none does."""
+        return next((answer for answer in self.answers if answer.keeps_personal), None)
+
+    @property
+    def at_home(self) -> tuple[str, ...]:
+        """What stays at home, in words; nothing where the whole of every model travels."""
+        own = () if self.stays_home == "nothing" else (self.stays_home,)
+        return (*own, "the personal model") if self.personal else own
 
     @property
     def needs_pretrained(self) -> bool:
@@ -198,18 +219,23 @@ class Recipe:
             "constants": {answer.section: answer.model_dump() for answer in self.answers},
             "needs_pretrained": self.needs_pretrained,
             "questions": self.questions(),
+            # Left out elsewhere, so that the digests of all other studies stay what they were.
+            **({"keeps_personal": True} if self.personal else {}),
         }
 
     def questions(self) -> dict[str, str]:
         """Return the five questions with this recipe's answers as sentences."""
-        beside = " ".join(part.sentence() for part in self.parts)
+        beside = " ".join(part.sentence() for part in self.parts if not part.keeps_personal)
         return {
             "How is the input normalised?": self.input.sentence() if self.input else PLAIN_INPUT,
             "How does a site step?": self.step.sentence() if self.step else PLAIN_STEP,
-            "What stays at home?": HOMES[self.stays_home],
+            "What stays at home?": self._home_sentence(),
             "Who listens to whom?": self._mixing_sentence() + self._average_sentence(),
             "What travels beside the model?": beside or "Nothing.",
         }
+
+    def _home_sentence(self) -> str:
+        return f"{PERSONAL_HOME} {self.personal.sentence()}" if self.personal else HOMES[self.stays_home]
 
     def _average_sentence(self) -> str:
         if not self.average_last:
@@ -347,7 +373,7 @@ def _conflict(recipe: Recipe) -> str | None:
             "input must be none with a pretrained model, which has seen images as they are; choose "
             "start_from_pretrained: false, and statistics.source: running where sites are compared"
         )
-    if len(recipe.roles) > 1 and recipe.start_from_pretrained:
+    if len(recipe.traveling_roles) > 1 and recipe.start_from_pretrained:
         return "start_from_pretrained must be false where a global and a personalised model train side by side"
     return None
 

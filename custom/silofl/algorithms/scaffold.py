@@ -34,7 +34,10 @@ class Control(Answer):
     def conflict(self, recipe: Recipe) -> str | None:
         """A site is corrected towards the one model of all sites."""
         if recipe.mixing is not None or len(recipe.roles) > 1 or recipe.stays_home == "everything":
-            return "parts must go with one model of all sites where they hold control variates; choose mixing: shared"
+            return (
+                "parts must go with one model of all sites where they hold control variates; choose mixing: shared and "
+                "no personal model"
+            )
         return None
 
     def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study.TrainingSettings`

@@ -80,6 +80,35 @@ def set_random_state(device: torch.device, state: Tensor) -> None:
     torch.cuda.set_rng_state(state, device) if device.type == "cuda" else torch.set_rng_state(state)
 
 
+class OwnDraws:
+    """The random numbers of one learner, as if no other drew any between its steps.
+
+    Args:
+        device: Where it learns.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.begin()
+
+    def begin(self) -> None:
+        """Go on from the random numbers that everybody draws next."""
+        self._state = random_state(self._device)
+
+    def step(self, step: Step) -> Step:
+        """Return a step with these random numbers, which leaves all others as they were."""
+
+        def own_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+            others = random_state(self._device)
+            set_random_state(self._device, self._state)
+            value = step(model, optimizer, loss, batch)
+            self._state = random_state(self._device)
+            set_random_state(self._device, others)
+            return value
+
+        return own_step
+
+
 @contextmanager
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
     """Keep running statistics, those of all modules that have a momentum, where they are for a while."""

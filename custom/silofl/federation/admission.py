@@ -49,7 +49,7 @@ def _long_updates(server: ServerRounds, exchange: Exchange, answers: Mapping[str
     if settings.max_update_ratio is None or exchange.task != TRAIN or exchange.round > study.rounds:
         return {}
     refused = {}
-    for role in study.recipe.roles:
+    for role in study.recipe.traveling_roles:
         norms = {site: norm(answer.of(role)) / answer.numbers.steps for site, answer in answers.items()}
         refused |= too_long(norms, settings.max_update_ratio, settings.min_sites_for_ratio)
     return refused

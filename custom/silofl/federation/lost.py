@@ -29,8 +29,8 @@ def lost_sentence(server: ServerRounds, site: str, exchange: Exchange) -> str | 
     recipe, number = server.study.recipe, exchange.models_round
     held, wanted = server.held(site, number), server.should_hold(site, number)
     lost = ["its optimisers"] if exchange.task == TRAIN else []
-    if recipe.stays_home != "nothing":
-        lost.append(f"what stays at home ({recipe.stays_home})")
+    if recipe.at_home:
+        lost.append(f"what stays at home ({', '.join(recipe.at_home)})")
     if held == wanted or not lost:
         return None
     older = f"from that of round {held}" if held else "from none"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from silofl.methods.part import Part
 from silofl.methods.parts import start_parts
 from silofl.models.networks import build_models
@@ -20,8 +22,12 @@ SERVER_COPIES = 5
 
 def models_bytes(study: Study) -> int:
     """Return the bytes of the models that a site trains side by side."""
-    models = build_models(study, None).values()
-    return sum(value.nbytes for model in models for value in model.state_dict().values())
+    return _bytes_of(study, study.recipe.roles)
+
+
+def traveling_bytes(study: Study) -> int:
+    """Return the bytes of those models that travel, which are all that the server has."""
+    return _bytes_of(study, study.recipe.traveling_roles)
 
 
 def beside_bytes(study: Study, num_sites: int) -> int:
@@ -49,18 +55,23 @@ def site_memory_bytes(study: Study) -> int:
 
 def server_memory_bytes(study: Study, num_sites: int) -> int:
     """Estimate the server's memory for all sites at once."""
-    models, beside = models_bytes(study), beside_bytes(study, num_sites)
+    models, beside = traveling_bytes(study), beside_bytes(study, num_sites)
     # One of it with its two moments, and for each site one on the way there and one on the way back.
     return PROCESSES_BYTES + SERVER_COPIES * num_sites * models + (1 + OPTIMIZER + 2 * num_sites) * beside
 
 
 def server_disk_bytes(study: Study, num_sites: int) -> int:
     """Estimate what the server writes: checkpoints of the last and best models, and the super model."""
-    models, beside = models_bytes(study), beside_bytes(study, num_sites)
+    models, beside = traveling_bytes(study), beside_bytes(study, num_sites)
     kinds = 1 if study.recipe.mixing is None and not study.recipe.extra_rounds else num_sites
     checkpoint = 2 * (kinds * models + (1 + OPTIMIZER) * beside)
     # The last checkpoint, the one before it, and the one that is being written.
     return 3 * checkpoint + kinds * models + beside
+
+
+def _bytes_of(study: Study, roles: Sequence[str]) -> int:
+    models = build_models(study, None)
+    return sum(value.nbytes for role in roles for value in models[role].state_dict().values())
 
 
 def _parts(study: Study, num_sites: int) -> list[Part]:

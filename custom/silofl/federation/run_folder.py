@@ -246,6 +246,7 @@ class RunFolder:
         known = {"name": study.name, "files": f"{', '.join([*best, *last])} ({rounds}); " if best else ""}
         if study.recipe.stays_home == "nothing":
             where = SIZE_KNOWN if arrays_of_parts(server) else SIZE_ANY
+            where = f"{SHARED} {where}" if study.recipe.at_home else where
             return MODEL_README.format(**known, where=where, code=loading_code("study.yaml", best[0], shape))
         place = site_model(self.path, server.sites, server.id)
         where = where_complete(study.recipe.stays_home, server.id, is_simulation=place is not None)
@@ -307,6 +308,7 @@ def _image_shape(study: Study) -> tuple[int, ...]:
 
 SIZE_KNOWN = "An image must have the size of the training images: the input normalisation belongs to it."
 SIZE_ANY = "Without input normalisation, images of other sizes pass too."
+SHARED = "They are the model that all sites share; the one that a site tests stays there, in its folder `supermodel/`."
 STATE_DIR = "where STATE_DIR is `state_dir` of its site.yaml"
 LEFT_OUT = {
     "batchnorm": "BatchNorm never left the sites: these files lack it, and alone they predict nothing.",

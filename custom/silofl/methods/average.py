@@ -123,8 +123,8 @@ class AveragePart(Part):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The models' roles."""
-        return self.study.recipe.roles
+        """The roles of the models that travel."""
+        return self.study.recipe.traveling_roles
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""

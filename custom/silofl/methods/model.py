@@ -27,7 +27,7 @@ from silofl.models.names import (
     write_arrays,
 )
 from silofl.models.networks import build_models
-from silofl.models.roles import GLOBAL, MODEL, role_of, with_role
+from silofl.models.roles import GLOBAL, role_of, with_role
 from silofl.study import Study
 from silofl.training.evaluation import evaluate, numbers_of_test
 from silofl.training.loop import Learner, TrainingResult, make_optimizer, set_learning_rate
@@ -133,16 +133,16 @@ class ModelPart(Part):
     def models(self) -> dict[str, Arrays]:
         """Return the models that the run's folder keeps by themselves."""
         # Global and personal ones are in the super model already.
-        if self.role != MODEL:
+        if not self._is_only:
             return {}
         return self.own or {"": self.common}
 
     def contents(self, run: Run) -> Contents | None:
-        """Return the super model of a run with one role; None where part of every model stays at its site.
+        """Return the super model of a run of one model; None where part of every model stays at its site.
 
         One model for all answers everybody. Where each site has its own, a new hospital gets the mean of them all.
         """
-        if self.role != MODEL or self.study.recipe.stays_home != "nothing" or run.image_shape is None:
+        if not self._is_only or self.study.recipe.stays_home != "nothing" or run.image_shape is None:
             return None
         named = self.own or {GLOBAL: self.common}
         states = {
@@ -164,6 +164,10 @@ class ModelPart(Part):
         """Return what `state` described."""
         own = {site: _arrays(tensors) for site, tensors in state["own"].items()}
         return replace(self, common=_arrays(state["common"]), own=own)
+
+    @property
+    def _is_only(self) -> bool:
+        return self.study.recipe.traveling_roles == (self.role,)
 
     def _is_own(self, number: int) -> bool:
         recipe, rounds = self.study.recipe, self.study.rounds
@@ -310,7 +314,8 @@ class SiteModels(SitePart):
 
     def _traveling(self) -> list[str]:
         recipe = self.work.study.recipe
-        return [f"{r}/{name}" for r, model in self.work.models.items() for name in traveling_names(model, recipe)]
+        models = {role: self.work.models[role] for role in recipe.traveling_roles}
+        return [f"{role}/{name}" for role, model in models.items() for name in traveling_names(model, recipe)]
 
     def _read(self) -> Arrays:
         return read_arrays(self.state(), self._traveling())
@@ -319,7 +324,7 @@ class SiteModels(SitePart):
 def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
     """Return the same models for every site, drawn from the study's seed or pretrained."""
     recipe, parts = study.recipe, []
-    for role, model in build_models(study, None).items():
+    for role, model in _traveling_models(study).items():
         if recipe.start_from_pretrained:
             write_arrays(model.state_dict(), pretrained or {})
         common = read_arrays(model.state_dict(), traveling_names(model, recipe))
@@ -331,7 +336,7 @@ def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list
 def kinds(study: Study) -> list[Kind]:
     """Return the kinds of the models' arrays that leave a site; the input normalisation is another part's."""
     kinds = []
-    for role, model in build_models(study, None).items():
+    for role, model in _traveling_models(study).items():
         batchnorm = frozenset(batchnorm_names(model))
         weights = frozenset(model.state_dict()) - batchnorm - input_norm_names(model)
         kinds.append(Kind("weights", WEIGHTS, WEIGHTS_RISK, role, names=weights))
@@ -340,6 +345,11 @@ def kinds(study: Study) -> list[Kind]:
 
 
 SITE = SiteModels
+
+
+def _traveling_models(study: Study) -> dict[str, nn.Module]:
+    models = build_models(study, None)
+    return {role: models[role] for role in study.recipe.traveling_roles}
 
 
 def _listening_to(weights: NDArray, is_sender: list[bool]) -> NDArray:

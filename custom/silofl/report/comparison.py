@@ -14,8 +14,8 @@ from silofl.report.run_records import RunRecords
 from silofl.report.sentences import (
     BATCH_DEPENDENT,
     SHARED_BATCHNORM,
-    SHARES_BATCHNORM,
     SURFACE,
+    shares_batchnorm,
     shares_patients,
     split_sentence,
 )
@@ -138,7 +138,7 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
     for unit in sorted({run.split_unit for run in results if shares_patients(run.split_unit)}):
         notes += _about([i for i, run in numbered if run.split_unit == unit], f"split {split_sentence(unit)}")
     normalised = [(i, run) for i, run in numbered if run.normalization == "batch"]
-    shared = [i for i, run in normalised if run.recipe_value("stays_home") in SHARES_BATCHNORM]
+    shared = [i for i, run in normalised if shares_batchnorm(run)]
     if len(shared) < len(normalised):
         notes += _about(shared, SHARED_BATCHNORM)
     surface = [SURFACE] if any(run.tested.surface for run in results) else []

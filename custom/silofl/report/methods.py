@@ -24,9 +24,9 @@ from silofl.report.comparison import (
 from silofl.report.sentences import (
     EVERYONE,
     SHARED_BATCHNORM,
-    SHARES_BATCHNORM,
     metric_sentence,
     normalization_label,
+    shares_batchnorm,
     split_sentence,
 )
 from silofl.report.tables import MISSING, TextTable
@@ -264,14 +264,14 @@ def _pooling(methods: Sequence[Method]) -> list[str]:
 
 def _shared_batchnorm(methods: Sequence[Method]) -> list[str]:
     """Return a sentence where some methods share BatchNorm and others keep it at home."""
-    homes = {
-        m.name: run.recipe_value("stays_home")
+    is_shared = {
+        m.name: shares_batchnorm(run)
         for m in methods
         for run in m.results.values()
         if run.normalization == "batch" and not m.needs_pool
     }
-    shared = [name for name, home in homes.items() if home in SHARES_BATCHNORM]
-    return [f"{', '.join(shared)}: {SHARED_BATCHNORM}."] if 0 < len(shared) < len(homes) else []
+    shared = [name for name, is_so in is_shared.items() if is_so]
+    return [f"{', '.join(shared)}: {SHARED_BATCHNORM}."] if 0 < len(shared) < len(is_shared) else []
 
 
 def _weights(methods: Sequence[Method]) -> list[str]:

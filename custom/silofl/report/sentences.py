@@ -22,8 +22,6 @@ SURFACE = (
     "share of both that lies within 2 pixels, where high is good. Neither is defined where a label is in truth or "
     "prediction alone."
 )
-# The choices of ``stays_home`` with which BatchNorm travels.
-SHARES_BATCHNORM = ("nothing", "head")
 SHARED_BATCHNORM = (
     "BatchNorm is shared, and its averaged statistics fail where sites differ strongly; against a run that keeps it at "
     "home, that much of a difference is BatchNorm's and no merit of the algorithm"
@@ -110,6 +108,11 @@ def split_sentence(split_unit: str | None) -> str:
         return f"by examples, {UNKNOWN_PATIENTS}: one person may be in training and test"
     apart = "; recordings are apart" if split_unit == "recordings" else ""
     return f"by {split_unit}, {SHARED_PATIENTS}{apart}"
+
+
+def shares_batchnorm(results: Results) -> bool:
+    """Return whether the BatchNorm of the tested models is one of several sites."""
+    return results.recipe_value("stays_home") in ("nothing", "head") and not results.recipe_value("keeps_personal")
 
 
 def caveats(results: Results) -> list[str]:

@@ -273,7 +273,8 @@ def _by_model(results: Results) -> dict[str, Values]:
     if not any(value is not None for value in results.sites.values()):
         return {}
     home = str(results.recipe_value("stays_home"))
-    is_personal = home != "everything" and results.recipe_value("mixing") not in (None, "shared")
+    is_mixed = home != "everything" and results.recipe_value("mixing") not in (None, "shared")
+    is_personal = is_mixed or results.recipe_value("keeps_personal")
     return {PERSONAL if is_personal else _SINGLE.get(home, "the run's model"): results.sites}
 
 

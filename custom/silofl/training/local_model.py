@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from silofl.algorithms.steps import Batch, Loss, plain_step, random_state, set_random_state
+from silofl.algorithms.steps import OwnDraws, plain_step
 from silofl.data.cache import fingerprint
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
@@ -51,7 +51,7 @@ class LocalModel:
     def __init__(self, study: Study, device: torch.device, kept: dict[str, Any], start: State | None) -> None:
         self.study, self.device = study, device
         self._kept = dict(kept)
-        self._random: Tensor | None = None
+        self._draws = OwnDraws(device)
         self.model: HarmonizedModel = build_plain_model(study, study.seed).to(device)
         state = kept.get("state", start)
         if state is not None:
@@ -74,16 +74,17 @@ class LocalModel:
     def learner(self, rate: float, number: int) -> Learner:
         """Return it as a learner of a round with a learning rate."""
         self._kept.setdefault("since", number)
-        self._random = random_state(self.device)
+        self._draws.begin()
         self._optimizer = make_optimizer(self.study.training, self.model)
         if "optimizer" in self._kept:
             self._optimizer.load_state_dict(self._kept["optimizer"])
         set_learning_rate(self._optimizer, rate)
-        return Learner(self.model, self._optimizer, make_loss(self.study), self._step, stays_home=True)
+        step = self._draws.step(plain_step)
+        return Learner(self.model, self._optimizer, make_loss(self.study), step, stays_home=True)
 
     def epoch(self) -> None:
         """Begin an epoch with the random numbers that every other learner begins it with."""
-        self._random = random_state(self.device)
+        self._draws.begin()
 
     def validate(self, number: int, examples: Examples) -> None:
         """Keep its state after a round where it is the best so far on validation data."""
@@ -108,15 +109,6 @@ class LocalModel:
         if memo is not None and not self.is_borrowed and self._kept.get("rounds") == rounds:
             lent = {key: self._kept[key] for key in ("since", "rounds", "state", "best")}
             save_state(memo, FORMAT, lent | {"is_borrowed": True})
-
-    def _step(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
-        """Take a plain step that draws what it would draw if nothing else trained here."""
-        others = random_state(self.device)
-        set_random_state(self.device, self._random)
-        value = plain_step(model, optimizer, loss, batch)
-        self._random = random_state(self.device)
-        set_random_state(self.device, others)
-        return value
 
 
 def borrowed(memo: Path | None) -> dict[str, Any]:

@@ -1,0 +1,144 @@
+"""APFL: a personal model that is mixed with the shared one, weights and not outputs.
+
+Deng, Kamani, Mahdavi, Adaptive Personalized Federated Learning, 2020, arXiv:2003.13461.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from silofl.algorithms.personal import Pair, conflict_of, copies_of, parameters_of, write
+from silofl.algorithms.recipe import Answer, Recipe
+from silofl.algorithms.steps import Batch, Loss, Step
+from silofl.errors import ConfigError
+from silofl.settings import Fraction, NotNegative
+
+
+class Mixture(Answer):
+    """A personal model beside the shared one, deployed as a mixture of both.
+
+    Attributes:
+        alpha: The personal model's share of the mixture, from 0 to 1, in a site's first round.
+        learning_rate: The paper's eta_alpha, with which each site moves its alpha in the first step of each round:
+            ``same`` as the models', as in the paper, or a number; 0 leaves alpha where it is.
+    """
+
+    section: ClassVar[str] = "mixture"
+    method: ClassVar[str] = "personal"
+    keeps_personal: ClassVar[bool] = True
+    alpha: Fraction = 0.5
+    learning_rate: Literal["same"] | NotNegative = "same"
+
+    def conflict(self, recipe: Recipe) -> str | None:
+        """A personal model goes with one plain model of all sites; a mixture with the newest one of them only."""
+        if recipe.average_last:
+            return (
+                f"average_last must be 0 where a personal model is mixed with the newest shared one, not "
+                f"{recipe.average_last:g}; leave it out"
+            )
+        return conflict_of(recipe)
+
+    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study.TrainingSettings`
+        """Refuse optimisers that divide by the gradient's size, and with it the chain rule's alpha.
+
+        Raises:
+            ConfigError: Another optimiser than SGD.
+        """
+        if training.optimizer != "sgd":
+            raise ConfigError(
+                f"training.optimizer must be sgd with a mixture of models, not {training.optimizer!r}, which divides "
+                "alpha out of the gradient"
+            )
+
+    def begin(self, shared: nn.Module, personal: nn.Module, kept: Mapping[str, float]) -> Pair:
+        """Write the mixture into the personal model, and return how v and alpha learn."""
+        mixing = _Mixing(shared, personal, kept.get("alpha", self.alpha), self.learning_rate)
+        return Pair(mixing.step, mixing.watched, mixing.kept)
+
+    def sentence(self) -> str:
+        """Describe the answer for the report."""
+        how = "at first, then each site's own" if self.learning_rate else "for all and always"
+        return f"Each site's own is mixed with the shared one (APFL), alpha = {self.alpha:g} {how}."
+
+
+# The paper averages sites uniformly; alpha's start is the released code's.
+PRESETS = {
+    "paper": Recipe(parts=(Mixture(),), weights="uniform"),
+    "reference": Recipe(parts=(Mixture(),), weights="uniform"),
+    "recommended": Recipe(parts=(Mixture(),)),
+}
+
+
+def mixed(personal: Sequence[Tensor], shared: Sequence[Tensor], alpha: float) -> list[Tensor]:
+    """Return ``alpha v + (1 - alpha) w``, the mixture of two models' parameters."""
+    return [alpha * v + (1 - alpha) * w for v, w in zip(personal, shared, strict=True)]
+
+
+def new_alpha(
+    alpha: float,
+    personal: Sequence[Tensor],
+    shared: Sequence[Tensor],
+    gradient: Sequence[Tensor],
+    learning_rate: float,
+) -> float:
+    """Return ``clip(alpha - eta_alpha <v - w, g(mixture)>, 0, 1)``: a step of alpha down the mixture's loss.
+
+    Args:
+        alpha: Before the step.
+        personal: v.
+        shared: w.
+        gradient: Of the loss at the mixture.
+        learning_rate: eta_alpha.
+    """
+    terms = zip(personal, shared, gradient, strict=True)
+    # In float64: the sum of millions of products, most of them near 0.
+    slope = sum(float(((v - w).double() * g.double()).sum()) for v, w, g in terms)
+    return min(1.0, max(0.0, alpha - learning_rate * slope))
+
+
+class _Mixing:
+    """One site's round: between steps the personal model's parameters are v, in a step the mixture."""
+
+    def __init__(self, shared: nn.Module, personal: nn.Module, alpha: float, rate: Literal["same"] | float) -> None:
+        self.alpha, self._rate = alpha, rate
+        self._personal, self._start = parameters_of(personal), copies_of(parameters_of(personal))
+        self._shared, self._w = parameters_of(shared), copies_of(parameters_of(shared))
+        # What the site validates and tests until it trains, with the newest shared model.
+        write(self._personal, mixed(self._start, self._w, alpha))
+        self._has_begun = False
+
+    def watched(self, step: Step) -> Step:
+        """Return the shared model's step, before which its parameters are copied: both models step from one state."""
+
+        def watched_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+            write(self._w, self._shared)
+            return step(model, optimizer, loss, batch)
+
+        return watched_step
+
+    def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+        """Step v along ``alpha g(mixture)``; returns the mixture's loss."""
+        is_first, alpha = not self._has_begun, self.alpha
+        v = self._start if is_first else copies_of(self._personal)
+        self._has_begun = True
+        write(self._personal, mixed(v, self._w, alpha))
+        optimizer.zero_grad(set_to_none=True)
+        inputs, targets = batch
+        value = loss(model(inputs), targets)
+        value.backward()
+        gradient = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._personal]
+        if is_first:
+            rate = optimizer.param_groups[0]["lr"] if self._rate == "same" else self._rate
+            self.alpha = new_alpha(alpha, v, self._w, gradient, rate)
+        torch._foreach_mul_(gradient, alpha)
+        write(self._personal, v)
+        optimizer.step()
+        return value.detach()
+
+    def kept(self) -> dict[str, float]:
+        """Return alpha."""
+        return {"alpha": self.alpha}

@@ -1,0 +1,52 @@
+"""Ditto: a personal model that is pulled towards the shared one.
+
+Li, Hu, Beirami, Smith, Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, arXiv:2012.04221.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import nn
+
+from silofl.algorithms.personal import Pair, conflict_of, copies_of, parameters_of, pulled
+from silofl.algorithms.recipe import Answer, Recipe
+from silofl.algorithms.steps import plain_step
+from silofl.settings import NotNegative
+
+
+class Pull(Answer):
+    """A personal model beside the shared one, pulled towards it.
+
+    Attributes:
+        strength: The paper's lambda, weight of half the squared distance to the received model, at least 0; 0 is local
+            training.
+    """
+
+    section: ClassVar[str] = "pull"
+    method: ClassVar[str] = "personal"
+    keeps_personal: ClassVar[bool] = True
+    strength: NotNegative = 1.0
+
+    def conflict(self, recipe: Recipe) -> str | None:
+        """A personal model goes with one plain model of all sites."""
+        return conflict_of(recipe)
+
+    def begin(self, shared: nn.Module, personal: nn.Module, kept: Mapping[str, float]) -> Pair:
+        """Return how v learns: ``v = v - eta (g(v) + lambda (v - x))``, x as it was received (Algorithm 1)."""
+        # Copied now: training changes the shared model in place.
+        received = copies_of(parameters_of(shared))
+        return Pair(pulled(plain_step, received, self.strength))
+
+    def sentence(self) -> str:
+        """Describe the answer for the report."""
+        return f"Each site's own is pulled towards the received one (Ditto), lambda = {self.strength:g}."
+
+
+# The paper and the authors' code average sites uniformly, with lambda = 1 where it is not tuned on validation data.
+PRESETS = {
+    "paper": Recipe(parts=(Pull(),), weights="uniform"),
+    "reference": Recipe(parts=(Pull(),), weights="uniform"),
+    "recommended": Recipe(parts=(Pull(),)),
+}

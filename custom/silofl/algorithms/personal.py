@@ -1,0 +1,89 @@
+"""A personal model that stays at home beside the shared one, which travels as in FedAvg: what such algorithms share.
+
+Both learn from the same batches, the shared model first. The personal one has its own BatchNorm statistics and is the
+model that the site validates, tests and keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from silofl.algorithms.recipe import Recipe
+from silofl.algorithms.steps import Batch, Loss, Step
+
+
+@dataclass(frozen=True)
+class Pair:
+    """How a site's two models learn in one round.
+
+    Attributes:
+        personal: The personal model's step, after the shared one's on the same batch.
+        shared: Returns the shared model's step from the plain one.
+        kept: Returns the numbers that stay at home until the next round.
+    """
+
+    personal: Step
+    shared: Callable[[Step], Step] = lambda step: step
+    kept: Callable[[], dict[str, float]] = dict
+
+
+def conflict_of(recipe: Recipe) -> str | None:
+    """Return why a recipe has no place for a personal model beside the shared one; None where it has."""
+    if sum(answer.keeps_personal for answer in recipe.answers) > 1:
+        return "parts must hold one algorithm with a personal model, not more; leave the others out"
+    if recipe.mixing is not None:
+        return "mixing must be shared with a personal model, which stays at home; leave it out"
+    if recipe.stays_home != "nothing":
+        return f"stays_home must be nothing with a personal model, which is whole, not {recipe.stays_home!r}"
+    if recipe.input is not None or recipe.step is not None:
+        return "input must be none, and step plain, with a personal model, which steps by its own rule; leave them out"
+    if recipe.extra_rounds:
+        return f"extra_rounds must be 0 with a personal model, not {recipe.extra_rounds}; it is the site's own already"
+    return None
+
+
+def parameters_of(model: nn.Module) -> list[Tensor]:
+    """Return the trained parameters: the formulas act on them and on no buffer."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def copies_of(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies that no training changes."""
+    return [tensor.detach().clone() for tensor in tensors]
+
+
+@torch.no_grad()
+def write(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Write values into a model's tensors in place."""
+    torch._foreach_copy_(list(tensors), list(values))
+
+
+def pulled(step: Step, anchor: Sequence[Tensor], strength: float) -> Step:
+    """Return a step along ``g + strength (v - x)``, the gradient of ``loss + strength / 2 ||v - x||^2``.
+
+    The loss that it returns is the plain one.
+
+    Args:
+        step: The step that computes the gradient and calls the optimiser once.
+        anchor: x, as `parameters_of` orders them; read at every step.
+        strength: The papers' lambda, at least 0.
+    """
+
+    def pulled_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+        def pull(*_: object) -> None:
+            for parameter, towards in zip(parameters_of(model), anchor, strict=True):
+                if parameter.grad is not None:
+                    parameter.grad.add_(parameter.detach() - towards, alpha=strength)
+
+        # Just before the optimiser moves: whatever the given step does to the raw gradient comes first.
+        handle = optimizer.register_step_pre_hook(pull)
+        try:
+            return step(model, optimizer, loss, batch)
+        finally:
+            handle.remove()
+
+    return pulled_step

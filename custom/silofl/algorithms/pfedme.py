@@ -1,0 +1,131 @@
+"""pFedMe: the shared model follows a personal one that is held near it, a step along the Moreau envelope of the loss.
+
+Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, arXiv:2006.08848.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from silofl.algorithms.personal import Pair, conflict_of, parameters_of, pulled, write
+from silofl.algorithms.recipe import Answer, Recipe
+from silofl.algorithms.steps import Batch, Loss, Step, plain_step
+from silofl.errors import ConfigError
+from silofl.settings import Count, Positive
+
+
+class Envelope(Answer):
+    """A personal model that is held near the shared one, which follows it.
+
+    Attributes:
+        strength: The paper's lambda, weight of half the squared distance between the two models, above 0.
+        inner_steps: The paper's K, steps of the personal model on each batch.
+        inner_learning_rate: Of these steps; `training.learning_rate` is the paper's eta, the shared model's.
+    """
+
+    section: ClassVar[str] = "envelope"
+    method: ClassVar[str] = "personal"
+    keeps_personal: ClassVar[bool] = True
+    strength: Positive = 15.0
+    inner_steps: Count = 5
+    inner_learning_rate: Positive = 0.05
+
+    def conflict(self, recipe: Recipe) -> str | None:
+        """A personal model goes with one plain model of all sites; and the steps of theta must not overshoot."""
+        if self.inner_learning_rate * self.strength >= 2:
+            return (
+                f"envelope.inner_learning_rate must be below 2 / strength, {2 / self.strength:g}, not "
+                f"{self.inner_learning_rate:g}: the personal model's steps would diverge for any loss"
+            )
+        return conflict_of(recipe)
+
+    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study.TrainingSettings`
+        """Refuse what is not plain SGD (Algorithm 1), and a rate with which the shared model passes the personal one.
+
+        Raises:
+            ConfigError: Another optimiser, momentum, or eta lambda above 1.
+        """
+        if training.optimizer != "sgd":
+            raise ConfigError(f"training.optimizer must be sgd with a Moreau envelope, not {training.optimizer!r}")
+        if training.momentum != 0:
+            raise ConfigError(
+                f"training.momentum must be 0 with a Moreau envelope, not {training.momentum:g}; the paper has "
+                "plain SGD"
+            )
+        if training.learning_rate * self.strength > 1:
+            raise ConfigError(
+                f"training.learning_rate must be at most 1 / algorithm.envelope.strength, {1 / self.strength:g}, not "
+                f"{training.learning_rate:g}: the shared model would pass the personal one"
+            )
+
+    def begin(self, shared: nn.Module, personal: nn.Module, kept: Mapping[str, float]) -> Pair:
+        """Return how theta and w learn; until the round's first batch theta is the one that the site kept."""
+        follow = _Following(self, shared, personal)
+        return Pair(follow.step, lambda step: forward_step)
+
+    def sentence(self) -> str:
+        """Describe the answer for the report."""
+        return (
+            f"Each site's own is held near the shared one, which follows it (pFedMe), lambda = {self.strength:g}, "
+            f"{self.inner_steps} steps a batch."
+        )
+
+
+# The paper averages sites uniformly, the authors' code by examples; its beta is `server_lr`.
+PRESETS = {
+    "paper": Recipe(parts=(Envelope(),), weights="uniform"),
+    "reference": Recipe(parts=(Envelope(),)),
+    "recommended": Recipe(parts=(Envelope(),)),
+}
+
+
+def followed(shared: Sequence[Tensor], personal: Sequence[Tensor], amount: float) -> list[Tensor]:
+    """Return ``w - eta lambda (w - theta)``, the shared model's step on one batch.
+
+    Args:
+        shared: w.
+        personal: theta after its inner steps.
+        amount: eta lambda.
+    """
+    return [w - amount * (w - theta) for w, theta in zip(shared, personal, strict=True)]
+
+
+@torch.no_grad()
+def forward_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+    """Return a batch's loss; of the model only the running statistics move, which no gradient step would move here."""
+    inputs, targets = batch
+    return loss(model(inputs), targets)
+
+
+class _Following:
+    """One site's round."""
+
+    def __init__(self, answer: Envelope, shared: nn.Module, personal: nn.Module) -> None:
+        self._answer = answer
+        self._shared, self._personal = parameters_of(shared), parameters_of(personal)
+        # The very tensors of the shared model: they rest while theta steps.
+        self._inner: Step = pulled(plain_step, self._shared, answer.strength)
+        self._has_begun = False
+
+    @torch.no_grad()
+    def _follow(self, rate: float) -> None:
+        write(self._shared, followed(self._shared, self._personal, rate * self._answer.strength))
+
+    def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+        """Step theta K times on a batch, then w towards it; returns theta's loss before."""
+        if not self._has_begun:
+            # In each round from what was received, and within it from the last theta (the authors' code).
+            write(self._personal, self._shared)
+            self._has_begun = True
+        (group,) = optimizer.param_groups
+        rate, group["lr"] = group["lr"], self._answer.inner_learning_rate
+        try:
+            losses = [self._inner(model, optimizer, loss, batch) for _ in range(self._answer.inner_steps)]
+        finally:
+            group["lr"] = rate
+        self._follow(rate)
+        return losses[0]

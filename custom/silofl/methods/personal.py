@@ -1,0 +1,107 @@
+"""A personal model beside the shared one: it stays at home, and its site validates, tests and keeps it.
+
+The shared model travels as if there were no other. Which step the personal one takes is the answer's matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from silofl.algorithms.mixing import Arrays
+from silofl.algorithms.steps import OwnDraws, Step
+from silofl.errors import TrainingError
+from silofl.methods.model import SiteModels
+from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange, Kind, Message, Part, Replies, Run, SitePart
+from silofl.models.roles import GLOBAL, PERSONAL
+from silofl.study import Study
+
+ROLE = PERSONAL
+
+
+@dataclass(frozen=True)
+class PersonalPart(Part):
+    """What the server knows of the personal models: which sites have one.
+
+    Attributes:
+        since: Site -> the first round that it trained in.
+    """
+
+    since: dict[str, int] = field(default_factory=dict)
+    role: str = ROLE
+
+    def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
+        """Tell the site whether it has a personal model after the round that the task begins from."""
+        if exchange.task not in (TRAIN, VALIDATE, TEST):
+            return Message()
+        has_one = site in self.since and self.since[site] <= exchange.models_round
+        return Message(meta={ROLE: {"has_one": has_one}})
+
+    def merged(
+        self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
+    ) -> PersonalPart:
+        """Take note of the sites that trained."""
+        if exchange.task != TRAIN:
+            return self
+        return replace(self, since=dict.fromkeys(replies.sites, exchange.round) | self.since)
+
+    def state(self) -> dict[str, Any]:
+        """Return a checkpoint."""
+        return {"since": self.since}
+
+    def restored(self, state: Mapping[str, Any]) -> PersonalPart:
+        """Return what `state` described."""
+        return replace(self, since=dict(state["since"]))
+
+
+class SitePersonal(SitePart):
+    """A site's personal model; its arrays and its optimiser are kept with those of the other models."""
+
+    name = ROLE
+
+    def prepare(self) -> None:
+        """Begin with the received model, once, and bring the personal one to where the site uses it.
+
+        Raises:
+            TrainingError: The site has trained one, which is not in its state.
+        """
+        work = self.work
+        shared, personal = work.models[GLOBAL], work.models[PERSONAL]
+        if SiteModels.name not in work.kept:
+            if work.message.about(ROLE).get("has_one"):
+                raise TrainingError(
+                    f"site {work.site!r} must hold its personal model, which is not in its state; restore its state "
+                    "folder, or start the study anew"
+                )
+            personal.load_state_dict(shared.state_dict())
+        self._draws = OwnDraws(work.device)
+        self._pair = work.study.recipe.personal.begin(shared, personal, work.kept.get(self.name) or {})
+
+    def step(self, role: str, step: Step) -> Step:
+        """Return the steps of the two models."""
+        # The shared model draws its dropout as if it were alone, and so does the personal one.
+        return self._draws.step(self._pair.personal) if role == PERSONAL else self._pair.shared(step)
+
+    def epoch(self) -> None:
+        """Let the personal model begin an epoch with the random numbers that the shared one begins it with."""
+        self._draws.begin()
+
+    def kept(self) -> dict[str, Any]:
+        """Return the numbers beside the personal model."""
+        return self._pair.kept()
+
+
+def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
+    """Return the server half before the first round."""
+    return [PersonalPart()]
+
+
+def kinds(study: Study) -> list[Kind]:
+    """Return no kinds: nothing of it leaves a site."""
+    return []
+
+
+SITE = SitePersonal

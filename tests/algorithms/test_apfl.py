@@ -1,0 +1,134 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from silofl.algorithms.apfl import Mixture, mixed, new_alpha
+from silofl.algorithms.recipe import find_recipe
+from silofl.algorithms.steps import plain_step
+from silofl.errors import ConfigError
+from silofl.study import TrainingSettings
+
+MSE = nn.functional.mse_loss
+
+
+def network(v, prefix):
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    model.load_state_dict({key: torch.tensor(v[f"{prefix}/{key}"]) for key in model.state_dict()})
+    return model
+
+
+def assert_is(model, v, prefix, *index):
+    for key, value in model.state_dict().items():
+        np.testing.assert_allclose(value.numpy(), v[f"{prefix}/{key}"][index], rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("sign", ["plus", "minus"])
+def test_a_step_of_alpha_follows_the_reference(vectors, sign):
+    z = vectors("baselines/apfl")
+    v, w, g = ([torch.tensor(z[f"pure_{name}"])] for name in "vwg")
+    g = g if sign == "plus" else [-g[0]]
+    found = [new_alpha(0.4, v, w, g, float(rate)) for rate in z["pure_lr"]]
+    np.testing.assert_allclose(found, z[f"pure_alpha_{sign}"], rtol=1e-6)
+
+
+def test_a_mixture_is_one_of_weights():
+    # 0.25 * 4 + 0.75 * 8
+    assert mixed([torch.tensor(4.0)], [torch.tensor(8.0)], 0.25)[0].item() == 7
+
+
+@pytest.mark.parametrize("variant", ["fixed", "adaptive"])
+def test_a_whole_run_follows_the_reference(vectors, variant):
+    v = vectors("baselines/apfl")
+    eta, rate = float(v["hyper_eta"]), float(v["hyper_eta_alpha"]) if variant == "adaptive" else 0.0
+    answer = Mixture(alpha=float(v["hyper_alpha"]), learning_rate=rate)
+    sites = range(len(v["n"]))
+    shared, own, kept = network(v, "init"), [network(v, "init") for _ in sites], [{} for _ in sites]
+    for r in range(len(v["x"])):
+        trained = []
+        for i in sites:
+            site, model = network(v, "init"), network(v, "init")
+            site.load_state_dict(shared.state_dict())
+            model.load_state_dict(own[i].state_dict())
+            pair = answer.begin(site, model, kept[i])
+            step = pair.shared(plain_step)
+            shared_sgd, own_sgd = (torch.optim.SGD(one.parameters(), eta) for one in (site, model))
+            for k in range(v["x"].shape[2]):
+                batch = torch.tensor(v["x"][r, i, k]), torch.tensor(v["y"][r, i, k])
+                step(site, shared_sgd, MSE, batch)
+                pair.personal(model, own_sgd, MSE, batch)
+                assert_is(site, v, f"{variant}.site", r, i, k)
+                assert_is(model, v, f"{variant}.personal", r, i, k)
+                assert pair.kept()["alpha"] == pytest.approx(v[f"{variant}.alpha"][r, i, k], rel=1e-6)
+            trained.append(site.state_dict())
+            own[i], kept[i] = model, pair.kept()
+        shares = list(zip(v["p"], trained, strict=True))
+        shared.load_state_dict({key: sum(p * state[key] for p, state in shares) for key in trained[0]})
+        assert_is(shared, v, f"{variant}.global", r)
+        for i in sites:
+            deployed = network(v, "init")
+            deployed.load_state_dict(own[i].state_dict())
+            answer.begin(shared, deployed, kept[i])
+            assert_is(deployed, v, f"{variant}.deployed", r, i)
+
+
+def pair_of(alpha, learning_rate="same"):
+    """Return a shared and a personal model with one weight each, w = 1 and v = 3, and how they learn."""
+    shared, personal = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    nn.init.constant_(shared.weight, 1.0)
+    nn.init.constant_(personal.weight, 3.0)
+    return shared, personal, Mixture(alpha=alpha, learning_rate=learning_rate).begin(shared, personal, {})
+
+
+def taken(shared, personal, pair, steps=1, eta=0.125):
+    """Take some steps of both models on x = 1, y = 0, where the gradient is twice the weight."""
+    batch, step = (torch.ones(1, 1), torch.zeros(1, 1)), pair.shared(plain_step)
+    for _ in range(steps):
+        step(shared, torch.optim.SGD(shared.parameters(), eta), MSE, batch)
+        pair.personal(personal, torch.optim.SGD(personal.parameters(), eta), MSE, batch)
+    return personal.weight.item()
+
+
+def test_all_step_from_the_state_before_and_alpha_moves_in_the_first_step_alone():
+    shared, personal, pair = pair_of(0.5)
+    assert personal.weight.item() == 2  # deployed: (3 + 1) / 2
+    # g(mixture) = 4: v = 3 - 0.125 * 0.5 * 4, alpha = 0.5 - 0.125 * (3 - 1) * 4 is cut to 0
+    assert taken(shared, personal, pair) == 2.75
+    assert shared.weight.item() == 0.75 and pair.kept() == {"alpha": 0.0}
+    # alpha = 0: v stays, although alpha's slope would not be 0
+    assert taken(shared, personal, pair) == 2.75 and pair.kept() == {"alpha": 0.0}
+
+
+def test_an_alpha_of_one_is_local_training_and_one_of_zero_leaves_v_and_deploys_the_shared_model():
+    shared, personal, pair = pair_of(1.0, 0.0)
+    # 3 * (1 - 0.25)^2
+    assert personal.weight.item() == 3 and taken(shared, personal, pair, 2) == 3 * 0.75**2
+    shared, personal, pair = pair_of(0.0, 0.0)
+    assert personal.weight.item() == 1 and taken(shared, personal, pair, 2) == 3
+
+
+def test_batchnorm_of_the_mixture_moves_by_its_own_pass_alone():
+    shared, personal = nn.BatchNorm1d(1), nn.BatchNorm1d(1)
+    personal.running_mean.fill_(5.0)
+    pair = Mixture().begin(shared, personal, {})
+    assert personal.running_mean.item() == 5 and personal.num_batches_tracked == 0
+    batch = torch.tensor([[1.0], [3.0]]), torch.zeros(2, 1)
+    pair.personal(personal, torch.optim.SGD(personal.parameters(), 0.1), MSE, batch)
+    # 0.9 * 5 + 0.1 * 2
+    assert personal.running_mean.item() == pytest.approx(4.7) and shared.running_mean.item() == 0
+
+
+def test_adam_and_an_average_of_the_last_rounds_are_refused():
+    with pytest.raises(ConfigError, match="training.optimizer must be sgd with a mixture of models, not 'adam'"):
+        Mixture().check_training(TrainingSettings(optimizer="adam"))
+    with pytest.raises(ConfigError, match="average_last must be 0 where a personal model is mixed .* not 0.25"):
+        find_recipe("apfl", "paper", {"average_last": 0.25})
+    with pytest.raises(ConfigError, match="parts must hold one algorithm with a personal model"):
+        find_recipe("apfl", "paper", {"parts": ["ditto", "apfl"]})
+    with pytest.raises(ConfigError, match="mixing must be shared with a personal model"):
+        find_recipe("apfl", "paper", {"mixing": "softpull"})
+
+
+@pytest.mark.parametrize(("rate", "words"), [("same", "0.5 at first, then each site's own"), (0.0, "for all and alw")])
+def test_the_report_says_whether_alpha_moves(rate, words):
+    assert words in Mixture(learning_rate=rate).sentence()

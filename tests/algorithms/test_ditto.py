@@ -1,0 +1,112 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from silofl.algorithms.ditto import Pull
+from silofl.algorithms.recipe import find_recipe
+from silofl.algorithms.steps import plain_step
+from silofl.errors import ConfigError
+
+MSE = nn.functional.mse_loss
+
+
+def network(v, prefix, *index):
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    at = {key: v[f"{prefix}/{key}"][index] if index else v[f"{prefix}/{key}"] for key in model.state_dict()}
+    model.load_state_dict({key: torch.tensor(value) for key, value in at.items()})
+    return model
+
+
+def assert_is(model, v, prefix, *index):
+    for key, value in model.state_dict().items():
+        np.testing.assert_allclose(value.numpy(), v[f"{prefix}/{key}"][index], rtol=1e-6)
+
+
+def test_a_whole_run_follows_the_reference(vectors):
+    v = vectors("baselines/ditto")
+    eta, answer = float(v["hyper_eta"]), Pull(strength=float(v["hyper_lam"]))
+    shared, own = network(v, "init"), [network(v, "init") for _ in v["n"]]
+    for r in range(len(v["x"])):
+        trained = []
+        for i, personal in enumerate(own):
+            site = network(v, "init")
+            site.load_state_dict(shared.state_dict())
+            pair = answer.begin(site, personal, {})
+            optimizers = [torch.optim.SGD(model.parameters(), eta) for model in (site, personal)]
+            for k in range(v["x"].shape[2]):
+                batch = torch.tensor(v["x"][r, i, k]), torch.tensor(v["y"][r, i, k])
+                # The shared model moves first: x of the pull stays where it was received.
+                pair.shared(plain_step)(site, optimizers[0], MSE, batch)
+                expected = MSE(personal(batch[0]), batch[1]).item()
+                loss = pair.personal(personal, optimizers[1], MSE, batch)
+                assert loss.item() == pytest.approx(expected, rel=1e-12)
+                assert_is(site, v, "site", r, i, k)
+                assert_is(personal, v, "personal", r, i, k)
+            assert pair.kept() == {}
+            trained.append(site.state_dict())
+        shares = zip(v["p"], trained, strict=True)
+        mean = [{key: p * value for key, value in state.items()} for p, state in shares]
+        shared.load_state_dict({key: sum(one[key] for one in mean) for key in mean[0]})
+        assert_is(shared, v, "global", r)
+
+
+def test_a_pull_of_zero_is_local_training():
+    torch.manual_seed(0)
+    shared, personal, alone = nn.Linear(3, 2), nn.Linear(3, 2), nn.Linear(3, 2)
+    alone.load_state_dict(personal.state_dict())
+    batch = torch.rand(4, 3), torch.rand(4, 2)
+    for model, step in ((personal, Pull(strength=0.0).begin(shared, personal, {}).personal), (alone, plain_step)):
+        step(model, torch.optim.Adam(model.parameters(), 0.1), MSE, batch)
+    assert torch.equal(personal.weight, alone.weight) and torch.equal(personal.bias, alone.bias)
+
+
+def test_the_pull_acts_on_parameters_that_are_trained_and_on_no_statistics():
+    def model(value):
+        found = nn.Sequential(nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1))
+        found[0].weight.requires_grad_(False)
+        nn.init.constant_(found[1].weight, value)
+        return found
+
+    shared, personal = model(3.0), model(1.0)
+    inputs = torch.tensor([[0.0], [2.0]])
+    with torch.no_grad():
+        target = personal(inputs)
+    statistics, frozen = personal[1].running_mean.clone(), personal[0].weight.clone()
+    step = Pull(strength=0.5).begin(shared, personal, {}).personal
+    step(personal, torch.optim.SGD([personal[1].weight], 0.1), MSE, (inputs, target))
+    # The loss is 0 and its gradient too: 1 - 0.1 * 0.5 * (1 - 3)
+    torch.testing.assert_close(personal[1].weight.detach(), torch.tensor([1.1]))
+    assert torch.equal(personal[0].weight, frozen)
+    # Its own mean of the batch, once more with momentum 0.1: nothing of the shared model's zeros
+    torch.testing.assert_close(personal[1].running_mean, 0.9 * statistics + 0.1 * frozen[0])
+    assert torch.equal(shared[1].running_mean, torch.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mixing": "softpull"}, "algorithm.mixing must be shared with a personal model"),
+        ({"stays_home": "batchnorm"}, "stays_home must be nothing with a personal model, which is whole, not 'batchn"),
+        ({"stays_home": "everything"}, "stays_home must be nothing with a personal model, which is whole, not 'every"),
+        ({"step": "fedprox"}, "input must be none, and step plain, with a personal model"),
+        ({"input": "harmofl"}, "input must be none, and step plain, with a personal model"),
+        ({"extra_rounds": 2}, "extra_rounds must be 0 with a personal model, not 2"),
+        ({"parts": ["scaffold", "ditto"]}, "one model of all sites .*choose mixing: shared and no personal model"),
+        ({"pull": {"strength": -1}}, "algorithm.pull.strength must be greater than or equal to 0"),
+    ],
+)
+def test_what_makes_no_sense_beside_a_personal_model_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        find_recipe("ditto", "recommended", changes)
+
+
+def test_the_server_may_step_with_the_shared_model_as_without_the_personal_one():
+    recipe = find_recipe("ditto", "recommended", {"parts": ["fedopt", "ditto"]})
+    assert recipe.traveling_roles == ("global",) and recipe.roles == ("global", "personal")
+
+
+def test_the_report_says_what_stays_home():
+    questions = find_recipe("ditto", "paper", {}).questions()
+    assert questions["What stays at home?"].endswith("pulled towards the received one (Ditto), lambda = 1.")
+    assert questions["What travels beside the model?"] == "Nothing."

@@ -1,0 +1,139 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from silofl.algorithms.personal import pulled
+from silofl.algorithms.pfedme import Envelope, followed, forward_step
+from silofl.algorithms.recipe import find_recipe
+from silofl.algorithms.steps import plain_step
+from silofl.errors import ConfigError
+from silofl.study import TrainingSettings
+
+MSE = nn.functional.mse_loss
+
+
+def network(v, prefix):
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    model.load_state_dict({key: torch.tensor(v[f"{prefix}/{key}"]) for key in model.state_dict()})
+    return model
+
+
+def assert_is(model, v, prefix, *index):
+    for key, value in model.state_dict().items():
+        np.testing.assert_allclose(value.numpy(), v[f"{prefix}/{key}"][index], rtol=1e-6, atol=1e-12)
+
+
+class Point(nn.Module):
+    """A model that is its own output."""
+
+    def __init__(self, start):
+        super().__init__()
+        self.theta = nn.Parameter(torch.tensor(start))
+
+    def forward(self, inputs):
+        return self.theta
+
+
+def test_the_inner_steps_on_a_quadratic_follow_the_reference_to_its_proximal_point(vectors):
+    v = vectors("baselines/pfedme")
+    a, b, w = (torch.tensor(v[f"quad_{name}"]) for name in ("A", "b", "w"))
+    model = Point(v["quad_w"])
+    optimizer = torch.optim.SGD(model.parameters(), float(v["hyper_personal_lr"]))
+    step = pulled(plain_step, [w], float(v["hyper_lam"]))
+
+    def quadratic(theta, targets):
+        return theta @ a @ theta / 2 - b @ theta
+
+    for row in v["quad_path"][1:]:
+        step(model, optimizer, quadratic, (w, w))
+        np.testing.assert_allclose(model.theta.detach().numpy(), row, rtol=1e-6)
+    for _ in range(200):
+        step(model, optimizer, quadratic, (w, w))
+    np.testing.assert_allclose(model.theta.detach().numpy(), v["quad_limit"], rtol=1e-6)
+
+
+def test_a_whole_run_follows_the_reference(vectors):
+    v = vectors("baselines/pfedme")
+    eta, beta, sites = float(v["hyper_eta"]), float(v["hyper_beta"]), range(len(v["n"]))
+    constants = {"strength": float(v["hyper_lam"]), "inner_learning_rate": float(v["hyper_personal_lr"])}
+    answer = Envelope(inner_steps=int(v["hyper_inner_steps"]), **constants)
+    shared, own = network(v, "init"), [network(v, "init") for _ in sites]
+    for r in range(len(v["x"])):
+        trained = []
+        for i in sites:
+            site = network(v, "init")
+            site.load_state_dict(shared.state_dict())
+            pair = answer.begin(site, own[i], {})
+            optimizers = [torch.optim.SGD(model.parameters(), eta) for model in (site, own[i])]
+            for k in range(v["x"].shape[2]):
+                batch = torch.tensor(v["x"][r, i, k]), torch.tensor(v["y"][r, i, k])
+                before = MSE(site(batch[0]), batch[1]).item()
+                assert pair.shared(plain_step)(site, optimizers[0], MSE, batch).item() == pytest.approx(before)
+                pair.personal(own[i], optimizers[1], MSE, batch)
+                assert_is(own[i], v, "personal", r, i, k)
+                assert_is(site, v, "site", r, i, k)
+            trained.append(site.state_dict())
+        mean = {key: sum(p * one[key] for p, one in zip(v["p"], trained, strict=True)) for key in trained[0]}
+        shared.load_state_dict({key: (1 - beta) * x + beta * mean[key] for key, x in shared.state_dict().items()})
+        assert_is(shared, v, "global", r)
+
+
+def test_the_shared_model_follows_by_eta_lambda():
+    # 2 - 0.25 * (2 - 6)
+    assert followed([torch.tensor(2.0)], [torch.tensor(6.0)], 0.25)[0].item() == 3
+
+
+def test_theta_begins_a_round_at_the_received_model_and_goes_on_from_itself():
+    shared, personal = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    nn.init.constant_(shared.weight, 4.0)
+    nn.init.constant_(personal.weight, 9.0)
+    pair = Envelope(strength=1.0, inner_steps=1, inner_learning_rate=0.25).begin(shared, personal, {})
+    # What the site validates before the round's first batch
+    assert personal.weight.item() == 9
+    optimizer = torch.optim.SGD(personal.parameters(), 0.5)
+    batch = torch.ones(1, 1), torch.zeros(1, 1)
+    # theta = 4 - 0.25 * (2 * 4 + 0) = 2; w = 4 - 0.5 * (4 - 2) = 3; the loss is that at 4
+    assert pair.personal(personal, optimizer, MSE, batch).item() == 16
+    assert (personal.weight.item(), shared.weight.item()) == (2, 3)
+    # theta = 2 - 0.25 * (2 * 2 + 2 - 3) = 1.25; w = 3 - 0.5 * 1.75
+    pair.personal(personal, optimizer, MSE, batch)
+    assert (personal.weight.item(), shared.weight.item()) == (1.25, 2.125)
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_the_shared_models_pass_moves_its_statistics_and_no_parameter():
+    model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    batch = torch.tensor([[0.0], [2.0]]), torch.zeros(2, 1)
+    mean = 0.1 * model[0](batch[0]).mean().item()
+    value = forward_step(model, torch.optim.SGD(model.parameters(), 1.0), MSE, batch)
+    assert not value.requires_grad and model[1].running_mean.item() == pytest.approx(mean)
+    assert all(torch.equal(p, before[name]) and p.grad is None for name, p in model.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"optimizer": "adam"}, "training.optimizer must be sgd with a Moreau envelope, not 'adam'"),
+        ({"optimizer": "sgd", "momentum": 0.9}, "training.momentum must be 0 with a Moreau envelope, not 0.9"),
+        (
+            {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 0.1},
+            "training.learning_rate must be at most 1 / algorithm.envelope.strength, 0.0666667, not 0.1",
+        ),
+    ],
+)
+def test_training_that_the_paper_does_not_have_is_refused(training, message):
+    with pytest.raises(ConfigError, match=message):
+        Envelope().check_training(TrainingSettings(**training))
+
+
+def test_inner_steps_that_diverge_and_other_answers_are_refused():
+    with pytest.raises(ConfigError, match="envelope.inner_learning_rate must be below 2 / strength, 0.1, not 0.1"):
+        find_recipe("pfedme", "paper", {"envelope": {"strength": 20.0, "inner_learning_rate": 0.1}})
+    with pytest.raises(ConfigError, match="stays_home must be nothing with a personal model"):
+        find_recipe("pfedme", "paper", {"stays_home": "head"})
+
+
+def test_the_report_says_which_model_follows():
+    assert "which follows it (pFedMe), lambda = 15, 5 steps a batch." in Envelope().sentence()
