@@ -83,7 +83,7 @@ def request(kind=None):
 
 
 @pytest.mark.parametrize(
-    "name", ["fedavg", "fedbn", "harmofl", "fedsm", "fedper", "adafed", "scaffold", "fednova", "moon"]
+    "name", ["fedavg", "fedbn", "harmofl", "fedsm", "fedper", "adafed", "scaffold", "fednova", "moon", "perfedavg"]
 )
 def test_every_array_that_an_algorithm_sends_is_of_a_kind_that_may_leave(make_study, gate, name):
     sent = honest(make_study(name=name))
@@ -91,7 +91,12 @@ def test_every_array_that_an_algorithm_sends_is_of_a_kind_that_may_leave(make_st
     asked = Request(TRAIN, shapes={key: array.shape for key, array in sent.items()})
     assert sent and here.refusal(asked, Message(sent, META)) is None
     more = {"fedavg": {"batchnorm"}, "fedper": {"batchnorm"}, "harmofl": {"amplitude"}, "fedsm": {"selector"}}
-    more |= {"scaffold": {"batchnorm", "control"}, "fednova": {"batchnorm"}, "moon": {"batchnorm"}}
+    more |= {
+        "scaffold": {"batchnorm", "control"},
+        "fednova": {"batchnorm"},
+        "moon": {"batchnorm"},
+        "perfedavg": {"batchnorm"},
+    }
     assert {here.kind(key) for key in sent} == {"weights"} | more.get(name, set())
 
 

@@ -47,6 +47,8 @@ class Answer(Section):
         deciding: Constants that act on a prediction; the others only say how weights are learned.
         pairs_models: Whether a global and a personalised model train side by side.
         measures_drift: Whether the distance to the received model is measured at every step.
+        personalises: Whether a site uses the model only after steps of its own, so that what it validates, tests and
+            keeps is nobody else's.
     """
 
     # Strict: YAML's `true` is not 1 here, and `"0.5"` is no number.
@@ -56,6 +58,7 @@ class Answer(Section):
     deciding: ClassVar[tuple[str, ...]] = ()
     pairs_models: ClassVar[bool] = False
     measures_drift: ClassVar[bool] = False
+    personalises: ClassVar[bool] = False
 
     @property
     def needs_pretrained(self) -> bool:
@@ -174,6 +177,11 @@ class Recipe:
         """Whether a site measures how far each step is from the received model."""
         return any(answer.measures_drift for answer in self.answers)
 
+    @property
+    def personalises(self) -> bool:
+        """Whether a site uses the model only after steps of its own."""
+        return any(answer.personalises for answer in self.answers)
+
     def make_step(self) -> Step:
         """Return how a site steps on one batch; a step may remember, so each model takes one of its own."""
         return (self.step or Answer()).make_step()
@@ -198,6 +206,8 @@ class Recipe:
             "constants": {answer.section: answer.model_dump() for answer in self.answers},
             "needs_pretrained": self.needs_pretrained,
             "questions": self.questions(),
+            # Only where it holds: a study's digest is made of these.
+            **({"personalises": True} if self.personalises else {}),
         }
 
     def questions(self) -> dict[str, str]:

@@ -273,7 +273,8 @@ def _by_model(results: Results) -> dict[str, Values]:
     if not any(value is not None for value in results.sites.values()):
         return {}
     home = str(results.recipe_value("stays_home"))
-    is_personal = home != "everything" and results.recipe_value("mixing") not in (None, "shared")
+    has_own = results.recipe_value("mixing") not in (None, "shared") or results.recipe_value("personalises")
+    is_personal = home != "everything" and has_own
     return {PERSONAL if is_personal else _SINGLE.get(home, "the run's model"): results.sites}
 
 
