@@ -5,7 +5,7 @@ import pytest
 import torch
 from monai.data import MetaTensor
 
-from silofl.data.batches import evaluation_batches, training_batches
+from silofl.data.batches import evaluation_batches, num_batches, training_batches
 from silofl.data.parts import Examples
 from silofl.data.transforms import augmentation
 from silofl.errors import ConfigError
@@ -161,3 +161,9 @@ def test_a_part_from_the_cache_gives_batches_without_warnings(site, study, tmp_p
     part = load_site_data(site.write(), study(), tmp_path / "cache").training
     assert len(list(training_batches(part, 2, None, 0, "cpu"))) == 1
     assert len(list(evaluation_batches(part, 2, "cpu"))) == 2
+
+
+@pytest.mark.parametrize(("count", "size", "wanted"), [(1, 2, 1), (3, 2, 1), (4, 2, 2), (5, 2, 2), (6, 4, 2)])
+def test_an_epoch_has_as_many_batches_as_are_counted(count, size, wanted):
+    # a last batch of one example joins the one before it
+    assert num_batches(count, size) == len(list(training_batches(part_of(count), size, None, 0, "cpu"))) == wanted

@@ -97,6 +97,7 @@ def request(kind=None):
         "ditto",
         "apfl",
         "pfedme",
+        "perfedavg",
     ],
 )
 def test_every_array_that_an_algorithm_sends_is_of_a_kind_that_may_leave(make_study, gate, name):
@@ -106,7 +107,7 @@ def test_every_array_that_an_algorithm_sends_is_of_a_kind_that_may_leave(make_st
     assert sent and here.refusal(asked, Message(sent, META)) is None
     more = {"fedavg": {"batchnorm"}, "fedper": {"batchnorm"}, "harmofl": {"amplitude"}, "fedsm": {"selector"}}
     more |= {"scaffold": {"batchnorm", "control"}}
-    more |= dict.fromkeys(["fednova", "moon", "ditto", "apfl", "pfedme"], {"batchnorm"})
+    more |= dict.fromkeys(["fednova", "moon", "ditto", "apfl", "pfedme", "perfedavg"], {"batchnorm"})
     assert {here.kind(key) for key in sent} == {"weights"} | more.get(name, set())
 
 

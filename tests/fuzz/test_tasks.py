@@ -45,6 +45,7 @@ SHAPES = [(), (0,), (1,), (3, 1, 1), (10**4, 10**3)]
 ALGORITHMS = {
     **dict.fromkeys(("harmofl", "fedsm", "adafed", "moon"), {}),
     "scaffold": {"training": {"optimizer": "sgd", "momentum": 0}},
+    "perfedavg": {"training": {"local_epochs": 2}},
 }
 
 

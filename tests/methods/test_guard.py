@@ -29,6 +29,7 @@ ALGORITHMS = {
     "a falling rate": {"name": "fedprox", "training": {"schedule": "poly"}},
     "normalised steps": {"name": "fednova", "training": {"optimizer": "sgd", "momentum": 0.9}},
     "a contrast": {"name": "moon", "model": {"dropout": 0.3}},
+    "meta-steps": {"name": "perfedavg", "training": {"local_epochs": 2}, "model": {"dropout": 0.3}},
     "head, then body": {"name": "fedrep", "training": {"local_epochs": 2}},
 }
 
@@ -234,7 +235,10 @@ def test_the_choice_leaves_through_the_gate_and_nothing_beside_it_does(play):
     assert "only the numbers of an answer leave" in gate.refusal(request, Message(meta=text))
 
 
+OWN = {"fedavg": False, "fedbn": True, "adafed": True, "softpull": True, "ditto": True, "perfedavg": True}
+
+
 def test_who_has_a_model_of_its_own(make_study):
-    own = {name: has_own_model(make_study(name=name)) for name in ("fedavg", "fedbn", "adafed", "softpull", "ditto")}
-    assert own == {"fedavg": False, "fedbn": True, "adafed": True, "softpull": True, "ditto": True}
+    own = {name: has_own_model(make_study(name=name)) for name in OWN}
+    assert own == OWN
     assert not has_own_model(make_study(name="fedsm", model={"normalization": "instance"}))

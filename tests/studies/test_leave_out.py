@@ -174,10 +174,10 @@ def run(tmp_path):
     return tmp_path
 
 
-@pytest.fixture
-def own_models(tmp_path):
-    """A finished run in which BatchNorm stayed at two sites, which keep a super model of their own model each."""
-    study = make_study(name="fedbn")
+@pytest.fixture(params=["fedbn"])
+def own_models(tmp_path, request):
+    """A finished run of two sites whose models are not the same, and which keep a super model of their own each."""
+    study = make_study(name=request.param)
     for site in ("north", "south"):
         contents = Contents(study, SHAPE, {site: answering(study, is_sure=site == "north")}, "only")
         write(tmp_path / "sites" / site / "run-1" / "supermodel", contents)
@@ -204,9 +204,14 @@ def test_an_earlier_test_of_something_else_is_made_anew(run, change):
     assert result.site == site and result.selector.threshold == (0.8 if change == "super model" else 0.5)
 
 
-def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_is_said(own_models, capsys):
+@pytest.mark.parametrize(
+    ("own_models", "home"),
+    [("fedbn", "BatchNorm"), ("perfedavg", "the last steps of each model")],
+    indirect=["own_models"],
+)
+def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_is_said(own_models, home, capsys):
     result = unseen_result(own_models, "coast", load, Console(soft_wrap=True))
-    assert "because BatchNorm stayed at the sites" in capsys.readouterr().out
+    assert f"because {home} stayed at the sites" in capsys.readouterr().out
     assert (result.rule, result.assembled_from) == ("mean", "the sites' own models")
     assert result.models == {"north": 1.0, "south": 0.0}
     assert read(own_models / "supermodel").sites == ("north", "south")

@@ -50,6 +50,8 @@ class Answer(Section):
         keeps_personal: Whether a personal model, of which nothing leaves the site, learns beside the shared one; the
             answer's ``begin`` returns how.
         measures_drift: Whether the distance to the received model is measured at every step.
+        personalises: Whether a site uses the model only after steps of its own, so that what it validates, tests and
+            keeps is nobody else's.
     """
 
     # Strict: YAML's `true` is not 1 here, and `"0.5"` is no number.
@@ -60,6 +62,7 @@ class Answer(Section):
     pairs_models: ClassVar[bool] = False
     keeps_personal: ClassVar[bool] = False
     measures_drift: ClassVar[bool] = False
+    personalises: ClassVar[bool] = False
 
     @property
     def needs_pretrained(self) -> bool:
@@ -195,6 +198,11 @@ class Recipe:
         """Whether a site measures how far each step is from the received model."""
         return any(answer.measures_drift for answer in self.answers)
 
+    @property
+    def personalises(self) -> bool:
+        """Whether a site uses the model only after steps of its own."""
+        return any(answer.personalises for answer in self.answers)
+
     def make_step(self) -> Step:
         """Return how a site steps on one batch; a step may remember, so each model takes one of its own."""
         return (self.step or Answer()).make_step()
@@ -221,6 +229,7 @@ class Recipe:
             "questions": self.questions(),
             # Left out elsewhere, so that the digests of all other studies stay what they were.
             **({"keeps_personal": True} if self.personal else {}),
+            **({"personalises": True} if self.personalises else {}),
         }
 
     def questions(self) -> dict[str, str]:

@@ -110,6 +110,19 @@ class OwnDraws:
 
 
 @contextmanager
+def full_precision(model: nn.Module) -> Iterator[None]:
+    """Run modules that have an ``is_autocast`` without autocast for a while."""
+    switched = [module for module in model.modules() if getattr(module, "is_autocast", False)]
+    for module in switched:
+        module.is_autocast = False
+    try:
+        yield
+    finally:
+        for module in switched:
+            module.is_autocast = True
+
+
+@contextmanager
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
     """Keep running statistics, those of all modules that have a momentum, where they are for a while."""
     moving = [module for module in model.modules() if hasattr(module, "momentum")]

@@ -49,6 +49,11 @@ def training_batches(
         yield _tensors(images, targets, device) if is_plain else _augmented(images, targets, augment, device)
 
 
+def num_batches(num_examples: int, batch_size: int) -> int:
+    """Return the number of batches of one epoch of `training_batches`."""
+    return len(_groups(np.arange(num_examples), batch_size))
+
+
 def evaluation_batches(part: Examples, batch_size: int, device: torch.device | str) -> Iterator[Batch]:
     """Yield all examples in stored order; forms as `training_batches`.
 

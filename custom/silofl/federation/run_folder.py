@@ -241,15 +241,16 @@ class RunFolder:
     def _model_readme(self, server: ServerRounds) -> str:
         """Return how to load a model: of the files here where they are whole, else one that its site completed."""
         study, shape = self.study, server.image_shape or _image_shape(self.study)
+        recipe = study.recipe.as_dict()
         best, last = (sorted(p.name for p in (self.path / "model").glob(f"{kind}*.pt")) for kind in ("best", "last"))
         rounds = f"best: round {server.reported.round}; last: round {server.finished_rounds}"
         known = {"name": study.name, "files": f"{', '.join([*best, *last])} ({rounds}); " if best else ""}
-        if study.recipe.stays_home == "nothing":
+        if left_out(recipe) is None:
             where = SIZE_KNOWN if arrays_of_parts(server) else SIZE_ANY
             where = f"{SHARED} {where}" if study.recipe.at_home else where
             return MODEL_README.format(**known, where=where, code=loading_code("study.yaml", best[0], shape))
         place = site_model(self.path, server.sites, server.id)
-        where = where_complete(study.recipe.stays_home, server.id, is_simulation=place is not None)
+        where = where_complete(recipe, server.id, is_simulation=place is not None)
         folder = f"../{place}" if place else f"STATE_DIR/{server.id}/{directory.FOLDER}"
         return MODEL_README.format(**known, where=where, code=case_code(folder, shape))
 
@@ -292,11 +293,17 @@ def site_model(run: Path, sites: Sequence[str], run_id: str | None) -> str | Non
     return next((place for place in places if (run / place / "model.json").is_file()), None)
 
 
-def where_complete(stays_home: str, run_id: str, is_simulation: bool) -> str:
+def left_out(recipe: Mapping[str, object]) -> str | None:
+    """Say what the files of a recipe's models lack of what the sites use; None where that is nothing."""
+    is_whole = recipe.get("stays_home") == "nothing"
+    return OWN_STEPS if is_whole and recipe.get("personalises") else LEFT_OUT.get(str(recipe.get("stays_home")))
+
+
+def where_complete(recipe: Mapping[str, object], run_id: str, is_simulation: bool) -> str:
     """Say why the files of the models are not whole, and where each site's complete one is."""
     place = f"{run_id}/{directory.FOLDER}"
     where = f"sites/NAME/{place}` of the run's folder" if is_simulation else f"STATE_DIR/{place}`, {STATE_DIR}"
-    return f"{LEFT_OUT[stays_home]} Each site's complete model is `{where}."
+    return f"{left_out(recipe)} Each site's complete model is `{where}."
 
 
 def _image_shape(study: Study) -> tuple[int, ...]:
@@ -315,6 +322,7 @@ LEFT_OUT = {
     "head": "The last layer never left the sites: these files lack it, and alone they predict nothing.",
     "everything": "Every site trained alone, and no model left it.",
 }
+OWN_STEPS = "Every site takes steps of its own from such a model before it uses it; these files are without them."
 MODEL_README = """# Models of {name}
 
 {files}`study.yaml` is the study that made them.

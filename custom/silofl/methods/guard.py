@@ -151,14 +151,14 @@ class SiteGuard(SitePart):
             return
         work, kept = self.work, self._kept
         if work.message.about(AVERAGE).get("is_sent"):
-            kept[AVERAGED] = state_of(work.own)
+            kept[AVERAGED] = state_of(work.own_deployed)
         else:
             # A training task brings the models of the round before.
             number = work.number - 1 if work.task == TRAIN else work.number
             self.local.validate(number, work.data.validation)
             if has_own_model(work.study):
                 value = own.value if own.num_cases else 0.0
-                kept[FEDERATED] = better(kept.get(FEDERATED), number, value, work.own)
+                kept[FEDERATED] = better(kept.get(FEDERATED), number, value, work.own_deployed)
         if work.task != TRAIN:
             kept[LOCAL] = self.local.kept()
             self._save()
@@ -298,7 +298,7 @@ class SiteGuard(SitePart):
 def has_own_model(study: Study) -> bool:
     """Return whether each site's one model is another than the others', so that its best round is its own matter."""
     recipe = study.recipe
-    is_apart = bool(recipe.at_home) or recipe.mixing is not None or recipe.extra_rounds > 0
+    is_apart = bool(recipe.at_home) or recipe.mixing is not None or recipe.extra_rounds > 0 or recipe.personalises
     return len(recipe.traveling_roles) == 1 and is_apart
 
 

@@ -138,11 +138,13 @@ class ModelPart(Part):
         return self.own or {"": self.common}
 
     def contents(self, run: Run) -> Contents | None:
-        """Return the super model of a run of one model; None where part of every model stays at its site.
+        """Return the super model of a run of one model; None where a site adds what stays with it.
 
         One model for all answers everybody. Where each site has its own, a new hospital gets the mean of them all.
         """
-        if not self._is_only or self.study.recipe.stays_home != "nothing" or run.image_shape is None:
+        recipe = self.study.recipe
+        is_whole = recipe.stays_home == "nothing" and not recipe.personalises
+        if not self._is_only or not is_whole or run.image_shape is None:
             return None
         named = self.own or {GLOBAL: self.common}
         states = {
@@ -291,7 +293,7 @@ class SiteModels(SitePart):
     def validation(self, examples: Examples) -> dict[str, Any]:
         """Return the score of the site's own model, or of the models as a part combines them."""
         work = self.work
-        scores = {role: evaluate(model, examples, work.study, work.device)[1] for role, model in work.models.items()}
+        scores = {role: evaluate(model, examples, work.study, work.device)[1] for role, model in work.deployed.items()}
         judged = next((score for part in work.parts if (score := part.judged(scores, examples))), None)
         models = {role: score.numbers()["value"] for role, score in scores.items()}
         own = scores[work.study.recipe.roles[-1]]
@@ -302,7 +304,7 @@ class SiteModels(SitePart):
     def _test(self) -> dict[str, Any]:
         """Test the site's model, and write it as a super model that holds this one model."""
         work = self.work
-        model, part = work.own, work.data.test
+        model, part = work.own_deployed, work.data.test
         predictions, result = evaluate(model, part, work.study, work.device)
         numbers = numbers_of_test(predictions, result, part, work.study)
         state = {name: value.cpu() for name, value in model.state_dict().items()}

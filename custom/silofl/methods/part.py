@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from silofl.data.parts import Examples
     from silofl.inference.contents import Contents
     from silofl.methods.work import Work
+    from silofl.models import HarmonizedModel
     from silofl.training.metrics import Score
 
 # Moments at which a part may add exchanges: before a round's training, in its place, after it; once the models of the
@@ -364,6 +365,10 @@ class SitePart:
 
     def epoch(self) -> None:
         """Take note of an epoch's beginning: torch's random numbers are those that every learner begins it with."""
+
+    def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
+        """Return a model as the site validates, tests and keeps it: the task's own, or a copy that went on."""
+        return model
 
     def validated(self, own: Score) -> None:
         """Take note of the score of the site's own model on its validation data."""

@@ -82,6 +82,19 @@ class Work:
         """The site's own model: the personalised one, or the only one."""
         return self.models[self.study.recipe.roles[-1]]
 
+    @cached_property
+    def deployed(self) -> dict[str, HarmonizedModel]:
+        """The models as the site validates, tests and keeps them; only before training are they those of the task."""
+        models = dict(self.models)
+        for part in self.parts:
+            models = {role: part.deployed(role, model) for role, model in models.items()}
+        return models
+
+    @property
+    def own_deployed(self) -> HarmonizedModel:
+        """The site's own model as it is deployed."""
+        return self.deployed[self.study.recipe.roles[-1]]
+
     @property
     def has_enough_patients(self) -> bool:
         """Whether a mean over the site's training images may leave it."""

@@ -22,18 +22,20 @@ class HarmonizedModel(nn.Module):
     Attributes:
         input_norm: The layer of the recipe's input normalisation, or the identity.
         network: The study's network.
+        is_autocast: Whether autocast is on where there is a GPU.
     """
 
     def __init__(self, input_norm: nn.Module, network: nn.Module) -> None:
         super().__init__()
         self.input_norm = input_norm
         self.network = network.to(memory_format=torch.channels_last)
+        self.is_autocast = True
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits in float32: (B, out_channels, H, W) or (B, classes) for images (B, C, H, W)."""
         images = self.input_norm(images).contiguous(memory_format=torch.channels_last)
         # bfloat16 has float32's range, so gradients need no scaling as in float16.
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda):
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda and self.is_autocast):
             logits = self.network(images)
         return logits.float()
 

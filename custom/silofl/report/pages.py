@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from silofl.errors import ConfigError, ExitCode
 from silofl.federation.results import UNFINISHED
-from silofl.federation.run_folder import LEFT_OUT, where_complete
+from silofl.federation.run_folder import left_out, where_complete
 from silofl.files import write_json, write_text
 from silofl.report.comparison import comparison_notes, comparison_table, site_comparison_table
 from silofl.report.conditions import (
@@ -310,14 +310,14 @@ def _model_files(run: RunRecords) -> dict[str, Any]:
         "files": sorted(path.name for path in (run.path / "model").glob("*.pt")),
         "code": rest.partition("```")[0],
         "has_super_model": (run.path / "supermodel" / "model.json").is_file(),
-        "where": where_complete(str(home), run.results.run, run.is_simulation) if _keeps_home(run) else "",
+        "where": where_complete(run.results.recipe, run.results.run, run.is_simulation) if _keeps_home(run) else "",
         "stays_home": home,
         "run": run.results.run,
     }
 
 
 def _keeps_home(run: RunRecords) -> bool:
-    return run.results.run is not None and run.results.recipe_value("stays_home") in LEFT_OUT
+    return run.results.run is not None and left_out(run.results.recipe) is not None
 
 
 def _is_local(run: RunRecords) -> bool:

@@ -32,7 +32,12 @@ from silofl.models.roles import GLOBAL
 from silofl.report.run_records import UnseenTest, read_unseen
 from silofl.training.device import choose_device
 
-HOME = {"batchnorm": "BatchNorm", "head": "the last layer", "everything": "every model"}
+HOME = {
+    "nothing": "the last steps of each model",
+    "batchnorm": "BatchNorm",
+    "head": "the last layer",
+    "everything": "every model",
+}
 NO_SUPER_MODEL = (
     "The run wrote no super model, because {home} stayed at the sites; in a simulation it is put together from the "
     "sites' own models, and all of them answer: mean of all sites."

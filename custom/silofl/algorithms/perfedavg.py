@@ -1,0 +1,172 @@
+"""Per-FedAvg: a shared model that is trained to be good after one more step of a site's own.
+
+Fallah, Mokhtari and Ozdaglar, Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
+Meta-Learning Approach, NeurIPS 2020, arXiv:2002.07948, Algorithm 1, with its two ways around the Hessian, FO and HF.
+HF takes the difference of two gradients; where a network has kinks (ReLU, max pooling) they jump, and a small delta
+makes much of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from silofl.algorithms.recipe import Answer, Recipe
+from silofl.algorithms.steps import (
+    Batch,
+    Loss,
+    Step,
+    frozen_statistics,
+    full_precision,
+    random_state,
+    set_random_state,
+)
+from silofl.settings import Count, Positive
+
+
+class MetaStep(Answer):
+    """A step down the loss of the model after one more step; a site uses the model after such steps only.
+
+    Attributes:
+        alpha: Length of the inner steps, plain SGD, in training and before a site uses the model. The outer step's, the
+            paper's beta, is ``training.learning_rate``; the paper has plain SGD there too.
+        variant: What is done about the Hessian: ``fo``, it is left out, and a step takes two batches; ``hf``, it is
+            taken from two gradients, on a third batch.
+        delta: How far from the model each is taken, in multiples of the outer gradient, at least 0.0001: nearer ones
+            would differ by rounding alone.
+        deployed_steps: Steps on the site's training data, one batch each, before it uses the model.
+    """
+
+    section: ClassVar[str] = "meta_step"
+    method: ClassVar[str] = "meta_step"
+    personalises: ClassVar[bool] = True
+    alpha: Positive = 0.01
+    variant: Literal["fo", "hf"] = "fo"
+    delta: Annotated[float, Field(ge=1e-4, allow_inf_nan=False)] = 1e-3
+    deployed_steps: Count = 1
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of one step."""
+        return 2 if self.variant == "fo" else 3
+
+    def make_step(self) -> Step:
+        """Return `meta_step` of the variant."""
+        return meta_step(self.alpha, self.delta if self.variant == "hf" else None)
+
+    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
+        """The Hessian is looked at by one variant."""
+        return {"delta": "meta_step.variant: hf"} if "delta" in changed and self.variant == "fo" else {}
+
+    def conflict(self, recipe: Recipe) -> str | None:
+        """A model of all sites is trained for the steps that each site takes from it; and a step is several batches."""
+        if recipe.mixing is not None or len(recipe.roles) > 1 or recipe.stays_home == "everything":
+            return "step must go with one model of all sites where it is a meta-step; choose mixing: shared"
+        if recipe.extra_rounds:
+            return (
+                "extra_rounds must be 0 with meta-steps, after which each site takes steps of its own anyway, not "
+                f"{recipe.extra_rounds}; raise meta_step.deployed_steps"
+            )
+        dividing = [answer.section for answer in recipe.parts if answer.section in ("control", "normalized_steps")]
+        if dividing:
+            return (
+                f"parts must be without {dividing[0]}, which counts a step for every batch, with meta-steps of several"
+            )
+        return None
+
+    def sentence(self) -> str:
+        """Describe the answer for the report."""
+        hessian = "without the Hessian" if self.variant == "fo" else f"the Hessian by differences, delta = {self.delta}"
+        steps = "1 step" if self.deployed_steps == 1 else f"{self.deployed_steps} steps"
+        return (
+            f"Meta-step (Per-FedAvg, {self.variant.upper()}): down the loss after an inner step of alpha = "
+            f"{self.alpha:g}, {hessian}, {self.num_batches} batches a step. A site uses the model after {steps} of "
+            "alpha on its training data."
+        )
+
+
+# The paper averages sites uniformly; the authors released no code.
+PRESETS = dict.fromkeys(("paper", "reference"), Recipe(step=MetaStep(), weights="uniform"))
+PRESETS["recommended"] = Recipe(step=MetaStep())
+
+
+def meta_step(alpha: float, delta: float | None = None) -> Step:
+    """Return a step that moves the model at every second batch (FO), or with a delta at every third (HF).
+
+    With independent batches D, D', D'' and g the gradient: ``inner = w - alpha g(w; D)``, ``q = g(inner; D')``. The
+    optimiser steps from w with q (FO) or ``q - alpha h`` (HF), where h is the Hessian at w, and not at inner, times q:
+    ``h = (g(w + delta q; D'') - g(w - delta q; D'')) / (2 delta)``.
+
+    Between its batches the model is w. Running statistics move in the pass at w on D only. Batches that are left over
+    when a round ends move no weights, so the step must serve one site's one round. It returns each batch's loss where
+    that batch was passed: at w, at inner, and the mean of those at ``w +- delta q``.
+
+    Args:
+        alpha: Length of the inner step, above 0.
+        delta: Half the distance of the two gradients, in multiples of q; None for FO.
+    """
+    num_batches = 2 if delta is None else 3
+    found: list[list[Tensor]] = []
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        if not found:
+            value, gradient = _gradient(model, parameters, loss, batch)
+        elif len(found) == 1:
+            with frozen_statistics(model), _moved(parameters, found[0], -alpha):
+                value, gradient = _gradient(model, parameters, loss, batch)
+        else:
+            value, gradient = _hessian_times(found[1], model, parameters, loss, batch, delta)
+        found.append(gradient)
+        if len(found) == num_batches:
+            outer = found[1] if delta is None else torch._foreach_sub(found[1], found[2], alpha=alpha)
+            for parameter, direction in zip(parameters, outer, strict=True):
+                parameter.grad = direction
+            optimizer.step()
+            found.clear()
+        return value
+
+    return step
+
+
+def _hessian_times(
+    direction: Sequence[Tensor], model: nn.Module, parameters: Sequence[Tensor], loss: Loss, batch: Batch, delta: float
+) -> tuple[Tensor, list[Tensor]]:
+    """Return a batch's loss and its Hessian times a direction, from the gradients on either side."""
+    device = batch[0].device
+    # Both passes must draw the same dropout, or the difference is mostly that of two networks; and bfloat16's three
+    # digits would leave nothing of it.
+    drawn = random_state(device)
+    with frozen_statistics(model), full_precision(model):
+        with _moved(parameters, direction, delta):
+            above, after = _gradient(model, parameters, loss, batch)
+        set_random_state(device, drawn)
+        with _moved(parameters, direction, -delta):
+            below, before = _gradient(model, parameters, loss, batch)
+    return (above + below) / 2, list(torch._foreach_div(torch._foreach_sub(after, before), 2 * delta))
+
+
+def _gradient(model: nn.Module, parameters: Sequence[Tensor], loss: Loss, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+    """Return a batch's loss, detached, and its gradient; the parameters' own ``grad`` is left alone."""
+    inputs, targets = batch
+    value = loss(model(inputs), targets)
+    return value.detach(), list(torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True))
+
+
+@contextmanager
+def _moved(parameters: Sequence[Tensor], direction: Sequence[Tensor], length: float) -> Iterator[None]:
+    """Move parameters along a direction for a while, and put the very same numbers back afterwards."""
+    with torch.no_grad():
+        before = [p.clone() for p in parameters]
+        torch._foreach_add_(list(parameters), list(direction), alpha=length)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            # Not minus the way: (w + d) - d rounds.
+            torch._foreach_copy_(list(parameters), before)

@@ -1,0 +1,93 @@
+"""Per-FedAvg's model at a site: what the site validates, tests and keeps is the received one after steps of its own.
+
+The same batches adapt the models of all rounds, so that two rounds' scores differ by their models alone. These steps
+are plain training: BatchNorm's statistics move with them. Nothing travels for it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, islice
+
+import torch
+
+from silofl.algorithms.mixing import Arrays
+from silofl.algorithms.steps import Batch, Loss, Step, plain_step
+from silofl.data.batches import num_batches, training_batches
+from silofl.data.transforms import augmentation
+from silofl.errors import TrainingError
+from silofl.methods.part import Kind, Part, SitePart
+from silofl.models import HarmonizedModel
+from silofl.study import Study
+from silofl.training.device import seed_of
+from silofl.training.loop import Learner, train
+from silofl.training.losses import make_loss
+
+ROLE = "meta_step"
+
+
+class SiteMetaStep(SitePart):
+    """A site's own steps, by which the shared model becomes its own."""
+
+    name = ROLE
+
+    def step(self, role: str, step: Step) -> Step:
+        """Refuse a round in which there would be no step, because one takes several batches.
+
+        Raises:
+            TrainingError: The round has fewer batches.
+        """
+        settings, needed = self.work.study.training, self.work.study.recipe.answer(ROLE).num_batches
+        batches = settings.local_epochs * num_batches(len(self.work.data.training), settings.batch_size)
+        if batches < needed:
+            raise TrainingError(
+                f"site {self.work.site!r} must have at least {needed} batches a round, those of one meta-step, not "
+                f"{batches}; raise training.local_epochs or lower training.batch_size"
+            )
+        return step
+
+    def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
+        """Return a copy after the site's own steps."""
+        work, constants = self.work, self.work.study.recipe.answer(ROLE)
+        batches = islice(self._batches(), constants.deployed_steps)
+        try:
+            return adapted(model, make_loss(work.study), batches, constants.alpha)
+        except TrainingError as error:
+            raise TrainingError(f"site {work.site!r}, steps to its own model: {error}") from None
+
+    def _batches(self) -> Iterator[Batch]:
+        """Yield batches of the training data, epoch after epoch without an end."""
+        work, study = self.work, self.work.study
+        examples, size = work.data.training, study.training.batch_size
+        augment = augmentation(study, examples.targets.ndim > 1)
+        for epoch in count(1):
+            seed = seed_of(study.seed, work.site, ROLE, epoch)
+            # For dropout, as in training.
+            torch.manual_seed(seed)
+            yield from training_batches(examples, size, augment, seed, work.device)
+
+
+def adapted(model: HarmonizedModel, loss: Loss, batches: Iterable[Batch], alpha: float) -> HarmonizedModel:
+    """Return a copy of a model after plain SGD of length alpha, a step a batch.
+
+    Raises:
+        TrainingError: The loss or a parameter is not finite.
+    """
+    model = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), alpha)
+    train({"model": Learner(model, optimizer, loss, plain_step)}, [batches])
+    return model
+
+
+def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
+    """Return nothing: the server has no half of it."""
+    return []
+
+
+def kinds(study: Study) -> list[Kind]:
+    """Return nothing: nothing leaves a site for it."""
+    return []
+
+
+SITE = SiteMetaStep
