@@ -44,7 +44,7 @@ class MetaStep(Answer):
 
     section: ClassVar[str] = "meta_step"
     method: ClassVar[str] = "meta_step"
-    personalises: ClassVar[bool] = True
+    takes_own_steps: ClassVar[bool] = True
     alpha: Positive = 0.01
     variant: Literal["fo", "hf"] = "fo"
     delta: Annotated[float, Field(ge=1e-4, allow_inf_nan=False)] = 1e-3

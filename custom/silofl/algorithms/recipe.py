@@ -50,7 +50,7 @@ class Answer(Section):
         keeps_personal: Whether a personal model, of which nothing leaves the site, learns beside the shared one; the
             answer's ``begin`` returns how.
         measures_drift: Whether the distance to the received model is measured at every step.
-        personalises: Whether a site uses the model only after steps of its own, so that what it validates, tests and
+        takes_own_steps: Whether a site uses the model only after steps of its own, so that what it validates, tests and
             keeps is nobody else's.
     """
 
@@ -62,7 +62,7 @@ class Answer(Section):
     pairs_models: ClassVar[bool] = False
     keeps_personal: ClassVar[bool] = False
     measures_drift: ClassVar[bool] = False
-    personalises: ClassVar[bool] = False
+    takes_own_steps: ClassVar[bool] = False
 
     @property
     def needs_pretrained(self) -> bool:
@@ -199,9 +199,9 @@ class Recipe:
         return any(answer.measures_drift for answer in self.answers)
 
     @property
-    def personalises(self) -> bool:
+    def takes_own_steps(self) -> bool:
         """Whether a site uses the model only after steps of its own."""
-        return any(answer.personalises for answer in self.answers)
+        return any(answer.takes_own_steps for answer in self.answers)
 
     def make_step(self) -> Step:
         """Return how a site steps on one batch; a step may remember, so each model takes one of its own."""
@@ -229,7 +229,7 @@ class Recipe:
             "questions": self.questions(),
             # Left out elsewhere, so that the digests of all other studies stay what they were.
             **({"keeps_personal": True} if self.personal else {}),
-            **({"personalises": True} if self.personalises else {}),
+            **({"takes_own_steps": True} if self.takes_own_steps else {}),
         }
 
     def questions(self) -> dict[str, str]:

@@ -296,7 +296,7 @@ def site_model(run: Path, sites: Sequence[str], run_id: str | None) -> str | Non
 def left_out(recipe: Mapping[str, object]) -> str | None:
     """Say what the files of a recipe's models lack of what the sites use; None where that is nothing."""
     is_whole = recipe.get("stays_home") == "nothing"
-    return OWN_STEPS if is_whole and recipe.get("personalises") else LEFT_OUT.get(str(recipe.get("stays_home")))
+    return OWN_STEPS if is_whole and recipe.get("takes_own_steps") else LEFT_OUT.get(str(recipe.get("stays_home")))
 
 
 def where_complete(recipe: Mapping[str, object], run_id: str, is_simulation: bool) -> str:

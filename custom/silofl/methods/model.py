@@ -143,7 +143,7 @@ class ModelPart(Part):
         One model for all answers everybody. Where each site has its own, a new hospital gets the mean of them all.
         """
         recipe = self.study.recipe
-        is_whole = recipe.stays_home == "nothing" and not recipe.personalises
+        is_whole = recipe.stays_home == "nothing" and not recipe.takes_own_steps
         if not self._is_only or not is_whole or run.image_shape is None:
             return None
         named = self.own or {GLOBAL: self.common}

@@ -274,7 +274,7 @@ def _by_model(results: Results) -> dict[str, Values]:
         return {}
     home = str(results.recipe_value("stays_home"))
     is_mixed = home != "everything" and results.recipe_value("mixing") not in (None, "shared")
-    is_personal = is_mixed or results.recipe_value("keeps_personal") or results.recipe_value("personalises")
+    is_personal = is_mixed or results.recipe_value("keeps_personal") or results.recipe_value("takes_own_steps")
     return {PERSONAL if is_personal else _SINGLE.get(home, "the run's model"): results.sites}
 
 
