@@ -7,6 +7,7 @@ from silofl.cli import main
 from silofl.errors import AggregationError
 from silofl.studies.compared_runs import Comparison
 from silofl.studies.simulation import GUARD, study_file
+from silofl.studies.sweep import Sweep
 from silofl.study import load_study
 
 from .conftest import JOB
@@ -145,14 +146,15 @@ def test_a_comparison_of_a_job_twice_or_of_none_is_refused(refused, tmp_path, tw
 def test_compare_hands_on_what_it_was_given_and_prints_the_table_for_programs(silofl, monkeypatch, tmp_path):
     seen = []
 
-    def compare(asked, out, console):
-        seen.append(asked)
+    def compare(asked, out, console, processes):
+        seen.append((asked, processes))
         out.mkdir()
         (out / "table.json").write_text(json.dumps({"rows": []}))
         return 3
 
     monkeypatch.setattr("silofl.studies.compare.compare", compare)
     options = ["--seeds", "4,2", "--methods", "local,fedsm", "--pooled", "--rounds", 2, "--threads", 1, "--json"]
+    options += ["--sweep", "training.batch_size=2,4", "--processes", 3]
     code, out, _ = silofl("compare", "one", "two", "--data", "data", "--out", tmp_path / "out", *options)
     assert (code, json.loads(out)) == (3, {"rows": []})
     asked = Comparison(
@@ -163,9 +165,10 @@ def test_compare_hands_on_what_it_was_given_and_prints_the_table_for_programs(si
         data="data",
         threads=1,
         is_pooled=True,
+        sweep=Sweep({"training.batch_size": (2, 4)}),
     )
     silofl("compare", "one", "--out", tmp_path / "new", "--pretrained", "f.pt", "--alone")
-    assert seen == [asked, Comparison((Path("one"),), pretrained="f.pt", is_alone=True)]
+    assert seen == [(asked, 3), (Comparison((Path("one"),), pretrained="f.pt", is_alone=True), 1)]
 
 
 def test_rows_are_named_for_what_is_set_in_them_and_the_rest_is_set_for_all(compare, training, tmp_path):

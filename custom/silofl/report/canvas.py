@@ -58,17 +58,22 @@ def png(figure: Figure, dpi: int = DPI, is_trimmed: bool = False) -> bytes:
     return stream.getvalue()
 
 
-def style_axes(axes: Axes, title: str, rounds: Sequence[int]) -> None:
-    """Style axes over rounds: a title, ticks at integers, few lines."""
+def style_axes(axes: Axes, title: str, label: str) -> None:
+    """Style axes: a title, a label below, few lines."""
     axes.set_title(literal(title), loc="left", fontsize=10.5, color=INK, fontweight="bold")
-    axes.set_xlabel("round", fontsize=9, color=MUTED)
+    axes.set_xlabel(literal(label), fontsize=9, color=MUTED)
     axes.tick_params(labelsize=8.5, colors=MUTED, length=0)
-    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-    axes.set_xlim(min(rounds, default=1) - 0.5, max(rounds, default=1) + 0.5)
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(GRID)
+
+
+def style_rounds(axes: Axes, title: str, rounds: Sequence[int]) -> None:
+    """Style axes over rounds, with ticks at integers."""
+    style_axes(axes, title, "round")
+    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    axes.set_xlim(min(rounds, default=1) - 0.5, max(rounds, default=1) + 0.5)
 
 
 def line_style(place: int) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from silofl.data.manifest import PARTS
@@ -66,14 +66,20 @@ def data_tables(runs: RowRuns) -> dict[str, TextTable]:
     return {", ".join(names): table for names, table in tables.values()}
 
 
-def differences(runs: RowRuns) -> list[str]:
-    """Return a sentence on each setting, and on the data, in which rows differ besides their algorithm."""
-    return [*_setting_differences(runs), *_data_differences(runs), *_without_study(runs)]
+def differences(runs: RowRuns, known: Collection[str] = ()) -> list[str]:
+    """Return a sentence on each setting, and on the data, in which rows differ besides their algorithm.
+
+    Args:
+        runs: Of each row.
+        known: Dotted keys, or ``data``, in which the rows' names say that they differ.
+    """
+    data = [] if "data" in known else _data_differences(runs)
+    return [*_setting_differences(runs, known), *data, *_without_study(runs)]
 
 
-def _setting_differences(runs: RowRuns) -> Iterator[str]:
+def _setting_differences(runs: RowRuns, known: Collection[str]) -> Iterator[str]:
     settings = {id(run): _compared_settings(run) for of_row in runs.values() for run in of_row}
-    for key in dict.fromkeys(key for values in settings.values() for key in values):
+    for key in dict.fromkeys(key for values in settings.values() for key in values if key not in known):
 
         def value(run: RunRecords, key: str = key) -> str | None:
             return settings[id(run)].get(key, NOT_SET if run.study else None)

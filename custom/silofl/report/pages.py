@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from silofl.errors import ConfigError, ExitCode
 from silofl.federation.results import UNFINISHED
 from silofl.federation.run_folder import left_out, where_complete
 from silofl.files import write_json, write_text
+from silofl.report.canvas import Image
 from silofl.report.comparison import comparison_notes, comparison_table, site_comparison_table
 from silofl.report.conditions import (
     RowRuns,
@@ -122,19 +124,40 @@ def write_comparison(runs: Sequence[Path], out: Path) -> Path:
     return write_rows(by_name([read_run(run) for run in runs]), out)
 
 
-def write_rows(rows: RowRuns, out: Path, table: TextTable | None = None, notes: Sequence[str] = ()) -> Path:
+@dataclass(frozen=True)
+class Summary:
+    """What the rows of a comparison come to.
+
+    Attributes:
+        table: Of all rows, where each stands for several seeds.
+        notes: Sentences below it.
+        known: Settings in which the rows' names say that they differ.
+        swept: The table of a sweep.
+        figure: Its figure.
+    """
+
+    table: TextTable | None = None
+    notes: Sequence[str] = ()
+    known: Collection[str] = ()
+    swept: TextTable | None = None
+    figure: Image | None = None
+
+
+NO_SUMMARY = Summary()
+
+
+def write_rows(rows: RowRuns, out: Path, summary: Summary = NO_SUMMARY) -> Path:
     """Write one page on rows of runs, and a link to it into the report of each; return its path.
 
     Args:
         rows: Name of the row -> its runs.
         out: The page's file.
-        table: What the rows come to, where each stands for several seeds.
-        notes: Sentences below that table.
+        summary: What they come to.
 
     Raises:
         ConfigError: The page cannot be written.
     """
-    values = comparison_values(rows, out.parent) | {"table_of_rows": table, "notes_of_rows": notes}
+    values = comparison_values(rows, out.parent, summary.known) | {"summary": summary}
     page = _write_page(out, _render("comparison.html.j2", values))
     for run in _runs_of(rows):
         _link_back(run, page)
@@ -201,12 +224,13 @@ def report_values(run: RunRecords) -> dict[str, Any]:
     }
 
 
-def comparison_values(rows: RowRuns, folder: Path) -> dict[str, Any]:
+def comparison_values(rows: RowRuns, folder: Path, known: Collection[str] = ()) -> dict[str, Any]:
     """Return the values that fill the template of a comparison.
 
     Args:
         rows: Name of the row -> its runs.
         folder: Of the page, from which its links lead.
+        known: Settings in which the rows' names say that they differ.
     """
     runs = _runs_of(rows)
     results = [run.results for run in runs]
@@ -214,7 +238,7 @@ def comparison_values(rows: RowRuns, folder: Path) -> dict[str, Any]:
     return {
         "title": f"Comparison of {len(runs)} runs",
         "folders": [(str(run.path), _link(run.path / REPORT, folder)) for run in runs],
-        "differences": differences(rows),
+        "differences": differences(rows, known),
         "settings": shared,
         "other_settings": others,
         "data": data_tables(rows),

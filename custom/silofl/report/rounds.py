@@ -10,7 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from silofl.federation.ledger import Round, absence_sentence
-from silofl.report.canvas import INK, LINE_COLOURS, MUTED, Image, as_values, legend, line_style, panels, png, style_axes
+from silofl.report.canvas import (
+    INK,
+    LINE_COLOURS,
+    MUTED,
+    Image,
+    as_values,
+    legend,
+    line_style,
+    panels,
+    png,
+    style_rounds,
+)
 from silofl.report.run_records import RunRecords, run_names
 from silofl.report.tables import MISSING, TextTable, byte_size, duration, mean_of_known, number
 
@@ -193,7 +204,7 @@ def run_curves(ledgers: Mapping[str, Sequence[Round]], sites: Sequence[str]) -> 
         for place, ledger in enumerate(ledgers.values()):
             values = [validation_value(record, site) if site else mean_validation(record) for record in ledger]
             handles.append(_line(axes, ledger, values, linewidth=1.8, **line_style(place)))
-        style_axes(axes, site or "Mean over sites", rounds)
+        style_rounds(axes, site or "Mean over sites", rounds)
     for axes in grid.flat[len(sites) + 1 :]:
         axes.set_visible(False)
     legend(figure, handles, list(ledgers))
@@ -249,7 +260,7 @@ def _line(axes: Axes, ledger: Sequence[Round], values: Sequence[float | None], *
 
 def _finish(axes: Axes, ledger: Sequence[Round], title: str, best_round: int | None) -> None:
     rounds = [record.round for record in ledger]
-    style_axes(axes, title, rounds)
+    style_rounds(axes, title, rounds)
     if best_round is not None:
         axes.axvline(best_round, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
         is_left = 2 * best_round < rounds[0] + rounds[-1]

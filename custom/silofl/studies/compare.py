@@ -13,7 +13,7 @@ from rich.console import Console
 
 from silofl.errors import ConfigError, ExitCode, SiloFLError
 from silofl.federation.results import Results, read_results
-from silofl.files import write_json, write_text
+from silofl.files import write_atomically, write_json, write_text
 from silofl.options import (
     add_backend,
     add_data,
@@ -25,6 +25,7 @@ from silofl.options import (
     changes_of,
     check_backend,
     console_for,
+    count,
     names,
     natural,
     text_of,
@@ -32,15 +33,17 @@ from silofl.options import (
 from silofl.report.comparison import Method, method_sites
 from silofl.report.conditions import differences
 from silofl.report.methods import is_comparable, methods_notes, methods_table, methods_values
-from silofl.report.pages import write_rows
+from silofl.report.pages import Summary, write_rows
 from silofl.report.run_records import RunRecords, read_run
 from silofl.report.sentences import changes_sentence
-from silofl.report.tables import duration, markdown_table, print_lines, print_table
+from silofl.report.sweep import NOTE, SweptRow, sweep_image, sweep_table
+from silofl.report.tables import MISSING, duration, markdown_table, print_lines, print_table
 from silofl.settings import NAME
 from silofl.studies import pooled as centralised
-from silofl.studies import simulate
+from silofl.studies import side_by_side, simulate
 from silofl.studies.compared_runs import CENTRALISED, ComparedRun, Comparison, planned
 from silofl.studies.methods import method_names
+from silofl.studies.sweep import ROUNDS, add_sweep, short_names, sweep_of, value_text
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +70,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a row of the first job's study with what was --set before it; --set after the last --as is for all rows",
     )
+    add_sweep(parser)
+    parser.add_argument("--processes", type=count, default=1, metavar="N", help="runs at a time, each in a process")
     add_backend(parser)
     add_json(parser, "table.json")
 
@@ -85,8 +90,9 @@ def run(options: argparse.Namespace) -> int:
         is_pooled=options.pooled,
         pretrained=text_of(options.pretrained),
         is_alone=options.alone,
+        sweep=sweep_of(options),
     )
-    code = compare(asked, options.out, console_for(options))
+    code = compare(asked, options.out, console_for(options), options.processes)
     if options.json and code != ExitCode.INTERRUPTED:
         print((options.out / "table.json").read_text(), end="")
     return code
@@ -122,7 +128,7 @@ def _seeds(text: str) -> tuple[int, ...]:
     return tuple(natural(seed) for seed in text.split(","))
 
 
-def compare(asked: Comparison, out: Path, console: Console) -> int:
+def compare(asked: Comparison, out: Path, console: Console, processes: int = 1) -> int:
     """Run all runs that are not finished, print the table and write it as ``table.md`` and ``table.json``.
 
     Finished runs of the same study are used again and unfinished ones continue; the others run even if one fails.
@@ -131,6 +137,7 @@ def compare(asked: Comparison, out: Path, console: Console) -> int:
         asked: The comparison.
         out: Folder of the runs and the table.
         console: Shows progress and the table.
+        processes: Runs at a time.
 
     Returns:
         The exit code: 0; 1 where a run FAILED, else 3 where one is INCOMPLETE; 130 interrupted.
@@ -144,21 +151,29 @@ def compare(asked: Comparison, out: Path, console: Console) -> int:
     runs = planned(asked, out)
     if asked.is_pooled:
         runs += centralised.centralised_runs(asked, out, console)
+    try:
+        failures = side_by_side.carry_out(runs, out, processes, console) if processes > 1 else _in_turn(runs, console)
+    except KeyboardInterrupt:
+        console.print("to go on with the comparison, give the same command again")
+        return ExitCode.INTERRUPTED
+    methods = collected(runs, failures)
+    _show_table(methods, runs, asked, out, console)
+    return _exit_code(methods)
+
+
+def _in_turn(runs: Sequence[ComparedRun], console: Console) -> dict[Path, str]:
+    """Carry out one run after another; returns the folder of each that could not be -> why."""
     started, failures = time.monotonic(), {}
     for number, run in enumerate(runs, start=1):
         so_far = duration(time.monotonic() - started)
         console.print(f"\nrun {number} of {len(runs)}: {run.name}, seed {run.seed} ({so_far} so far)", markup=False)
         try:
-            code = _carry_out(run, console)
+            if _carry_out(run, console) == ExitCode.INTERRUPTED:
+                raise KeyboardInterrupt
         except (SiloFLError, OSError) as error:
             console.print(f"the run failed: {error}", markup=False)
-            code, failures[run.path] = ExitCode.FAILED, str(error)
-        if code == ExitCode.INTERRUPTED:
-            console.print("to go on with the comparison, give the same command again")
-            return ExitCode.INTERRUPTED
-    methods = collected(runs, failures)
-    _show_table(methods, runs, asked, out, console)
-    return _exit_code(methods)
+            failures[run.path] = str(error)
+    return failures
 
 
 def collected(runs: Sequence[ComparedRun], failures: Mapping[Path, str]) -> list[Method]:
@@ -206,29 +221,66 @@ def _show_table(
 ) -> None:
     """Print the table with its notes, below the sentences on what differs between its rows, and write all of it."""
     rows = _records(methods, runs)
-    unlike = differences(rows)
-    table = methods_table(methods, len(asked.seeds), is_comparable(methods))
-    changed = {"every row": asked.changes, **asked.variants}
-    notes = methods_notes(methods, asked.seeds)
-    notes += [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
+    summary = _summary(methods, runs, asked)
+    unlike = differences(rows, summary.known)
+    tables = [found for found in (summary.swept, summary.table) if found]
     print_lines(["", *unlike, ""], console)
-    print_table(table, console)
-    print_lines(["", *notes], console)
-    write_text(out / "table.md", markdown_table(table, notes, unlike))
+    for table in tables:
+        print_table(table, console)
+        console.print()
+    print_lines(summary.notes, console)
+    *before, table = tables
+    head = "".join(f"{markdown_table(one, [], [])}\n" for one in before)
+    write_text(out / "table.md", head + markdown_table(table, summary.notes, unlike))
     values = {
         "seeds": list(asked.seeds),
         "sites": method_sites(methods),
         "rows": methods_values(methods),
         "differences": unlike,
-        "notes": notes,
+        "notes": summary.notes,
     }
     write_json(out / "table.json", values | {"runs": [_described(run, methods) for run in runs]})
     console.print(f"table: {out / 'table.md'}, {out / 'table.json'}", markup=False)
+    if summary.figure:
+        write_atomically(out / "sweep.png", lambda stream: stream.write(summary.figure.png))
+        console.print(f"figure: {out / 'sweep.png'}", markup=False)
     if rows:
         try:
-            console.print(f"page: {write_rows(rows, out / 'comparison.html', table, notes)}", markup=False)
+            console.print(f"page: {write_rows(rows, out / 'comparison.html', summary)}", markup=False)
         except (ConfigError, OSError) as error:
             console.print(f"no page: {error}", markup=False)
+
+
+def _summary(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comparison) -> Summary:
+    """Return the table of all rows with its notes, and those of the sweep."""
+    table = methods_table(methods, len(asked.seeds), is_comparable(methods))
+    changed = {"every row": asked.changes, **asked.variants}
+    notes = methods_notes(methods, asked.seeds)
+    notes += [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
+    if not asked.sweep.values:
+        return Summary(table, notes)
+    swept = _swept_rows(methods, runs, asked)
+    known = [*asked.sweep.values]
+    if asked.sweep.total_epochs is not None:
+        known.append(ROUNDS)
+        notes.append(f"Rounds times local epochs are {asked.sweep.total_epochs} in every row.")
+    metrics = {str(run.metric) for method in methods for run in method.results.values()}
+    return Summary(
+        table, [NOTE, *notes], known, sweep_table(swept), sweep_image(swept, " or ".join(sorted(metrics)) or MISSING)
+    )
+
+
+def _swept_rows(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comparison) -> list[SweptRow]:
+    names = short_names(asked.sweep.values)
+    first = {run.name: run for run in reversed(runs)}
+    return [
+        SweptRow(
+            first[method.name].row,
+            {names[key]: value_text(key, value) for key, value in first[method.name].point.values.items()},
+            method,
+        )
+        for method in methods
+    ]
 
 
 def _records(methods: Sequence[Method], runs: Sequence[ComparedRun]) -> dict[str, list[RunRecords]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,9 +21,11 @@ from silofl.studies.simulation import (
     settled,
     study_file,
 )
+from silofl.studies.sweep import Point, Sweep, check_sweep
 from silofl.study import Study, load_study
 
 CENTRALISED = "centralised"
+NO_SWEEP = Sweep()
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Comparison:
         is_pooled: Whether the centralised upper bound is run too.
         pretrained: File of a pretrained model for those that need one.
         is_alone: Whether all sites of a run take turns in one process, without NVFlare.
+        sweep: Values with which every row runs.
     """
 
     jobs: tuple[Path, ...]
@@ -52,6 +56,7 @@ class Comparison:
     is_pooled: bool = False
     pretrained: str | None = None
     is_alone: bool = False
+    sweep: Sweep = NO_SWEEP
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,8 @@ class ComparedRun:
         job: The job that it runs.
         wanted: Data, sites and threads.
         changes: Changes to the job's study, by dotted key.
+        row: Name of the row without its point of the sweep.
+        point: Of the sweep; None without one.
     """
 
     name: str
@@ -73,6 +80,8 @@ class ComparedRun:
     job: Path
     wanted: Simulation
     changes: Mapping[str, object]
+    row: str = ""
+    point: Point | None = None
 
     @property
     def has_started(self) -> bool:
@@ -101,10 +110,19 @@ def planned(asked: Comparison, out: Path) -> list[ComparedRun]:
                 f"jobs, methods and --as must have names of their own, not {name!r} twice; rename the job's folder"
             )
     wanted = Simulation(asked.data, (), asked.threads, is_alone=asked.is_alone)
-    patterns = [ComparedRun(name, 0, out, job, wanted, changes) for name, job, changes in entries]
+    patterns = [ComparedRun(name, 0, out, job, wanted, changes, row=name) for name, job, changes in entries]
+    if asked.sweep.values:
+        patterns = [_at(pattern, point) for pattern in patterns for point in asked.sweep.points()]
     runs = [run for pattern in patterns for run in seeded(asked, out, pattern)]
     read_data_of(runs)
     return runs
+
+
+def _at(pattern: ComparedRun, point: Point) -> ComparedRun:
+    """Return the row at a point of the sweep."""
+    wanted = pattern.wanted if point.data is None else replace(pattern.wanted, data=point.data)
+    changes = {**pattern.changes, **point.changes}
+    return replace(pattern, name=f"{pattern.name} {point.name}", wanted=wanted, changes=changes, point=point)
 
 
 def seeded(asked: Comparison, out: Path, pattern: ComparedRun) -> list[ComparedRun]:
@@ -136,7 +154,12 @@ def read_data_of(runs: Sequence[ComparedRun]) -> None:
 
 
 def _check_changes(asked: Comparison) -> None:
-    """Refuse changes to every row that would make rows equal."""
+    """Refuse changes to every row that would make rows equal, and a sweep of what is settled otherwise."""
+    check_sweep(
+        asked.sweep, {*asked.changes, *(key for of_row in asked.variants.values() for key in of_row)}, asked.data
+    )
+    if asked.sweep.values and asked.is_pooled:
+        raise ConfigError("--pooled must not go with --sweep; give it a comparison of its own")
     for changes in (asked.changes, *asked.variants.values()):
         if "seed" in changes:
             raise ConfigError("seed must be given as --seeds, not with --set")
@@ -148,7 +171,7 @@ def _check_changes(asked: Comparison) -> None:
 
 
 def _folder(name: str) -> str:
-    return name.replace(":", "-")
+    return re.sub(r"[^\w.=-]+", "-", name)
 
 
 def _check_startable(run: ComparedRun) -> None:

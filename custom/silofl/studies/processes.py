@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,12 @@ import psutil
 from silofl.files import open_own
 
 GRACE_S = 3.0
+
+
+def let_interrupt() -> None:
+    """Let SIGINT and SIGTERM raise KeyboardInterrupt; a shell that starts a command in the background ignores them."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
 
 
 class ProcessTree:

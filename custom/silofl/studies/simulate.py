@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -50,7 +49,7 @@ from silofl.settings import read_yaml
 from silofl.site import Server, Site
 from silofl.studies.everyone import everyone
 from silofl.studies.leave_out import unseen_result
-from silofl.studies.processes import ProcessTree
+from silofl.studies.processes import ProcessTree, let_interrupt
 from silofl.studies.progress import RoundLines
 from silofl.studies.simulation import (
     Simulation,
@@ -261,9 +260,7 @@ def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> i
 def _follow(tree: ProcessTree, lines: RoundLines) -> None:
     """Show rounds until the command ends, and end all its processes in any case."""
     try:
-        # A shell that starts a command in the background has its interrupts ignored.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.default_int_handler)
+        let_interrupt()
         result, deadline = lines.run / "results.json", float("inf")
         # With the result everything is there; a site's process that was stopped would be waited for without end.
         while tree.poll() is None and time.monotonic() < deadline:

@@ -1,0 +1,83 @@
+"""Carry out several runs of a comparison at a time, each as the command that a user would give, in its own process."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from silofl.federation.results import read_results
+from silofl.files import make_folder
+from silofl.report.tables import duration
+from silofl.studies.compared_runs import ComparedRun
+from silofl.studies.processes import ProcessTree, let_interrupt
+from silofl.studies.simulate import is_finished
+
+POLL_S = 0.3
+
+
+def carry_out(runs: Sequence[ComparedRun], out: Path, processes: int, console: Console) -> dict[Path, str]:
+    """Carry out the runs that are not finished, and print a line where one ends.
+
+    On Ctrl-C all processes are ended, and each run can go on.
+
+    Args:
+        runs: In the order in which they start.
+        out: Folder of the comparison; each run's output goes to a file under ``logs``.
+        processes: Runs at a time.
+        console: Shows the lines.
+
+    Returns:
+        Folder of a run that could not be carried out -> why.
+    """
+    make_folder(out / "logs")
+    waiting = [run for run in runs if not (run.has_started and is_finished(run.path))]
+    console.print(f"{len(runs) - len(waiting)} of {len(runs)} runs are already finished; {processes} at a time")
+    running: list[tuple[ComparedRun, ProcessTree, float]] = []
+    left, started = len(waiting), time.monotonic()
+    let_interrupt()
+    try:
+        while left:
+            while waiting and len(running) < processes:
+                run = waiting.pop(0)
+                running.append((run, ProcessTree(command(run), log_of(run, out)), time.monotonic()))
+            time.sleep(POLL_S)
+            for run, tree, since in list(running):
+                if tree.poll() is None:
+                    continue
+                running.remove((run, tree, since))
+                left -= 1
+                took, so_far = duration(time.monotonic() - since), duration(time.monotonic() - started)
+                console.print(f"{run.name}, seed {run.seed}: {_ending(run)}, {took}; {left} left, {so_far} so far")
+    finally:
+        for _, tree, _ in running:
+            tree.end()
+    return {run.path: f"it ended early, and {log_of(run, out)} says why" for run in runs if not is_finished(run.path)}
+
+
+def _ending(run: ComparedRun) -> str:
+    results = read_results(run.path)
+    return results.status if results else "ended early"
+
+
+def command(run: ComparedRun) -> list[str]:
+    """Return the command that starts a run, or goes on with it."""
+    silofl = [sys.executable, "-m", "silofl"]
+    if run.has_started:
+        return [*silofl, "resume", str(run.path)]
+    wanted = run.wanted
+    options = {"--out": run.path, "--data": wanted.data, "--threads": wanted.threads, "--pretrained": wanted.pretrained}
+    given = [str(part) for option, value in options.items() if value is not None for part in (option, value)]
+    given += ["--sites", ",".join(wanted.sites)] if wanted.sites else []
+    given += ["--alone"] if wanted.is_alone else []
+    changes = [part for key, value in run.changes.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+    return [*silofl, "simulate", str(run.job), *given, *changes]
+
+
+def log_of(run: ComparedRun, out: Path) -> Path:
+    """Return the file of a run's output."""
+    return out / "logs" / f"{run.path.name}.txt"

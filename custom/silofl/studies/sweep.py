@@ -1,0 +1,172 @@
+"""Sweeps: the rows of a comparison with every combination of some settings' values."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from silofl.errors import ConfigError, shown
+from silofl.options import count
+from silofl.settings import read_value
+
+# In place of a study's key: the folders of the sites' data, as with --data.
+DATA = "data"
+EPOCHS, ROUNDS = "training.local_epochs", "rounds"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination of values.
+
+    Attributes:
+        name: Of the rows at this point, as ``alpha=0.05``.
+        values: Dotted key of the study, or ``data`` -> its value.
+        rounds: Of the studies; their own where None.
+    """
+
+    name: str
+    values: Mapping[str, object]
+    rounds: int | None = None
+
+    @property
+    def changes(self) -> dict[str, object]:
+        """Its changes to a study, by dotted key."""
+        changes = {key: value for key, value in self.values.items() if key != DATA}
+        return changes if self.rounds is None else changes | {ROUNDS: self.rounds}
+
+    @property
+    def data(self) -> str | None:
+        """The folder of the sites' data, where it is swept."""
+        return str(self.values[DATA]) if DATA in self.values else None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A grid of values.
+
+    Attributes:
+        values: Dotted key of the study, or ``data`` -> its values, in the order of the table.
+        total_epochs: What rounds times local epochs come to at every point; rounds stay the study's where None.
+    """
+
+    values: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    total_epochs: int | None = None
+
+    def points(self) -> list[Point]:
+        """Return all combinations, the last key's values one after another.
+
+        Raises:
+            ConfigError: The local epochs do not divide their total.
+        """
+        names = short_names(self.values)
+        found = []
+        for combination in itertools.product(*self.values.values()):
+            values = dict(zip(self.values, combination, strict=True))
+            name = " ".join(f"{names[key]}={value_text(key, value)}" for key, value in values.items())
+            found.append(Point(name, values, self._rounds(values)))
+        return found
+
+    def _rounds(self, values: Mapping[str, object]) -> int | None:
+        if self.total_epochs is None:
+            return None
+        epochs = values[EPOCHS]
+        if not isinstance(epochs, int) or epochs < 1 or self.total_epochs % epochs:
+            raise ConfigError(
+                f"--total-epochs must be a multiple of every {EPOCHS}, not {self.total_epochs} with {shown(epochs)}; "
+                "change one of them"
+            )
+        return self.total_epochs // epochs
+
+
+def short_names(keys: Mapping[str, object]) -> dict[str, str]:
+    """Return key -> its last part, or the whole key where two keys end alike."""
+    lasts = {key: key.rpartition(".")[2] for key in keys}
+    numbers = Counter(lasts.values())
+    return {key: last if numbers[last] == 1 else key for key, last in lasts.items()}
+
+
+def value_text(key: str, value: object) -> str:
+    """Return a swept value as a table shows it; of a folder its name."""
+    if key == DATA:
+        return Path(str(value)).name
+    return value if isinstance(value, str) else json.dumps(value).replace('"', "")
+
+
+def swept_key(text: str) -> tuple[str, tuple[object, ...]]:
+    """Read ``KEY=V1,V2,...``: a dotted key of study.yaml, or ``data``, and at least two values, as in that file."""
+    key, _, values = text.partition("=")
+    sentence = f"must be KEY=V1,V2,..., as training.learning_rate=0.01,0.1, not {shown(text)}"
+    try:
+        # A list in YAML: a comma within brackets belongs to its value.
+        found = read_value(f"[{values}]")
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(f"{sentence}: {error}") from None
+    if not key or not isinstance(found, list) or len(found) < 2 or None in found:
+        raise argparse.ArgumentTypeError(f"{sentence}; give at least two values")
+    texts = [value_text(key, value) for value in found]
+    if len(set(texts)) != len(texts):
+        raise argparse.ArgumentTypeError(f"must have values that differ, not {shown(text)}")
+    return key, tuple(found)
+
+
+def add_sweep(parser: argparse.ArgumentParser) -> None:
+    """Add ``--sweep`` and ``--total-epochs``."""
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        type=swept_key,
+        default=[],
+        metavar="KEY=V1,V2,...",
+        help="every row with each value, as algorithm.softpull.self_weight=0.5,0.7, or data=DIR1,DIR2; again: a grid",
+    )
+    parser.add_argument(
+        "--total-epochs",
+        type=count,
+        metavar="N",
+        help=f"with --sweep {EPOCHS}: N over the local epochs are the rounds",
+    )
+
+
+def sweep_of(options: argparse.Namespace) -> Sweep:
+    """Return the sweep of a command line.
+
+    Raises:
+        ConfigError: A key was given twice, or cannot be swept with what else was given.
+    """
+    values: dict[str, tuple[object, ...]] = {}
+    for key, found in options.sweep:
+        if key in values:
+            raise ConfigError(f"--sweep must name {key} once; put all its values behind one another")
+        values[key] = found
+    return Sweep(values, options.total_epochs)
+
+
+def check_sweep(sweep: Sweep, changes: Iterable[str], data: str | None) -> None:
+    """Refuse a sweep of what another option settles.
+
+    Args:
+        sweep: The sweep.
+        changes: Keys that are set for every row, or for one.
+        data: Folder that was given.
+
+    Raises:
+        ConfigError: Which option, and what to leave out.
+    """
+    settled = {"seed": "--seeds"} | dict.fromkeys(changes, "--set, --rounds or --as")
+    settled |= {DATA: "--data"} if data is not None else {}
+    if sweep.total_epochs is not None:
+        if EPOCHS not in sweep.values:
+            raise ConfigError(
+                f"--total-epochs must go with --sweep {EPOCHS}=..., which it makes rounds for; leave it out, or add it"
+            )
+        if ROUNDS in settled:
+            raise ConfigError("--total-epochs must be given without --rounds, which it settles; leave one out")
+        settled[ROUNDS] = "--total-epochs"
+    for key in sweep.values:
+        if key in settled:
+            raise ConfigError(f"--sweep must not name {key} beside {settled[key]}; leave one out")

@@ -1,0 +1,48 @@
+import pytest
+
+from silofl.report.sweep import SweptRow, sweep_image, sweep_table
+
+
+@pytest.fixture
+def swept(method):
+    """Build a row at a point of a sweep from its seeds' values at two sites."""
+
+    def build(row, *values, **point):
+        validation = {site: {"value": 0.25} for site in ("east", "west")}
+        return SweptRow(row, point, method(row, *values, validation=validation))
+
+    return build
+
+
+def test_a_sweep_is_a_table_of_rows_by_values_with_validation_beside_test(swept):
+    rows = [swept("fedavg", (0.5, 0.75), (0.75, 1.0), alpha="0.1"), swept("fedavg", (0.5, 0.5), (0.5, 0.5), alpha="1")]
+    table = sweep_table(rows)
+    assert table.columns == ("row", "part", "alpha=0.1", "alpha=1") and table.num_text == 2
+    # means over sites 0.625 and 0.875: mean 0.75, deviation 0.25 / sqrt(2)
+    assert table.rows[1] == ("fedavg", "test", "0.750 ± 0.177", "0.500 ± 0.000")
+    assert table.rows[0] == ("fedavg", "validation", "0.250 ± 0.000", "0.250 ± 0.000")
+
+
+def test_further_settings_are_columns_of_their_own_and_a_hole_is_a_dash(swept):
+    one = [("a", "1", "2"), ("a", "1", "4"), ("a", "5", "2"), ("b", "1", "2")]
+    table = sweep_table([swept(row, (0.5, 0.5), alpha=alpha, epochs=epochs) for row, alpha, epochs in one])
+    assert table.columns == ("row", "alpha", "part", "epochs=2", "epochs=4")
+    tests = [row for row in table.rows if row[2] == "test"]
+    assert tests == [
+        ("a", "1", "test", "0.500", "0.500"),
+        ("a", "5", "test", "0.500", "-"),
+        ("b", "1", "test", "0.500", "-"),
+    ]
+
+
+@pytest.mark.parametrize("values", [("0.001", "0.1", "1"), ("1", "2"), ("even", "odd"), ("0", "100"), ("-1", "1")])
+def test_the_figure_has_a_line_a_row_over_numbers_near_and_far_and_over_words(swept, values):
+    rows = [swept(row, (0.5, 0.75), (0.75, 0.5), x=value) for row in ("a", "b") for value in values]
+    image = sweep_image(rows, "dice")
+    assert image.png.startswith(b"\x89PNG") and image.alt == f"dice over x = {', '.join(values)}, of 2 rows."
+
+
+def test_a_point_whose_runs_all_failed_is_a_gap(swept, method):
+    rows = [swept("a", (0.5, 0.5), x="1"), SweptRow("a", {"x": "2"}, method("a"))]
+    assert sweep_table(rows).rows[1] == ("a", "test", "0.500", "-")
+    assert sweep_image(rows, "dice").png

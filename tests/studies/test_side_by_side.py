@@ -1,0 +1,106 @@
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+from rich.console import Console
+
+from silofl.cli import CommandParser
+from silofl.options import changes_of
+from silofl.studies import side_by_side
+from silofl.studies.compared_runs import Comparison, planned
+from silofl.studies.sweep import Sweep
+
+from .conftest import JOB
+
+pytestmark = pytest.mark.timeout(120)
+# A made-up run: it takes note of its start, then waits for others or writes a result.
+START = "import pathlib, sys, time; run = pathlib.Path(sys.argv[1]); run.mkdir(parents=True); "
+
+
+@pytest.fixture
+def runs(tmp_path, phantoms):
+    """Plan three runs, with changes of every kind."""
+    asked = Comparison(
+        (JOB,),
+        ("harmofl:paper",),
+        {"small": {"training.betas": [0.8, 0.99], "training.learning_rate": 0.1}},
+        {"rounds": 2},
+        seeds=(3,),
+        data=str(phantoms),
+        threads=1,
+        sweep=Sweep({"training.local_epochs": (1, 2)}),
+    )
+    return planned(asked, tmp_path / "out")[::2]
+
+
+@pytest.fixture
+def carry_out(runs, tmp_path, monkeypatch, capsys):
+    """Carry out the runs with a program in place of their commands; returns the failures and what was printed."""
+
+    def run(program, processes=2):
+        monkeypatch.setattr(side_by_side, "command", lambda one: [sys.executable, "-c", program, str(one.path)])
+        failures = side_by_side.carry_out(runs, tmp_path / "out", processes, Console(soft_wrap=True))
+        return failures, capsys.readouterr().out
+
+    return run
+
+
+def test_the_command_of_a_run_means_the_run(runs):
+    parser = CommandParser(prog="simulate", module="silofl.studies.simulate")
+    for run in runs:
+        _, _, _, command, *arguments = side_by_side.command(run)
+        options = parser.parse_args(arguments)
+        assert command == "simulate" and changes_of(options) == dict(run.changes)
+        assert (options.job, options.out, options.threads, options.alone) == (run.job, run.path, 1, False)
+        assert str(options.data) == run.wanted.data
+
+
+def test_a_run_that_has_begun_is_resumed(runs):
+    runs[0].path.mkdir(parents=True)
+    (runs[0].path / "run.json").write_text("{}")
+    assert side_by_side.command(runs[0])[3:] == ["resume", str(runs[0].path)]
+
+
+def test_runs_that_end_without_a_result_are_told_with_their_logs(carry_out, runs, tmp_path):
+    failures, out = carry_out(START + "print('no disk'); sys.exit(1)")
+    assert list(failures) == [run.path for run in runs]
+    log = tmp_path / "out" / "logs" / f"{runs[0].path.name}.txt"
+    assert log.read_text() == "no disk\n" and str(log) in failures[runs[0].path]
+    assert "fedavg_phantoms local_epochs=1, seed 3: ended early" in out and "0 left" in out
+
+
+def test_as_many_run_at_a_time_as_were_asked_for(carry_out, runs):
+    # each waits until two have begun; the third one finds them both
+    both = "\nwhile len(list(run.parent.iterdir())) < 2: time.sleep(0.01)"
+    failures, _ = carry_out(START + both)
+    assert len(failures) == len(runs) == 3
+
+
+def test_a_finished_run_is_not_run_again(carry_out, runs, monkeypatch):
+    monkeypatch.setattr(side_by_side, "is_finished", lambda path: True)
+    for run in runs:
+        run.path.mkdir(parents=True)
+        (run.path / "run.json").write_text("{}")
+    failures, out = carry_out("raise SystemExit(1)")
+    assert failures == {} and "3 of 3 runs are already finished" in out
+
+
+def test_an_interrupt_ends_every_process(carry_out, runs):
+    pids = "import os; (run / 'pid').write_text(str(os.getpid())); time.sleep(300)"
+
+    def interrupt():
+        while len(list(runs[0].path.parent.glob("*/pid"))) < 2:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(START + pids)
+    for path in runs[0].path.parent.glob("*/pid"):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(json.loads(path.read_text())), 0)
