@@ -109,6 +109,8 @@ class ModelSettings(Section):
             connected layer ``instance`` and ``group`` are both a GroupNorm of one group.
         features: Channels of the U-Net's levels, six numbers.
         dropout: Probability of dropout; ``lenet5`` and ``activity_cnn`` have none.
+        precision: Of the networks: ``bfloat16`` (autocast), ``float32``, or ``auto``, which is bfloat16 on a GPU and
+            float32 elsewhere. Losses, gradients' norms and what travels are float32 in any case.
         pretrained: File of a pretrained model next to study.yaml, for an algorithm that needs one; ``silofl pretrain``
             writes it and ``--pretrained`` brings it there.
     """
@@ -117,6 +119,7 @@ class ModelSettings(Section):
     normalization: Literal["batch", "batch_stateless", "instance", "group"] = "batch"
     features: Annotated[tuple[Features, ...], Field(min_length=6, max_length=6)] = (32, 32, 64, 128, 256, 32)
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
     pretrained: Name = "pretrained.pt"
 
     @model_validator(mode="after")
@@ -215,7 +218,7 @@ class Study(Section):
         labels: Number -> name; from 1 for segmentation (0 is background), from 0 for classification.
         rounds: Communication rounds.
         seed: Of the initial weights, and with site and round of everything random at a site.
-        device: ``auto`` takes a GPU where there is one, on which the networks run in bfloat16.
+        device: ``auto`` takes a GPU where there is one.
         torch_threads: Threads of torch at every site; other numbers give other rounding.
         guard: Whether each site that has validation data also trains a model alone, in the same rounds and without
             traffic, and in the end keeps the model that its own validation data favour.

@@ -247,6 +247,12 @@ def test_both_passes_draw_the_same_dropout_and_the_next_step_another():
     assert not torch.equal(masks[1], masks[2])
 
 
+def test_the_direction_is_found_in_full_precision_alone(casting):
+    optimizer = torch.optim.SGD(casting.parameters(), 0.1)
+    perturbed_step(0.05)(casting, optimizer, nn.functional.mse_loss, (torch.rand(2, 3), torch.zeros(2, 1)))
+    assert casting.dtypes == [torch.float32, torch.bfloat16] and casting.is_autocast
+
+
 def test_zero_gradient_means_no_perturbation():
     model = nn.Linear(2, 1)
     before = model.weight.detach().clone()

@@ -116,22 +116,8 @@ def test_both_passes_of_the_hessian_draw_the_same_dropout():
     assert not torch.equal(of_d, of_inner) and not torch.equal(of_inner, above)
 
 
-class Casting(nn.Module):
-    """A layer that runs under autocast unless it is switched off, as a study's models do on a GPU."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.is_autocast, self.dtypes = nn.Linear(3, 1), True, []
-
-    def forward(self, inputs):
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.is_autocast):
-            output = self.layer(inputs)
-        self.dtypes.append(output.dtype)
-        return output.float()
-
-
-def test_the_passes_of_the_hessian_have_no_autocast():
-    model = Casting()
+def test_the_passes_of_the_hessian_have_no_autocast(casting):
+    model = casting
     step, optimizer = meta_step(0.1, 1e-3), torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(3):
         step(model, optimizer, nn.functional.mse_loss, (torch.rand(2, 3), torch.zeros(2, 1)))

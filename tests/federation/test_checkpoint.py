@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 
@@ -132,6 +134,30 @@ def test_a_run_goes_on_with_other_times_sites_to_wait_for_and_rounds(play, chang
     server = gone_on(game, **changes)
     assert server.finished_rounds == 2
     assert server.study.rounds == changes.get("rounds", 3)
+
+
+def test_a_run_from_before_a_key_existed_goes_on_with_its_default_alone(play):
+    game = play()
+    game.round()
+    state = checkpoint(game.server)
+    plain = json.loads(state["json"])
+    del plain["study"]["training"]["has_batch_dice"]
+    older = state | {"json": json.dumps(plain)}
+    assert restored(game.study, older).finished_rounds == 1
+    values = game.study.model_dump() | {"algorithm": game.study.algorithm.model_dump()}
+    values["training"] |= {"has_batch_dice": True}
+    with pytest.raises(StateError, match="training.has_batch_dice false, not true"):
+        restored(parse(Study, values, "study.yaml"), older)
+
+
+def test_a_run_with_a_key_that_is_gone_does_not_go_on(play):
+    game = play()
+    game.round()
+    state = checkpoint(game.server)
+    plain = json.loads(state["json"])
+    plain["study"]["training"]["warmth"] = 3
+    with pytest.raises(StateError, match="training.warmth 3, not absent"):
+        restored(game.study, state | {"json": json.dumps(plain)})
 
 
 def test_the_number_of_rounds_must_leave_the_finished_ones_their_meaning(play):

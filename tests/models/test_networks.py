@@ -201,6 +201,20 @@ def test_every_parameter_learns(make_study, network):
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
 
 
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_precision_is_the_studys_and_a_cpu_has_float32_by_default(make_study, network):
+    logits = {}
+    for precision in ("auto", "float32", "bfloat16"):
+        model = build_plain_model(make_study(network, precision=precision), 0).eval()
+        with torch.no_grad():
+            logits[precision] = model(images(2, (1, 64, 64)))
+    assert torch.equal(logits["auto"], logits["float32"])
+    assert logits["bfloat16"].dtype == torch.float32 and not torch.equal(logits["bfloat16"], logits["float32"])
+    # bfloat16 has 8 bits: two to three digits
+    scale = 0.05 * float(logits["float32"].abs().max())
+    torch.testing.assert_close(logits["bfloat16"], logits["float32"], rtol=0.05, atol=scale)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_gpu_gives_the_cpus_logits_within_bfloat16(make_study, network):

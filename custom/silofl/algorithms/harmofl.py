@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from silofl.algorithms.recipe import Answer, Recipe
-from silofl.algorithms.steps import Batch, Loss, Step, frozen_statistics, random_state, set_random_state
+from silofl.algorithms.steps import Batch, Loss, Step, frozen_statistics, full_precision, random_state, set_random_state
 from silofl.errors import ConfigError, TrainingError
 from silofl.settings import Fraction, Positive
 
@@ -215,7 +215,8 @@ def perturbed_step(alpha: float) -> Step:
 
     With g the gradient at theta and ``delta = alpha * g / ||g||_2`` over all parameters together, the base optimiser
     steps from theta with the gradient at ``theta + delta``. Running statistics move in the first pass only, and both
-    passes draw the same dropout. A zero gradient means no perturbation.
+    passes draw the same dropout. A zero gradient means no perturbation. The first pass is in full precision:
+    in bfloat16 it would find another direction (`bench/precision.py`).
 
     Args:
         alpha: Length of the perturbation, above 0.
@@ -235,7 +236,8 @@ def perturbed_step(alpha: float) -> Step:
         optimizer.zero_grad(set_to_none=True)
         # Both passes must draw the same dropout, or the second gradient is that of another network.
         drawn = random_state(device)
-        value = loss(model(inputs), targets)
+        with full_precision(model):
+            value = loss(model(inputs), targets)
         value.backward()
         with frozen_statistics(model), _perturbed(model, alpha):
             # Only now: `_perturbed` needed the first gradients to move along.

@@ -9,7 +9,7 @@ from typing import Any
 from silofl import schema
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
-from silofl.errors import StateError
+from silofl.errors import ConfigError, StateError
 from silofl.federation.ledger import Round
 from silofl.federation.server import ServerRounds
 from silofl.inference.directory import plain_study
@@ -78,7 +78,7 @@ def check_study(study: Study, state: Mapping[str, Any]) -> None:
         StateError: Names the keys, with the values of the run.
     """
     plain = json.loads(state["json"])
-    before, now = (dict(_dotted(one)) for one in (plain["study"], plain_study(study)))
+    before, now = (dict(_dotted(one)) for one in (_with_defaults(plain["study"]), plain_study(study)))
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     changed = [key for key in changed if key.partition(".")[0] not in MAY_CHANGE]
     if changed == ["rounds"] and _means_the_same(
@@ -90,6 +90,15 @@ def check_study(study: Study, state: Mapping[str, Any]) -> None:
         raise StateError(
             f"study.yaml must be the one that run {plain['run']} was begun with: {values}; set it back, or start anew"
         )
+
+
+def _with_defaults(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return a study with the defaults of keys that are younger than it is."""
+    try:
+        return plain_study(parse(Study, plain, "checkpoint"))
+    except ConfigError:
+        # A key that is gone, which the caller names.
+        return plain
 
 
 def _means_the_same(before: Study, now: Study, finished: int) -> bool:

@@ -15,27 +15,30 @@ from silofl.study import ModelSettings, Study
 
 
 class HarmonizedModel(nn.Module):
-    """A network behind its input normalisation; on a GPU the network runs under bfloat16 autocast.
+    """A network behind its input normalisation; it may run under bfloat16 autocast.
 
     Channels come last in memory: the same numbers, a step about a quarter faster on the CPU.
 
     Attributes:
         input_norm: The layer of the recipe's input normalisation, or the identity.
         network: The study's network.
-        is_autocast: Whether autocast is on where there is a GPU.
+        precision: ``auto`` is ``bfloat16`` on a GPU, and ``float32`` elsewhere.
+        is_autocast: Whether the network may run in bfloat16 at the moment.
     """
 
-    def __init__(self, input_norm: nn.Module, network: nn.Module) -> None:
+    def __init__(self, input_norm: nn.Module, network: nn.Module, precision: str) -> None:
         super().__init__()
         self.input_norm = input_norm
         self.network = network.to(memory_format=torch.channels_last)
-        self.is_autocast = True
+        self.precision = precision
+        self.is_autocast = precision != "float32"
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits in float32: (B, out_channels, H, W) or (B, classes) for images (B, C, H, W)."""
         images = self.input_norm(images).contiguous(memory_format=torch.channels_last)
+        is_bfloat16 = self.is_autocast and (images.is_cuda or self.precision == "bfloat16")
         # bfloat16 has float32's range, so gradients need no scaling as in float16.
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda and self.is_autocast):
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=is_bfloat16):
             logits = self.network(images)
         return logits.float()
 
@@ -49,12 +52,13 @@ def build_model(study: Study, image_shape: Sequence[int], seed: int) -> Harmoniz
         seed: Seed of the initial weights.
     """
     norm = study.recipe.input
-    return HarmonizedModel(norm.layer(image_shape) if norm else nn.Identity(), _build_network(study, seed))
+    layer = norm.layer(image_shape) if norm else nn.Identity()
+    return HarmonizedModel(layer, _build_network(study, seed), study.model.precision)
 
 
 def build_plain_model(study: Study, seed: int) -> HarmonizedModel:
     """Build the same model without input normalisation, for the server, which sees no image and knows no size."""
-    return HarmonizedModel(nn.Identity(), _build_network(study, seed))
+    return HarmonizedModel(nn.Identity(), _build_network(study, seed), study.model.precision)
 
 
 def build_models(study: Study, image_shape: Sequence[int] | None) -> dict[str, HarmonizedModel]:
