@@ -6,7 +6,6 @@ A site with few classes may do well at home with a model that knows no others; t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,7 @@ import torch
 from silofl.data.parts import joined
 from silofl.data.site_data import SiteData
 from silofl.federation.results import Everyone
-from silofl.inference import SuperModel
-from silofl.studies.leave_out import assembled
+from silofl.studies.leave_out import assembled, networks_of_sites
 from silofl.training.device import choose_device
 from silofl.training.evaluation import evaluate
 
@@ -35,10 +33,8 @@ def everyone(run: Path, data: Mapping[str, SiteData]) -> Everyone:
     study, device = contents.study, choose_device(contents.study.device)
     # Set as at the sites: other thread counts round sums differently.
     torch.set_num_threads(study.torch_threads)
-    scores = {}
-    for site, state in contents.models.items():
-        model = SuperModel(replace(contents, models={site: state}), device).network(site)
-        scores[site] = evaluate(model, together, study, device)[1].also
+    networks = networks_of_sites(contents, device)
+    scores = {site: evaluate(model, together, study, device)[1].also for site, model in networks}
     accuracy, balanced = (
         float(np.mean([own[key] for own in scores.values()])) for key in ("accuracy", "balanced_accuracy")
     )

@@ -7,7 +7,8 @@ arXiv:2203.10144.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from torch import nn
 
 from silofl.algorithms.fedsm import THRESHOLDS, tune_threshold
 from silofl.data.parts import Examples
@@ -94,6 +96,12 @@ def assembled(run: Path) -> Contents:
     facts = {"run": tested, "reported_round": results.best_round, "assembled_from": "the sites' own models"}
     domain = reduce(or_, (contents.domain for contents in own.values()))
     return Contents(first.study, first.image_shape, states, "mean", facts=facts, domain=domain)
+
+
+def networks_of_sites(contents: Contents, device: torch.device) -> Iterator[tuple[str, nn.Module]]:
+    """Yield each site with its model in evaluation mode, one at a time in memory."""
+    for site, state in contents.models.items():
+        yield site, SuperModel(replace(contents, models={site: state}), device).network(site)
 
 
 def measure_unseen(model: SuperModel, parts: Sequence[Examples]) -> dict[str, Any]:

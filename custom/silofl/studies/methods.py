@@ -15,6 +15,10 @@ VARIANTS: dict[str, dict[str, object]] = {
     "adafed-from-scratch": {"name": "adafed", "preset": "paper", "start_from_pretrained": False},
     "d-adafed": {"name": "adafed", "preset": "paper", "statistics": {"layers": "last"}},
     "f-adafed": {"name": "adafed", "preset": "recommended"},
+    # The paper's ablations: weights by similarity with a shared BatchNorm, and one half of HarmoFL without the other.
+    "adafed-shared-batchnorm": {"name": "adafed", "preset": "paper", "stays_home": "nothing"},
+    "harmofl-amplitude": {"name": "harmofl", "preset": "paper", "step": "plain"},
+    "harmofl-perturbation": {"name": "harmofl", "preset": "paper", "input": "none"},
     "fedsm-extra": {"name": "fedsm", "selector": {"labels": "best_model"}, "extra_rounds": 50},
 }
 

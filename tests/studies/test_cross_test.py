@@ -1,0 +1,65 @@
+import json
+
+import pytest
+import torch
+
+from silofl.data.site_data import SiteData
+from silofl.report.cross_test import cross_image, cross_table
+from silofl.studies.cross_test import cross_test
+
+from .conftest import JOB
+from .test_leave_out import make_contents, make_part
+
+SMALL = ["--set", "model.features=[4,4,4,4,4,4]", "--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]"]
+
+
+def site_data(*cases):
+    return SiteData(make_part(), make_part(), make_part(*cases))
+
+
+def test_each_sites_model_is_tested_on_each_sites_data_and_on_all_together():
+    # north's model labels every pixel, which is right everywhere; south's none
+    found = cross_test(make_contents(rule="mean"), {"north": site_data("a"), "south": site_data("b", "c")})
+    assert found == {
+        "north": {"north": 1.0, "south": 1.0, "all sites": 1.0},
+        "south": {"north": 0.0, "south": 0.0, "all sites": 0.0},
+    }
+
+
+def test_a_site_without_test_cases_has_no_value():
+    found = cross_test(make_contents(rule="mean"), {"north": site_data("a"), "south": site_data()})
+    assert found["north"] == {"north": 1.0, "south": None, "all sites": 1.0}
+
+
+def test_the_table_has_the_mean_over_sites_before_all_cases_together():
+    values = {"north": {"north": 1.0, "south": 0.5, "all sites": 0.6}, "south": {"north": None, "south": 0.25}}
+    values["south"]["all sites"] = 0.25
+    table = cross_table(values)
+    assert table.columns == ("model of", "north", "south", "mean", "all sites")
+    assert table.rows == (
+        ("north", "1.000", "0.500", "0.750", "0.600"),
+        ("south", "-", "0.250", "0.250", "0.250"),
+    )
+    assert cross_image(values, "dice").png.startswith(b"\x89PNG")
+
+
+@pytest.mark.timeout(120)
+def test_local_training_has_on_the_diagonal_what_its_run_reports(silofl, phantoms, tmp_path):
+    options = ["--data", phantoms, "--out", "run", "--alone", "--rounds", 1, "--set", "algorithm={name: local}", *SMALL]
+    assert silofl("simulate", JOB, *options)[0] == 0
+    torch.manual_seed(0)
+    code, out, _ = silofl("cross-test", "run", "--json")
+    printed, written = json.loads(out), json.loads((tmp_path / "run" / "cross_test.json").read_text())
+    sites = json.loads((tmp_path / "run" / "results.json").read_text())["sites"]
+    assert code == 0 and printed == written and list(written["values"]) == ["north", "south"]
+    assert {site: written["values"][site][site] for site in sites} == sites
+    assert (tmp_path / "run" / "cross_test.png").is_file()
+    code, out, _ = silofl("cross-test", "run")
+    assert code == 0 and "model of" in out and "all sites" in out
+
+
+def test_what_is_no_finished_simulation_is_refused(refused, tmp_path):
+    (tmp_path / "run").mkdir()
+    assert "must hold a simulation, with a run.json; it holds none" in refused("cross-test", "run")
+    (tmp_path / "run" / "run.json").write_text("{}")
+    assert "must hold a finished run" in refused("cross-test", "run")
