@@ -24,6 +24,7 @@ COMMANDS = {
     "run": ("silofl.studies.run", "run a job on a network of hospitals as its study lead"),
     "compare": ("silofl.studies.compare", "run jobs and methods with several seeds and print one table"),
     "cross-test": ("silofl.studies.cross_test", "test each site's model of a run on every site's test data"),
+    "layer-statistics": ("silofl.studies.layer_statistics", "compare BatchNorm's statistics with its inputs' in a run"),
     "pretrain": ("silofl.studies.pretrain", "train a model on pooled data for AdaFed: simulation only"),
     "report": ("silofl.report.pages", "write report.html of one run, or compare several"),
     "predict": ("silofl.inference.command", "label new images with a trained super model"),

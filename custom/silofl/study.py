@@ -296,7 +296,7 @@ class Study(Section):
         Presets and defaults count with their values, so that another version of SiloFL may give another digest.
         """
         settings = self.model_dump(mode="json", exclude={"continue_run"})
-        recipe = {key: value for key, value in self.recipe.as_dict().items() if key != "questions"}
+        recipe = {key: value for key, value in self.recipe.as_dict().items() if key not in ("questions", "cautions")}
         text = json.dumps(settings | {"recipe": recipe}, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -13,6 +13,7 @@ from silofl.algorithms.fedsm import (
     tune_threshold,
 )
 from silofl.algorithms.mixing import mix
+from silofl.algorithms.recipe import find_recipe
 from silofl.algorithms.steps import GradientStep
 from silofl.errors import AggregationError, ConfigError
 
@@ -154,3 +155,18 @@ def test_at_one_over_k_all_weights_are_the_same_number():
     for sites in range(2, 12):
         weights = softpull_weights(sites, 1 / sites)
         assert np.all(weights == 1 / sites)
+
+
+@pytest.mark.parametrize(
+    ("preset", "constants", "is_warned"),
+    [
+        ("paper", {}, True),
+        ("reference", {}, False),
+        ("recommended", {}, False),
+        ("paper", {"selector": {"labels": "best_model"}, "extra_rounds": 3}, False),
+    ],
+)
+def test_a_selector_that_learns_one_label_a_site_is_warned_of(preset, constants, is_warned):
+    recipe = find_recipe("fedsm", preset, constants)
+    assert any("local_steps teaches each site's selector the one label" in one for one in recipe.cautions) == is_warned
+    assert recipe.as_dict().get("cautions", []) == recipe.cautions

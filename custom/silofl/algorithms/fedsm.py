@@ -119,6 +119,15 @@ class Selector(Answer):
             return "extra_rounds must be at least 1 where the selector learns the best model, not 0"
         return None
 
+    def caution(self) -> str | None:
+        """Warn of a selector that cannot learn at sites that know one label each."""
+        if self.learning != "local_steps" or not self.learns_site:
+            return None
+        return (
+            "selector.learning: local_steps teaches each site's selector the one label that the site has, and the mean "
+            "of these may choose at chance: look at its accuracy, and see selector.learning: gradients."
+        )
+
     def sentence(self) -> str:
         """Describe the answer for the report."""
         learns = "which site an image is from" if self.learns_site else "which model is the best for an image"

@@ -115,6 +115,10 @@ class Answer(Section):
         """Return why it does not go together with the rest of a recipe; None where it does."""
         return None
 
+    def caution(self) -> str | None:
+        """Return what a reader of its results must know; None where that is nothing."""
+        return None
+
     def sentence(self) -> str:
         """Describe the answer for the report, in one sentence."""
         return f"{self.section}: " + ", ".join(f"{name} {value}" for name, value in self.model_dump().items()) + "."
@@ -230,7 +234,13 @@ class Recipe:
             # Left out elsewhere, so that the digests of all other studies stay what they were.
             **({"keeps_personal": True} if self.personal else {}),
             **({"takes_own_steps": True} if self.takes_own_steps else {}),
+            **({"cautions": self.cautions} if self.cautions else {}),
         }
+
+    @property
+    def cautions(self) -> list[str]:
+        """What a reader of its results must know."""
+        return [sentence for answer in self.answers if (sentence := answer.caution())]
 
     def questions(self) -> dict[str, str]:
         """Return the five questions with this recipe's answers as sentences."""

@@ -128,7 +128,7 @@ def _compared_settings(run: RunRecords) -> dict[str, str]:
 
 def _known_settings(results: Results) -> dict[str, str]:
     """Return the settings that a result repeats, its algorithm's defaults among them."""
-    answers = {key: value for key, value in results.recipe.items() if key not in ("questions", "constants")}
+    answers = {key: value for key, value in results.recipe.items() if key not in ("questions", "cautions", "constants")}
     known = {
         "rounds": results.rounds,
         "seed": results.seed,

@@ -236,6 +236,8 @@ def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> i
         console.print(f"{study.name}: {len(simulation.sites)} sites take part: {', '.join(simulation.sites)}")
         if any(kind.is_of_images for kind in kinds(study)):
             console.print("min_patients is 0 in a simulation: means of however few patients are shared")
+        for sentence in study.recipe.cautions:
+            console.print(f"CAUTION  {sentence}", markup=False)
         job, lines = (run / "job").resolve(), RoundLines(study, run, console)
         try:
             if simulation.is_alone:
