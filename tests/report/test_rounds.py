@@ -5,6 +5,7 @@ from PIL import Image
 
 from silofl.report.canvas import LINE_COLOURS
 from silofl.report.rounds import (
+    best_so_far,
     curve_images,
     drift_curves,
     incidents,
@@ -86,6 +87,12 @@ def test_validation_is_none_for_a_site_that_has_none(record):
 def test_the_mean_is_over_the_sites_that_validated(record):
     assert mean_validation(record(1, (None, 0.5))) == 0.5
     assert mean_validation(record(1, (None, None))) is None
+
+
+def test_the_best_so_far_never_falls_and_waits_for_the_first_validation(record):
+    means = [None, 0.5, 0.25, None, 0.75]
+    ledger = [record(number, (mean, mean)) for number, mean in enumerate(means, start=1)]
+    assert best_so_far(ledger) == [None, 0.5, 0.5, 0.5, 0.75]
 
 
 def test_participation_counts_rounds_by_what_became_of_the_site(record):

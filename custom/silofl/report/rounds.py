@@ -76,7 +76,10 @@ def run_curve_image(runs: Sequence[RunRecords]) -> Image | None:
     sites = sorted({site for run in runs for site in run.sites})
     metrics = " or ".join(sorted({run.metric for run in runs}))
     alt = f"Validation of {len(ledgers)} runs over their rounds: mean over sites, and {', '.join(sites)}."
-    caption = f"Validation ({metrics}) of the model that each round made; the mean is over the sites that validated."
+    caption = (
+        f"Validation ({metrics}) of the model that each round made; the mean is over the sites that validated. The best "
+        "so far never falls, and hides how much a curve swings."
+    )
     return Image(run_curves(ledgers, sites), alt, caption)
 
 
@@ -188,27 +191,37 @@ def traffic_bars(ledger: Sequence[Round]) -> bytes:
 
 
 def run_curves(ledgers: Mapping[str, Sequence[Round]], sites: Sequence[str]) -> bytes:
-    """Draw the validation of several runs in one panel for the mean over sites and one a site.
+    """Draw the validation of several runs: the mean over sites, the best such mean so far, and each site.
 
     Args:
         ledgers: Name of the run -> its rounds.
         sites: All sites of the runs.
     """
-    rows = -(-(len(sites) + 1) // 5)
-    columns = -(-(len(sites) + 1) // rows)
+    values: dict[str, Callable[[Sequence[Round]], Sequence[float | None]]] = {
+        "Mean over sites": lambda ledger: [mean_validation(record) for record in ledger],
+        "Mean over sites, best so far": best_so_far,
+    }
+    for site in sites:
+        values[site] = lambda ledger, site=site: [validation_value(record, site) for record in ledger]
+    rows = -(-len(values) // 5)
+    columns = -(-len(values) // rows)
     figure, grid = panels(rows, columns, (10.4, 2.7 * rows + 0.5), shares_y=True)
     rounds = [record.round for ledger in ledgers.values() for record in ledger]
-    handles = []
-    for axes, site in zip(grid.flat, [None, *sites], strict=False):
-        handles = []
-        for place, ledger in enumerate(ledgers.values()):
-            values = [validation_value(record, site) if site else mean_validation(record) for record in ledger]
-            handles.append(_line(axes, ledger, values, linewidth=1.8, **line_style(place)))
-        style_rounds(axes, site or "Mean over sites", rounds)
-    for axes in grid.flat[len(sites) + 1 :]:
+    handles: list[Line2D] = []
+    for axes, (title, of_rounds) in zip(grid.flat, values.items(), strict=False):
+        lines = enumerate(ledgers.values())
+        handles = [_line(axes, one, of_rounds(one), linewidth=1.8, **line_style(place)) for place, one in lines]
+        style_rounds(axes, title, rounds)
+    for axes in grid.flat[len(values) :]:
         axes.set_visible(False)
     legend(figure, handles, list(ledgers))
     return png(figure)
+
+
+def best_so_far(ledger: Sequence[Round]) -> list[float | None]:
+    """Return after each round the best mean validation up to it, as FedSM's Fig. 2; None before the first one."""
+    means = np.fmax.accumulate(as_values([mean_validation(record) for record in ledger]))
+    return [None if np.isnan(value) else float(value) for value in means]
 
 
 def validation_value(record: Round, site: str) -> float | None:
