@@ -77,8 +77,8 @@ def run_curve_image(runs: Sequence[RunRecords]) -> Image | None:
     metrics = " or ".join(sorted({run.metric for run in runs}))
     alt = f"Validation of {len(ledgers)} runs over their rounds: mean over sites, and {', '.join(sites)}."
     caption = (
-        f"Validation ({metrics}) of the model that each round made; the mean is over the sites that validated. The best "
-        "so far never falls, and hides how much a curve swings."
+        f"Validation ({metrics}) of the model that each round made; the mean is over the sites that validated. The "
+        "best so far never falls, and hides how much a curve swings."
     )
     return Image(run_curves(ledgers, sites), alt, caption)
 
