@@ -191,17 +191,20 @@ def test_the_readme_is_one_screen_from_which_every_page_can_be_reached():
 PLAIN_SGD = {"training.optimizer": "sgd", "training.momentum": 0.0, "training.local_epochs": 2}
 
 
+def every_algorithm():
+    """Return every algorithm with each of its presets, and the variants of `compare`."""
+    named = [{"name": name, "preset": preset} for name in algorithm_names() for preset in PRESET_NAMES]
+    return [*named, *VARIANTS.values()]
+
+
 def test_the_privacy_page_has_a_row_for_each_kind_that_an_algorithm_sends():
     text = text_of(ROOT / "docs" / "privacy.md")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3] == "| `"]
     listed = {(row[0], row[1], row[3]) for row in rows if len(row) == 4}
     sent = {
         (f"`{kind.name}`", kind.purpose, "yes" if kind.is_of_images else "no")
-        for name in algorithm_names()
-        for preset in PRESET_NAMES
-        for kind in kinds(
-            changed_study(JOBS / "fedavg_phantoms", PLAIN_SGD | {"algorithm": {"name": name, "preset": preset}}),
-        )
+        for algorithm in every_algorithm()
+        for kind in kinds(changed_study(JOBS / "fedavg_phantoms", PLAIN_SGD | {"algorithm": algorithm}))
     }
     assert listed == sent
 
@@ -209,10 +212,10 @@ def test_the_privacy_page_has_a_row_for_each_kind_that_an_algorithm_sends():
 def test_the_privacy_page_says_what_each_kind_can_tell():
     text = text_of(ROOT / "docs" / "privacy.md")
     risks = {}
-    for name in algorithm_names():
-        study = changed_study(JOBS / "fedavg_phantoms", PLAIN_SGD | {"algorithm": {"name": name}})
+    for algorithm in every_algorithm():
+        study = changed_study(JOBS / "fedavg_phantoms", PLAIN_SGD | {"algorithm": algorithm})
         risks |= Gate.of(study, Site(data="/data", state_dir="/state")).risks
-    assert len(risks) == 8
+    assert len(risks) == 9
     for kind, risk in risks.items():
         assert f"| `{kind}` | {risk} |" in text
 

@@ -106,8 +106,11 @@ class Selector(Answer):
 
     def conflict(self, recipe: Recipe) -> str | None:
         """Refuse recipes without complete models of the sites, which the selector hands out."""
-        if not isinstance(recipe.mixing, SoftPull):
-            return "parts must go with mixing: softpull where they hold a selector, which chooses among sites' models"
+        if not isinstance(recipe.mixing, SoftPull) and recipe.personal is None:
+            return (
+                "parts must go with mixing: softpull where they hold a selector, which chooses among sites' models, or "
+                "with an algorithm that keeps a personal model at each site"
+            )
         if recipe.stays_home != "nothing":
             return (
                 f"stays_home must be nothing where a selector hands out the sites' models, not {recipe.stays_home!r}; "

@@ -37,6 +37,7 @@ HOMES = {
     "everything": "Everything: each site trains alone and sends only its scores.",
 }
 PERSONAL_HOME = "A personal model beside the shared one, which travels whole; the data never do."
+PERSONAL_COLLECTED = " It leaves once, after the last round, into the super model."
 
 
 class Answer(Section):
@@ -182,6 +183,11 @@ class Recipe:
         return next((answer for answer in self.answers if answer.keeps_personal), None)
 
     @property
+    def collects_personal(self) -> bool:
+        """Whether the personal models that stay at home in training travel once in the end, into the super model."""
+        return self.personal is not None and any(answer.pairs_models for answer in self.answers)
+
+    @property
     def at_home(self) -> tuple[str, ...]:
         """What stays at home, in words; nothing where the whole of every model travels."""
         own = () if self.stays_home == "nothing" else (self.stays_home,)
@@ -254,7 +260,9 @@ class Recipe:
         }
 
     def _home_sentence(self) -> str:
-        return f"{PERSONAL_HOME} {self.personal.sentence()}" if self.personal else HOMES[self.stays_home]
+        if self.personal is None:
+            return HOMES[self.stays_home]
+        return f"{PERSONAL_HOME} {self.personal.sentence()}{PERSONAL_COLLECTED if self.collects_personal else ''}"
 
     def _average_sentence(self) -> str:
         if not self.average_last:

@@ -15,7 +15,7 @@ from silofl.algorithms.harmofl import AmplitudeNorm, mean_amplitude
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import TrainingError
 from silofl.methods.answer import Answer
-from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import OF_MODELS, TRAIN, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
 
@@ -46,7 +46,7 @@ class AmplitudePart(Part):
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Ask for the amplitude in the first round; bring the mean once to every site, and again where it is lost."""
-        if exchange.task not in (TRAIN, VALIDATE, TEST):
+        if exchange.task not in OF_MODELS:
             return Message()
         if self._is_wanted(exchange):
             return Message(meta={ROLE: {"is_wanted": True}})

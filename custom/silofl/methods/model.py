@@ -16,7 +16,20 @@ from silofl.algorithms.mixing import Arrays, mix
 from silofl.data.parts import Examples
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write
-from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import (
+    OF_MODELS,
+    TEST,
+    TRAIN,
+    VALIDATE,
+    Exchange,
+    Expected,
+    Kind,
+    Message,
+    Part,
+    Replies,
+    Run,
+    SitePart,
+)
 from silofl.models import build_model
 from silofl.models.names import (
     batchnorm_names,
@@ -74,7 +87,7 @@ class ModelPart(Part):
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Return a site's model, unless the site holds it already."""
-        if exchange.task not in (TRAIN, VALIDATE, TEST):
+        if exchange.task not in OF_MODELS:
             return Message()
         arrays, number = self.of(site), exchange.models_round
         if arrays and 1 <= number <= run.finished_rounds and self._is_own(number):
@@ -169,7 +182,8 @@ class ModelPart(Part):
 
     @property
     def _is_only(self) -> bool:
-        return self.study.recipe.traveling_roles == (self.role,)
+        recipe = self.study.recipe
+        return recipe.traveling_roles == (self.role,) and not recipe.collects_personal
 
     def _is_own(self, number: int) -> bool:
         recipe, rounds = self.study.recipe, self.study.rounds

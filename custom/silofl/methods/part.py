@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 # last round that trained any are validated; after all rounds; and after the test.
 BEFORE, INSTEAD, AFTER, VALIDATED = "before", "instead", "after", "validated"
 END, TESTED = "end", "tested"
-TRAIN, VALIDATE, TEST = "train", "validate", "test"
+TRAIN, VALIDATE, TEST, COLLECT = "train", "validate", "test", "collect"
+# The tasks that begin from the models.
+OF_MODELS = (TRAIN, VALIDATE, TEST, COLLECT)
 # The most that a number of an array may be, either way.
 LARGEST = 1e15
 

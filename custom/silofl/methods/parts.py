@@ -43,7 +43,8 @@ def kind_of(kinds: Iterable[Kind], role: str, name: str) -> Kind | None:
 
 def _modules(study: Study) -> list[ModuleType]:
     beside = [name for name, is_on in (("average", study.recipe.average_last), ("guard", study.is_guarded)) if is_on]
-    names = ["model", *(answer.method for answer in study.recipe.answers if answer.method), *beside]
+    first = ["model", "collected"] if study.recipe.collects_personal else ["model"]
+    names = [*first, *(answer.method for answer in study.recipe.answers if answer.method), *beside]
     return [_module(name) for name in dict.fromkeys(names)]
 
 

@@ -15,7 +15,7 @@ from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.steps import OwnDraws, Step
 from silofl.errors import TrainingError
 from silofl.methods.model import SiteModels
-from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange, Kind, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import OF_MODELS, TRAIN, Exchange, Kind, Message, Part, Replies, Run, SitePart
 from silofl.models.roles import GLOBAL, PERSONAL
 from silofl.study import Study
 
@@ -35,7 +35,7 @@ class PersonalPart(Part):
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Tell the site whether it has a personal model after the round that the task begins from."""
-        if exchange.task not in (TRAIN, VALIDATE, TEST):
+        if exchange.task not in OF_MODELS:
             return Message()
         has_one = site in self.since and self.since[site] <= exchange.models_round
         return Message(meta={ROLE: {"has_one": has_one}})

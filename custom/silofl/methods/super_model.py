@@ -27,6 +27,7 @@ from silofl.inference.directory import FOLDER, read, write
 from silofl.inference.super_model import ENSEMBLE
 from silofl.inference.super_results import SelectorResults, SuperResults, ThresholdValue
 from silofl.methods.answer import Answer
+from silofl.methods.collected import ROLE as COLLECTED
 from silofl.methods.model import arrays_of_parts, complete_state, filled
 from silofl.methods.part import BEFORE, END, Exchange, Kind, Message, Part, Replies, Run, SitePart
 from silofl.methods.work import Work
@@ -276,8 +277,10 @@ def _all_models(run: Run) -> Arrays:
     """Return all models of the reported round as ``global/...``, ``<site>/...``, and the arrays common to all."""
     parts = run.reported.parts
     arrays = with_role(GLOBAL, parts[GLOBAL].common)
+    personal = run.parts[COLLECTED] if COLLECTED in run.parts else parts[PERSONAL]
     for site in run.sites:
-        arrays |= with_role(site, parts[PERSONAL].of(site))
+        # Of a site whose model did not come, the global one answers.
+        arrays |= with_role(site, personal.of(site) or parts[GLOBAL].common)
     return arrays | arrays_of_parts(run)
 
 

@@ -176,7 +176,7 @@ def estimate(study: Study, setting: Setting) -> Estimate:
     training = step * _steps_a_round(study, setting)
     transfer = setting.sites * traffic.site_bytes * 8 / setting.bandwidth
     rounds = zip(traffic.bytes_to, traffic.bytes_from, strict=True)
-    largest = max([to + back for to, back in rounds] + [traffic.finish_bytes_to])
+    largest = max([to + back for to, back in rounds] + [traffic.finish_bytes_to + traffic.finish_bytes_from])
     # At worst the messages of all other sites stand before the last one's on the server's line.
     slowest = training + setting.sites * largest * 8 / setting.bandwidth
     return Estimate(
@@ -224,7 +224,8 @@ def print_estimate(found: Estimate, console: Console) -> None:
         numbers = [row[0] for row in group]
         name = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
         table.add_row(name, f"{to / mib:.2f}", f"{back / mib:.2f}")
-    table.add_row("end", f"{traffic.finish_bytes_to / mib:.2f}", "-")
+    back = f"{traffic.finish_bytes_from / mib:.2f}" if traffic.finish_bytes_from else "-"
+    table.add_row("end", f"{traffic.finish_bytes_to / mib:.2f}", back)
     console.print(table)
     size = "x".join(map(str, found.image_shape)) + (", assumed: give --image-size" if found.is_size_assumed else "")
     facts = {

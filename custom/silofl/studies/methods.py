@@ -19,6 +19,8 @@ VARIANTS: dict[str, dict[str, object]] = {
     "adafed-shared-batchnorm": {"name": "adafed", "preset": "paper", "stays_home": "nothing"},
     "harmofl-amplitude": {"name": "harmofl", "preset": "paper", "step": "plain"},
     "harmofl-perturbation": {"name": "harmofl", "preset": "paper", "input": "none"},
+    # FedSM with another personalisation in SoftPull's place (its Table 6).
+    **{f"fedsm-{name}": {"name": name, "parts": [name, "fedsm"]} for name in ("apfl", "ditto", "pfedme")},
     "fedsm-extra": {"name": "fedsm", "selector": {"labels": "best_model"}, "extra_rounds": 50},
 }
 

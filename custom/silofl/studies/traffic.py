@@ -28,16 +28,18 @@ class Traffic:
         bytes_to: To a site, by round.
         bytes_from: From a site, by round.
         finish_bytes_to: What each site is sent after the rounds: models to validate and test, or the super model.
+        finish_bytes_from: What each site sends after the rounds: a personal model for the super model.
     """
 
     bytes_to: list[int] = field(default_factory=list)
     bytes_from: list[int] = field(default_factory=list)
     finish_bytes_to: int = 0
+    finish_bytes_from: int = 0
 
     @property
     def site_bytes(self) -> int:
         """Bytes on a site's line in the entire run, both ways."""
-        return sum(self.bytes_to) + sum(self.bytes_from) + self.finish_bytes_to
+        return sum(self.bytes_to) + sum(self.bytes_from) + self.finish_bytes_to + self.finish_bytes_from
 
 
 def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> Traffic:
@@ -58,14 +60,16 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
     def weigh(task: str, messages: Mapping[str, Message]) -> Answers:
         site, message = next(iter(messages.items()))
         expected = server.expected(site, Exchange(task, message.meta["round"], message.meta["step"]))
+        size = sum(one.num_bytes for one in expected.values())
         if server.finished_rounds == study.total_rounds or task.startswith(VALIDATE):
             traffic.finish_bytes_to += message.num_bytes
+            traffic.finish_bytes_from += size
         else:
             new = server.finished_rounds + 1 - len(traffic.bytes_to)
             traffic.bytes_to += [0] * new
             traffic.bytes_from += [0] * new
             traffic.bytes_to[-1] += message.num_bytes
-            traffic.bytes_from[-1] += sum(one.num_bytes for one in expected.values())
+            traffic.bytes_from[-1] += size
         # Differences to what was sent are kept back, so that no model is mixed; only what is new is given.
         # An answer without any array would be refused, so there is the smallest one of them at least.
         names = [name for name in expected if name not in message.arrays]
