@@ -56,7 +56,7 @@ def test_an_imports_bad_number_is_refused_with_its_option(refused, tmp_path, opt
     ("layout", "options", "sentence"),
     [
         ("folders", ["--sites", "3"], "sites must not be given with layout 'folders'"),
-        ("spine-gm", ["--test", "0.3"], "test must not be given with layout 'spine-gm'"),
+        ("spine-gm", ["--alpha", "1"], "alpha must not be given with layout 'spine-gm'"),
         ("medmnist", ["--shards", "2"], "shards must not be given with partition 'dirichlet'"),
         ("hmp", ["--equal-sizes"], "equal-sizes must not be given with partition 'own'"),
         ("pamap2", ["--partition", "patients", "--alpha", "1"], "alpha must not be given with partition 'patients'"),

@@ -46,7 +46,7 @@ _OWN_PARTS = {"num_sites": 4, "alpha": 0.5, "test": None, "validation": None}
 LAYOUTS: Mapping[str, Layout] = {
     "folders": Layout(plan_folders, _FIFTHS),
     "nuclei-dsb2018": Layout(plan_nuclei, _FIFTHS),
-    "spine-gm": Layout(plan_spine),
+    "spine-gm": Layout(plan_spine, {"test": None, "validation": None}),
     "prostate-saml": Layout(plan_prostate, _FIFTHS),
     "fundus-disc-cup": Layout(plan_fundus, _FIFTHS),
     "camelyon17-wilds": Layout(plan_camelyon17, {**_DEALT, **_FIFTHS, "partition": "own"}),
