@@ -1,9 +1,11 @@
 """Import public data sets: write a dataset.json and its files for each site, or nothing if anything fails."""
 
+import inspect
 import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -37,6 +39,12 @@ class Layout:
 
     plan: Callable[[Path, ImportOptions], dict[str, SitePlan]]
     defaults: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def description(self) -> str:
+        """What the set is, where to get it, and what SOURCE must hold: the text at the head of the layout's file."""
+        text = inspect.getdoc(sys.modules[self.plan.__module__]) or ""
+        return text.replace("::\n", ":\n")
 
 
 _FIFTHS = {"test": 0.2, "validation": 0.2}

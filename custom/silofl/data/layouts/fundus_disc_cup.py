@@ -1,7 +1,8 @@
 """Optic disc and cup in fundus photographs: the four sources released with DoFE, or folders of images and masks.
 
 Wang et al., DoFE: Domain-oriented Feature Embedding for Generalizable Fundus Image Segmentation on Unseen Datasets,
-IEEE TMI 2020, arXiv:2010.06208; FedDG (Liu et al., CVPR 2021) takes them as hospitals::
+IEEE TMI 2020, arXiv:2010.06208, from the page of its code (emma-sjwang, Dofe); FedDG (Liu et al., CVPR 2021) takes them
+as hospitals::
 
     SOURCE/                              SOURCE/
       Domain1/                             north/

@@ -1,7 +1,7 @@
 """PAMAP2: physical activities from inertial sensors on hand, chest and ankle, cut into windows.
 
-Reiss and Stricker, Introducing a New Benchmarked Dataset for Activity Monitoring, ISWC 2012; UCI, PAMAP2 Physical
-Activity Monitoring (CC BY 4.0)::
+Reiss and Stricker, Introducing a New Benchmarked Dataset for Activity Monitoring, ISWC 2012; from the UCI Machine
+Learning Repository, PAMAP2 Physical Activity Monitoring (CC BY 4.0)::
 
     SOURCE/                        or a folder that holds PAMAP2_Dataset
       Protocol/subject101.dat ...

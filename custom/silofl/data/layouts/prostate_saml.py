@@ -1,7 +1,7 @@
 """Prostate MRI of six sites, collected for SAML, as NIfTI volumes in one folder for each site.
 
 Liu, Dou and Heng, Shape-aware Meta-learning for Generalizing Prostate MRI Segmentation to Unseen Domains, MICCAI 2020,
-arXiv:2007.02035::
+arXiv:2007.02035; from its authors' page, A Multi-site Dataset for Prostate MRI Segmentation::
 
     SOURCE/
       RUNMC/                          RUNMC, BMC, I2CVB (also called HCRUDB), UCL, BIDMC, HK; any name is taken
