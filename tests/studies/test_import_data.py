@@ -105,6 +105,19 @@ def test_an_import_counts_for_people_and_for_programs(silofl, tmp_path, site, is
     assert (code, json.loads(out), error) == (0, wanted, "")
 
 
+def test_an_import_takes_the_names_of_labels(silofl, tmp_path):
+    for kind in ("images", "masks"):
+        (tmp_path / "source" / "ward" / kind).mkdir(parents=True)
+        for number in range(2):
+            pixels = np.full((3, 3), number, np.uint8) if kind == "images" else np.uint8([[0, 1, 2]] * 3)
+            Image.fromarray(pixels).save(tmp_path / "source" / "ward" / kind / f"{number}.png")
+    command = ["import", "folders", tmp_path / "source"]
+    assert "must hold the label values 0 (background), 1 (foreground), not 2" in silofl(*command, tmp_path / "a")[2]
+    assert silofl(*command, tmp_path / "target", "--labels", "organ,lesion")[0] == 0
+    written = json.loads((tmp_path / "target" / "ward" / "dataset.json").read_text())
+    assert written["labels"] == {"1": "organ", "2": "lesion"}
+
+
 def test_an_import_of_classes_counts_them_and_draws_who_has_which(silofl, tmp_path):
     parts = {"train": 8, "val": 4, "test": 4}
     images = {f"{part}_images": np.zeros((count, 4, 4), np.uint8) for part, count in parts.items()}

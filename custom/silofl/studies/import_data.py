@@ -9,7 +9,7 @@ from pathlib import Path
 
 from silofl.data.importers import LAYOUTS, PARTITIONS, ImportOptions, ImportSummary, import_layout
 from silofl.errors import ExitCode
-from silofl.options import console_for, count, natural, share
+from silofl.options import console_for, count, names, natural, share
 
 
 class _ChosenLayout(argparse.Action):
@@ -37,6 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("layout", action=_ChosenLayout, **known)
     parser.add_argument("source", type=Path, help="the downloaded set")
     parser.add_argument("target", type=Path, help="new folder for the sites")
+    parser.add_argument("--labels", type=names, help="names in the order of the labels' numbers, as organ,lesion")
     parser.add_argument("--seed", type=natural, default=0, help="of every random choice")
     parser.add_argument("--partition", choices=PARTITIONS, help="how examples of classes come to sites")
     parser.add_argument("--sites", type=count, help="number of sites to make")
@@ -57,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
         test=options.test,
         validation=options.validation,
         num_sites=options.sites,
+        labels=None if options.labels is None else tuple(options.labels),
         alpha=options.alpha,
         is_truncated=options.truncate,
         partition=options.partition,

@@ -194,6 +194,11 @@ def test_a_mask_of_another_form_is_refused(challenge, tmp_path, mask, sentence):
         import_layout("spine-gm", challenge, tmp_path / "target")
 
 
+def test_other_labels_than_two_are_refused(challenge, tmp_path):
+    with pytest.raises(ConfigError, match="labels must name 2 labels, instead of white matter, grey matter, not 3"):
+        import_layout("spine-gm", challenge, tmp_path / "target", ImportOptions(labels=("a", "b", "c")))
+
+
 def test_a_folder_of_neither_form_is_told_both(tmp_path):
     (tmp_path / "source").mkdir()
     with pytest.raises(DataError, match="source must hold site1-sc01-image.nii.gz .*, or a dataset.json"):

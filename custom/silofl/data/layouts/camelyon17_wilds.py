@@ -23,7 +23,7 @@ import numpy as np
 from silofl.data.access import read_bytes
 from silofl.data.layouts.examples import Examples, Linked, plan_examples
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import SitePlan, numbered_labels
+from silofl.data.layouts.plan import SitePlan, chosen_labels
 from silofl.errors import DataError
 
 COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center")
@@ -46,7 +46,7 @@ def plan_camelyon17(source: Path, options: ImportOptions) -> dict[str, SitePlan]
     """
     patches = _patches(source)
     examples = Examples(
-        numbered_labels(options.labels or ("normal", "tumor"), first=0),
+        chosen_labels(options.labels, ("normal", "tumor"), first=0),
         np.array([patch.tumor for patch in patches], dtype=np.int64),
         cases=[Path(patch.path).stem.removeprefix("patch_") for patch in patches],
         content=Linked(source, [patch.path for patch in patches]),

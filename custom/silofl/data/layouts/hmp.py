@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from silofl.data.access import open_error, read_bytes
 from silofl.data.layouts.examples import Examples, Stacked, plan_examples
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import SitePlan, numbered_labels, read_description, sample_file
+from silofl.data.layouts.plan import SitePlan, chosen_labels, read_description, sample_file
 from silofl.errors import DataError
 
 LARGEST = 63
@@ -106,7 +106,7 @@ def _cut_windows(source: Path, labels: tuple[str, ...] | None) -> Examples:
     volunteers = np.repeat([recording.volunteer for recording in kept], lengths).tolist()
     shown = ", ".join(f"{volunteer} ({count})" for volunteer, count in few.items())
     return Examples(
-        numbered_labels(labels or ACTIVITIES, first=0),
+        chosen_labels(labels, ACTIVITIES, first=0),
         np.repeat([recording.target for recording in kept], lengths),
         cases=[f"{r.volunteer}-{r.name}-{number}" for r in kept for number in range(len(r.windows))],
         content=Stacked("windows", np.concatenate([recording.windows for recording in kept])),
@@ -146,14 +146,14 @@ def _windows(signals: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def _stored_windows(source: Path, labels: tuple[str, ...] | None) -> Examples:
     description = read_description(source, ("classes", "samples"))
-    names = labels or _class_names(description["classes"], source)
+    names = chosen_labels(labels, _class_names(description["classes"], source), first=0)
     files = {_site(sample, source): sample_file(source, sample, "file") for sample in description["samples"]}
     arrays = {site: _read(path, len(names)) for site, path in files.items()}
     if not arrays:
         raise DataError(f"dataset.json of {source.name} must name the samples of at least one volunteer, not 0")
     sites = [site for site, (_, targets, _) in arrays.items() for _ in targets]
     return Examples(
-        numbered_labels(names, first=0),
+        names,
         np.concatenate([targets for _, targets, _ in arrays.values()]),
         cases=[f"{site}-{row}" for site, (_, targets, _) in arrays.items() for row in range(len(targets))],
         content=Stacked("windows", np.concatenate([windows for windows, _, _ in arrays.values()])),

@@ -39,9 +39,9 @@ from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import (
     Pair,
     SitePlan,
+    chosen_labels,
     copy_of,
     mask_png,
-    numbered_labels,
     plan_pairs,
     read_description,
     sample_file,
@@ -70,7 +70,7 @@ def plan_nuclei(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     Raises:
         DataError: The folder is not this set, a file is missing or of another form, or a site has fewer than 2 images.
     """
-    labels = numbered_labels(options.labels or ("nucleus",), first=1)
+    labels = chosen_labels(options.labels, ("nucleus",), first=1)
     has_tiles = (source / "dataset.json").exists()
     pairs, notes = _named_tiles(source, labels) if has_tiles else _cut_tiles(source)
     plans = {site: plan_pairs(site, found, labels, options) for site, found in sorted(pairs.items())}

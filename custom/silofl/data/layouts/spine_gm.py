@@ -36,8 +36,8 @@ from silofl.data.layouts.plan import (
     JsonRecord,
     Pair,
     SitePlan,
+    chosen_labels,
     copy_of,
-    numbered_labels,
     plan_pairs,
     read_description,
     sample_file,
@@ -63,7 +63,7 @@ def plan_spine(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         DataError: The folder is not this set, a file is missing or of another form, or a volume that is split by slices
             has fewer than 4.
     """
-    labels = numbered_labels(options.labels or ("white matter", "grey matter"), first=1)
+    labels = chosen_labels(options.labels, ("white matter", "grey matter"), first=1)
     if (source / "dataset.json").exists():
         if options.test is not None or options.validation is not None:
             raise ConfigError(
