@@ -22,6 +22,7 @@ from silofl.data.layouts.fundus_disc_cup import plan_fundus
 from silofl.data.layouts.hmp import plan_hmp
 from silofl.data.layouts.medmnist import plan_medmnist
 from silofl.data.layouts.nuclei_dsb2018 import plan_nuclei
+from silofl.data.layouts.nuclei_histology import plan_histology
 from silofl.data.layouts.options import PARTITIONS, ImportOptions
 from silofl.data.layouts.pamap2 import plan_pamap2
 from silofl.data.layouts.plan import JsonRecord, SitePlan
@@ -54,6 +55,7 @@ _OWN_PARTS = {"num_sites": 4, "alpha": 0.5, "test": None, "validation": None}
 LAYOUTS: Mapping[str, Layout] = {
     "folders": Layout(plan_folders, _FIFTHS),
     "nuclei-dsb2018": Layout(plan_nuclei, _FIFTHS),
+    "nuclei-histology": Layout(plan_histology, _FIFTHS),
     "spine-gm": Layout(plan_spine, {"test": None, "validation": None}),
     "prostate-saml": Layout(plan_prostate, _FIFTHS),
     "fundus-disc-cup": Layout(plan_fundus, _FIFTHS),
