@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,21 @@ def test_an_unknown_layout_is_refused_with_the_known_ones(refused, tmp_path, lay
     error = refused("import", layout, tmp_path, tmp_path / "out")
     assert all(known in error for known in LAYOUTS)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_help_of_a_layout_says_what_source_must_hold(silofl, layout):
+    code, out, error = silofl("import", layout, "--help")
+    assert (code, error) == (0, "")
+    _, _, description = out.partition(f"\n{layout}:\n\n")
+    # the tree has a colon before it, and stands in by four
+    assert ":\n\n    SOURCE" in description and "::" not in description
+    assert [other for other in LAYOUTS if f"\n{other}:\n" in out] == [layout]
+
+
+def test_the_researchers_page_says_where_every_layout_is_from():
+    page = (Path(__file__).parents[2] / "docs" / "researcher.md").read_text()
+    assert [layout for layout in LAYOUTS if f"\n| `{layout}` | " not in page] == []
 
 
 @pytest.mark.parametrize("layout", ["folders", "medmnist"])
@@ -56,7 +72,7 @@ def test_an_imports_bad_number_is_refused_with_its_option(refused, tmp_path, opt
     ("layout", "options", "sentence"),
     [
         ("folders", ["--sites", "3"], "sites must not be given with layout 'folders'"),
-        ("spine-gm", ["--test", "0.3"], "test must not be given with layout 'spine-gm'"),
+        ("spine-gm", ["--alpha", "1"], "alpha must not be given with layout 'spine-gm'"),
         ("medmnist", ["--shards", "2"], "shards must not be given with partition 'dirichlet'"),
         ("hmp", ["--equal-sizes"], "equal-sizes must not be given with partition 'own'"),
         ("pamap2", ["--partition", "patients", "--alpha", "1"], "alpha must not be given with partition 'patients'"),
@@ -87,6 +103,19 @@ def test_an_import_counts_for_people_and_for_programs(silofl, tmp_path, site, is
     wanted = {"examples": {site: {"training": 3, "validation": 1, "test": 1}}, "patients": {site: 5 * is_known}}
     wanted |= {} if is_known else {"notes": notes}
     assert (code, json.loads(out), error) == (0, wanted, "")
+
+
+def test_an_import_takes_the_names_of_labels(silofl, tmp_path):
+    for kind in ("images", "masks"):
+        (tmp_path / "source" / "ward" / kind).mkdir(parents=True)
+        for number in range(2):
+            pixels = np.full((3, 3), number, np.uint8) if kind == "images" else np.uint8([[0, 1, 2]] * 3)
+            Image.fromarray(pixels).save(tmp_path / "source" / "ward" / kind / f"{number}.png")
+    command = ["import", "folders", tmp_path / "source"]
+    assert "must hold the label values 0 (background), 1 (foreground), not 2" in silofl(*command, tmp_path / "a")[2]
+    assert silofl(*command, tmp_path / "target", "--labels", "organ,lesion")[0] == 0
+    written = json.loads((tmp_path / "target" / "ward" / "dataset.json").read_text())
+    assert written["labels"] == {"1": "organ", "2": "lesion"}
 
 
 def test_an_import_of_classes_counts_them_and_draws_who_has_which(silofl, tmp_path):

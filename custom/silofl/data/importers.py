@@ -1,9 +1,11 @@
 """Import public data sets: write a dataset.json and its files for each site, or nothing if anything fails."""
 
+import inspect
 import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -20,6 +22,7 @@ from silofl.data.layouts.fundus_disc_cup import plan_fundus
 from silofl.data.layouts.hmp import plan_hmp
 from silofl.data.layouts.medmnist import plan_medmnist
 from silofl.data.layouts.nuclei_dsb2018 import plan_nuclei
+from silofl.data.layouts.nuclei_histology import plan_histology
 from silofl.data.layouts.options import PARTITIONS, ImportOptions
 from silofl.data.layouts.pamap2 import plan_pamap2
 from silofl.data.layouts.plan import JsonRecord, SitePlan
@@ -38,6 +41,12 @@ class Layout:
     plan: Callable[[Path, ImportOptions], dict[str, SitePlan]]
     defaults: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def description(self) -> str:
+        """What the set is, where to get it, and what SOURCE must hold: the text at the head of the layout's file."""
+        text = inspect.getdoc(sys.modules[self.plan.__module__]) or ""
+        return text.replace("::\n", ":\n")
+
 
 _FIFTHS = {"test": 0.2, "validation": 0.2}
 _DEALT = {"partition": "dirichlet", "num_sites": 20, "alpha": 0.1, "is_equal": False, "num_shards": 2}
@@ -46,7 +55,8 @@ _OWN_PARTS = {"num_sites": 4, "alpha": 0.5, "test": None, "validation": None}
 LAYOUTS: Mapping[str, Layout] = {
     "folders": Layout(plan_folders, _FIFTHS),
     "nuclei-dsb2018": Layout(plan_nuclei, _FIFTHS),
-    "spine-gm": Layout(plan_spine),
+    "nuclei-histology": Layout(plan_histology, _FIFTHS),
+    "spine-gm": Layout(plan_spine, {"test": None, "validation": None}),
     "prostate-saml": Layout(plan_prostate, _FIFTHS),
     "fundus-disc-cup": Layout(plan_fundus, _FIFTHS),
     "camelyon17-wilds": Layout(plan_camelyon17, {**_DEALT, **_FIFTHS, "partition": "own"}),

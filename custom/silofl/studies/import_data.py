@@ -9,16 +9,35 @@ from pathlib import Path
 
 from silofl.data.importers import LAYOUTS, PARTITIONS, ImportOptions, ImportSummary, import_layout
 from silofl.errors import ExitCode
-from silofl.options import console_for, count, natural, share
+from silofl.options import console_for, count, names, natural, share
+
+
+class _ChosenLayout(argparse.Action):
+    """Keeps the layout, and lets the help that may follow end with what is to be said of it."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str,
+        option_string: str | None = None,
+    ) -> None:
+        namespace.layout = values
+        parser.epilog = f"{values}:\n\n{LAYOUTS[values].description}"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl import``."""
-    parser.epilog = "\n  ".join(["layouts:", *sorted(LAYOUTS)])
+    summaries = {name: LAYOUTS[name].description.partition("\n")[0] for name in sorted(LAYOUTS)}
+    listed = [f"  {name}\n      {summary}" for name, summary in summaries.items()]
+    ending = "silofl import LAYOUT --help says where to get a set and what SOURCE must hold"
+    parser.epilog = "\n".join(["layouts:", *listed, "", ending])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("layout", choices=sorted(LAYOUTS), metavar="LAYOUT", help="form of the set, named below")
+    known = {"choices": sorted(LAYOUTS), "metavar": "LAYOUT", "help": "form of the set, named below"}
+    parser.add_argument("layout", action=_ChosenLayout, **known)
     parser.add_argument("source", type=Path, help="the downloaded set")
     parser.add_argument("target", type=Path, help="new folder for the sites")
+    parser.add_argument("--labels", type=names, help="names in the order of the labels' numbers, as organ,lesion")
     parser.add_argument("--seed", type=natural, default=0, help="of every random choice")
     parser.add_argument("--partition", choices=PARTITIONS, help="how examples of classes come to sites")
     parser.add_argument("--sites", type=count, help="number of sites to make")
@@ -39,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
         test=options.test,
         validation=options.validation,
         num_sites=options.sites,
+        labels=None if options.labels is None else tuple(options.labels),
         alpha=options.alpha,
         is_truncated=options.truncate,
         partition=options.partition,

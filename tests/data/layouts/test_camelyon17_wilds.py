@@ -115,7 +115,7 @@ def test_a_missing_patch_is_named(source, tmp_path):
 
 def test_a_source_without_metadata_is_told(source, tmp_path):
     (source / "metadata.csv").unlink()
-    with pytest.raises(DataError, match="metadata.csv in source must exist; it is not there"):
+    with pytest.raises(DataError, match="source must hold metadata.csv and patches.*; it has no metadata.csv"):
         import_layout("camelyon17-wilds", source, tmp_path / "target")
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from silofl.data.importers import ImportOptions, import_layout
+from silofl.data.layouts.hmp import ACTIVITIES
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
 
@@ -133,3 +134,114 @@ def test_the_real_set_loads(real_data, load, tmp_path):
     held = {part: {int(record.recording) for record in records} for part, records in data.manifest.parts.items()}
     for label, count in Counter(labels.values()).items():
         assert sum(labels[recording] == label for recording in held["test"]) == count // 2
+
+
+# --- the set as it is downloaded
+
+
+def name_of(activity, volunteer, minute):
+    return f"Accelerometer-2011-03-24-10-{minute:02}-39-{activity.lower()}-{volunteer}.txt"
+
+
+def add_recording(folder, activity, volunteer, minute, samples):
+    """Add a recording, its numbers in two digits as the set has them."""
+    lines = ["{:02} {:02} {:02}\n".format(*sample) for sample in samples]
+    (folder / activity / name_of(activity, volunteer, minute)).write_text("".join(lines))
+
+
+@pytest.fixture
+def hmp(tmp_path):
+    """Volunteer f1 with ten recordings of 128 samples, five walks and five combings; the other activities are empty."""
+    folder, rng = tmp_path / "download" / "HMP_Dataset", np.random.default_rng(0)
+    for activity in (*ACTIVITIES, "Walk_MODEL"):
+        (folder / activity).mkdir(parents=True)
+    (folder / "MANUAL.txt").write_text("how to show a recording")
+    for minute in range(10):
+        activity = "Walk" if minute < 5 else "Comb_hair"
+        add_recording(folder, activity, "f1", minute, rng.integers(0, 64, (128, 3)))
+    return folder
+
+
+@pytest.mark.parametrize("is_folder_itself", [False, True])
+def test_a_volunteer_of_the_downloaded_set_is_a_site(hmp, tmp_path, is_folder_itself):
+    summary = import_layout("hmp", hmp if is_folder_itself else hmp.parent, tmp_path / "target")
+    assert summary.patients == {"f1": 1} and summary.notes == ()
+    # of five recordings of each activity, of one window each, 5 // 2 = 2 are for the test
+    present = {part: {name: n for name, n in found.items() if n} for part, found in summary.classes["f1"].items()}
+    assert present == {
+        "training": {"Walk": 3, "Comb_hair": 3},
+        "validation": {},
+        "test": {"Walk": 2, "Comb_hair": 2},
+    }
+    assert list(summary.classes["f1"]["test"]) == list(ACTIVITIES)
+
+
+@pytest.mark.parametrize(
+    ("length", "starts"), [(100, [0]), (128, [0]), (191, [0]), (192, [0, 64]), (255, [0, 64]), (256, [0, 64, 128])]
+)
+def test_a_recording_is_cut_into_windows_that_overlap_by_half(hmp, load, tmp_path, length, starts):
+    samples = np.random.default_rng(1).integers(0, 64, (length, 3))
+    for minute in range(20, 22):  # two of an activity, so that one is for training
+        add_recording(hmp, "Eat_soup", "f1", minute, (samples + minute) % 64)
+    import_layout("hmp", hmp, tmp_path / "target")
+    data = load("f1", dict(enumerate(ACTIVITIES)))
+    soup = data.training.targets == ACTIVITIES.index("Eat_soup")
+    minute = int(data.training.cases[np.flatnonzero(soup)[0]].split("-")[5])
+    # a recording shorter than a window goes on with its last sample
+    signal = np.pad((samples + minute) % 64, ((0, max(0, 128 - length)), (0, 0)), mode="edge")
+    expected = [(-14.709 + signal[start : start + 128].T / 63 * 29.418) / 9.80665 for start in starts]
+    np.testing.assert_allclose(data.training.images[soup][:, :, 0], expected, rtol=1e-4, atol=1e-6)
+    assert len({record.recording for record in data.manifest.training if record.label == 6}) == 1
+
+
+def test_copies_in_the_model_folders_are_left_out(hmp, tmp_path):
+    add_recording(hmp, "Walk_MODEL", "f1", 0, np.zeros((128, 3), int))
+    summary = import_layout("hmp", hmp, tmp_path / "target")
+    assert sum(summary.examples["f1"].values()) == 10
+
+
+def test_a_volunteer_with_few_recordings_is_left_out_and_named(hmp, tmp_path):
+    for minute in range(8):
+        add_recording(hmp, "Walk", "m2", minute, np.full((128, 3), minute))
+    summary = import_layout("hmp", hmp, tmp_path / "target")
+    assert set(summary.examples) == {"f1"}
+    assert summary.notes == ("volunteers with fewer than 9 recordings are left out: m2 (8)",)
+
+
+def test_a_download_with_few_recordings_of_everyone_is_refused(hmp, tmp_path):
+    for path in (hmp / "Walk").iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match="a volunteer with at least 9 recordings, not only 1 with fewer"):
+        import_layout("hmp", hmp, tmp_path / "target")
+
+
+def test_a_folder_without_an_activity_is_refused_with_its_name(hmp, tmp_path):
+    (hmp / "Pour_water").rmdir()
+    with pytest.raises(
+        DataError, match="folders of HMP_Dataset.*or a dataset.json.*; Pour_water is missing, and 0 other"
+    ):
+        import_layout("hmp", hmp.parent, tmp_path / "target")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("", "must hold at least one sample, not none"),
+        ("1 2 64\n", "must be from 0 to 63, not 1 to 64"),
+        ("1 2 -1\n", "must be from 0 to 63, not -1 to 2"),
+        ("1 2\n", r"must hold 3 numbers a line, not an array of shape \(1, 2\)"),
+        ("1 2 x\n", "must hold whole numbers alone"),
+        ("1 2 3\n4 5\n", "must hold whole numbers alone"),
+    ],
+)
+def test_a_broken_recording_is_refused_with_its_name(hmp, tmp_path, content, sentence):
+    name = name_of("Walk", "f1", 0)
+    (hmp / "Walk" / name).write_text(content)
+    with pytest.raises(DataError, match=f"Walk/{name} {sentence}"):
+        import_layout("hmp", hmp, tmp_path / "target")
+
+
+def test_a_file_of_another_name_is_refused(hmp, tmp_path):
+    (hmp / "Walk" / "walk.txt").write_text("1 2 3\n")
+    with pytest.raises(DataError, match="Walk/walk.txt must be named like Accelerometer-"):
+        import_layout("hmp", hmp, tmp_path / "target")

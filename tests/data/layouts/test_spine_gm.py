@@ -1,14 +1,16 @@
 import json
+from collections import Counter
 
 import nibabel
 import numpy as np
 import pytest
 
-from silofl.data.importers import import_layout
-from silofl.data.layouts.spine_gm import slices_by_part
+from silofl.data.importers import ImportOptions, import_layout
+from silofl.data.layouts.spine_gm import majority, slices_by_part
 from silofl.data.manifest import read_manifest
 from silofl.data.records import slice_numbers
-from silofl.errors import DataError
+from silofl.data.site_data import load_site_data
+from silofl.errors import ConfigError, DataError
 
 
 def test_every_second_slice_is_for_training_and_the_others_in_turn_for_validation_and_test():
@@ -91,3 +93,113 @@ def test_the_real_set_is_cut_by_slices(real_data, tmp_path):
     counts = json.loads((source / "dataset.json").read_text())["counts_per_site"]
     assert {site: sum(parts.values()) for site, parts in summary.examples.items()} == counts
     assert set(summary.patients.values()) == {1}
+
+
+@pytest.mark.parametrize("fraction", [{"test": 0.3}, {"validation": 0.0}])
+def test_slices_take_no_fraction(source, tmp_path, fraction):
+    with pytest.raises(ConfigError, match="test and validation must not be given with one volunteer a hospital"):
+        import_layout("spine-gm", source, tmp_path / "target", ImportOptions(**fraction))
+
+
+# --- the challenge as it is downloaded
+
+
+@pytest.mark.parametrize(
+    ("votes", "label"),
+    [
+        # what four raters draw (0 nothing, 1 grey, 2 white) and the label (1 white, 2 grey)
+        ((0, 0, 0, 0), 0),
+        ((1, 1, 1, 1), 2),
+        ((2, 2, 2, 2), 1),
+        ((0, 0, 1, 1), 0),  # half of the raters are no majority
+        ((0, 0, 1, 2), 0),
+        ((0, 2, 2, 2), 1),
+        ((0, 1, 1, 2), 2),  # three see the cord, two of them grey matter
+        ((1, 1, 2, 2), 1),  # all see the cord: a tie is white matter
+        ((1, 1, 1, 2), 2),
+    ],
+)
+def test_raters_decide_by_majority(votes, label):
+    assert majority(np.array(votes)[:, None]).tolist() == [label]
+
+
+AFFINE = np.diag([0.5, 0.5, 5.0, 1.0])
+LABELS = {1: "white matter", 2: "grey matter"}
+
+
+@pytest.fixture
+def challenge(tmp_path):
+    """Two sites of four volunteers with volumes of 6 x 5 x 3 and four raters' masks, named as in the challenge."""
+    folder, rng = tmp_path / "download" / "training-data-gm-sc-challenge-ismrm16-v20160302b", np.random.default_rng(0)
+    folder.mkdir(parents=True)
+    for patient in (f"site{site}-sc{number:02}" for site in (1, 2) for number in range(1, 5)):
+        image = rng.integers(0, 999, (6, 5, 3), dtype=np.int16)
+        nibabel.save(nibabel.Nifti1Image(image, AFFINE), folder / f"{patient}-image.nii.gz")
+        for rater in range(1, 5):
+            mask = rng.integers(0, 3, (6, 5, 3), dtype=np.uint8)
+            nibabel.save(nibabel.Nifti1Image(mask, AFFINE), folder / f"{patient}-mask-r{rater}.nii.gz")
+        (folder / f"{patient}-levels.txt").write_text("3,C4")
+    return folder
+
+
+@pytest.mark.parametrize("is_folder_itself", [False, True])
+def test_a_volunteer_of_the_challenge_is_in_one_part_with_all_slices(challenge, tmp_path, study, is_folder_itself):
+    summary = import_layout("spine-gm", challenge if is_folder_itself else challenge.parent, tmp_path / "target")
+    # 4 volunteers: round(4 * 0.2) = 1 test, round(3 * 0.2) = 1 validation, 2 training, of 3 slices each
+    assert summary.examples == dict.fromkeys(("site1", "site2"), {"training": 6, "validation": 3, "test": 3})
+    assert summary.patients == {"site1": 4, "site2": 4} and summary.notes == ()
+    data = load_site_data(tmp_path / "target" / "site1", study(labels=LABELS), tmp_path / "cache")
+    assert data.manifest.split_unit == "patient"
+    slices = [Counter(part.patients) for part in (data.training, data.validation, data.test)]
+    assert sum(slices, Counter()) == {f"site1-sc{number:02}": 3 for number in range(1, 5)}
+    assert [len(part) for part in slices] == [2, 1, 1]
+
+
+def test_the_raters_masks_become_one_on_the_same_grid(challenge, tmp_path):
+    import_layout("spine-gm", challenge, tmp_path / "target")
+    masks = [nibabel.load(challenge / f"site2-sc03-mask-r{rater}.nii.gz").get_fdata() for rater in range(1, 5)]
+    written = nibabel.load(tmp_path / "target" / "site2" / "labels" / "site2-sc03.nii.gz")
+    for voxel in np.ndindex(6, 5, 3):
+        votes = [mask[voxel] for mask in masks]
+        grey, white = votes.count(1), votes.count(2)
+        assert written.get_fdata()[voxel] == (0 if grey + white < 3 else 2 if grey > white else 1)
+    np.testing.assert_array_equal(written.affine, AFFINE)
+    image = tmp_path / "target" / "site2" / "images" / "site2-sc03-image.nii.gz"
+    assert image.read_bytes() == (challenge / "site2-sc03-image.nii.gz").read_bytes()
+
+
+def test_the_challenge_takes_fractions(challenge, tmp_path):
+    summary = import_layout("spine-gm", challenge, tmp_path / "target", ImportOptions(test=0.5, validation=0.0))
+    assert summary.examples["site1"] == {"training": 6, "validation": 0, "test": 6}
+
+
+def test_a_missing_rater_is_named(challenge, tmp_path):
+    (challenge / "site1-sc02-mask-r3.nii.gz").unlink()
+    with pytest.raises(
+        DataError, match="site1-sc02 must have the masks of 4 raters; site1-sc02-mask-r3.nii.gz missing"
+    ):
+        import_layout("spine-gm", challenge, tmp_path / "target")
+
+
+@pytest.mark.parametrize(
+    ("mask", "sentence"),
+    [
+        (np.full((6, 5, 3), 3, np.uint8), r"not up to 3 in \(6, 5, 3\)"),
+        (np.zeros((6, 5, 2), np.uint8), r"not up to 0 in \(6, 5, 2\)"),
+    ],
+)
+def test_a_mask_of_another_form_is_refused(challenge, tmp_path, mask, sentence):
+    nibabel.save(nibabel.Nifti1Image(mask, AFFINE), challenge / "site1-sc02-mask-r3.nii.gz")
+    with pytest.raises(DataError, match=f"site1-sc02-mask-r3.nii.gz must hold 0, 1 and 2 .*{sentence}"):
+        import_layout("spine-gm", challenge, tmp_path / "target")
+
+
+def test_other_labels_than_two_are_refused(challenge, tmp_path):
+    with pytest.raises(ConfigError, match="labels must name 2 labels, instead of white matter, grey matter, not 3"):
+        import_layout("spine-gm", challenge, tmp_path / "target", ImportOptions(labels=("a", "b", "c")))
+
+
+def test_a_folder_of_neither_form_is_told_both(tmp_path):
+    (tmp_path / "source").mkdir()
+    with pytest.raises(DataError, match="source must hold site1-sc01-image.nii.gz .*, or a dataset.json"):
+        import_layout("spine-gm", tmp_path / "source", tmp_path / "target")

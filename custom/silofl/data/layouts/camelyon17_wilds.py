@@ -1,7 +1,8 @@
 """Lymph node patches of five hospitals, with or without tumour: Camelyon17 in the form of WILDS (CC0).
 
 Bandi et al., From Detection of Individual Metastases to Classification of Lymph Node Status at the Patient Level, IEEE
-TMI 2019; Koh et al., WILDS: A Benchmark of in-the-Wild Distribution Shifts, ICML 2021, arXiv:2012.07421::
+TMI 2019; Koh et al., WILDS: A Benchmark of in-the-Wild Distribution Shifts, ICML 2021, arXiv:2012.07421; downloaded by
+the Python package wilds as camelyon17_v1.0::
 
     SOURCE/
       metadata.csv     with the columns (number), patient, node, x_coord, y_coord, tumor, slide, center, split
@@ -22,7 +23,7 @@ import numpy as np
 from silofl.data.access import read_bytes
 from silofl.data.layouts.examples import Examples, Linked, plan_examples
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import SitePlan, numbered_labels
+from silofl.data.layouts.plan import SitePlan, chosen_labels
 from silofl.errors import DataError
 
 COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center")
@@ -45,7 +46,7 @@ def plan_camelyon17(source: Path, options: ImportOptions) -> dict[str, SitePlan]
     """
     patches = _patches(source)
     examples = Examples(
-        numbered_labels(options.labels or ("normal", "tumor"), first=0),
+        chosen_labels(options.labels, ("normal", "tumor"), first=0),
         np.array([patch.tumor for patch in patches], dtype=np.int64),
         cases=[Path(patch.path).stem.removeprefix("patch_") for patch in patches],
         content=Linked(source, [patch.path for patch in patches]),
@@ -57,6 +58,8 @@ def plan_camelyon17(source: Path, options: ImportOptions) -> dict[str, SitePlan]
 
 def _patches(source: Path) -> list[Patch]:
     name = f"metadata.csv in {source.name}"
+    if not (source / "metadata.csv").exists():
+        raise DataError(f"{source.name} must hold metadata.csv and patches, of camelyon17_v1.0; it has no metadata.csv")
     lines = read_bytes(source / "metadata.csv", name).decode("utf-8-sig", errors="replace").splitlines()
     rows = csv.DictReader(lines)
     missing = [column for column in COLUMNS if column not in (rows.fieldnames or ())]

@@ -1,7 +1,7 @@
 """Chest X-rays with one folder for each class, as in the curated set of COVID-19, normal and pneumonia radiographs.
 
-Sait et al., Curated Dataset for COVID-19 Posterior-Anterior Chest Radiography Images (X-Rays), Mendeley Data 2020,
-doi:10.17632/9xkhgts2s6::
+Sait et al., Curated Dataset for COVID-19 Posterior-Anterior Chest Radiography Images (X-Rays), 2020; from Mendeley
+Data, doi:10.17632/9xkhgts2s6::
 
     SOURCE/
       COVID-19/                  or COVID

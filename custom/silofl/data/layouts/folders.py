@@ -1,7 +1,15 @@
-"""Folders of ``images`` and ``masks`` for each site, as many hospitals keep their annotated images.
+"""Folders of images and masks for each site, as many hospitals keep their annotated images.
 
-An image and its mask have the same name but for the ending. Whose image it is says ``patients.csv`` (or .tsv) of the
-site, with the columns ``file`` and ``patient``; without one nobody knows.
+Own data, from nowhere else::
+
+    SOURCE/
+      north/                 a folder for each site
+        images/a.png ...     pictures, NIfTI, MHA or NRRD volumes, or folders of a DICOM series
+        masks/a.png ...      of the same name but for the ending; 0 is the background, 1 or 255 the label
+        patients.csv         whose image it is, in the columns file and patient (or patients.tsv)
+      south/ ...
+
+Without patients.csv nobody knows whose images they are: they are split by file.
 """
 
 import csv

@@ -1,7 +1,8 @@
 """Optic disc and cup in fundus photographs: the four sources released with DoFE, or folders of images and masks.
 
 Wang et al., DoFE: Domain-oriented Feature Embedding for Generalizable Fundus Image Segmentation on Unseen Datasets,
-IEEE TMI 2020, arXiv:2010.06208; FedDG (Liu et al., CVPR 2021) takes them as hospitals::
+IEEE TMI 2020, arXiv:2010.06208, from the page of its code (emma-sjwang, Dofe); FedDG (Liu et al., CVPR 2021) takes them
+as hospitals::
 
     SOURCE/                              SOURCE/
       Domain1/                             north/
@@ -23,7 +24,7 @@ import numpy as np
 from silofl.data.formats import PICTURES
 from silofl.data.images import read_label
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import Pair, SitePlan, Writer, copy_of, numbered_labels, plan_pairs, visible_folders
+from silofl.data.layouts.plan import Pair, SitePlan, Writer, chosen_labels, copy_of, plan_pairs, visible_folders
 from silofl.errors import DataError
 
 # Above the first a grey is the rim, above the second the background.
@@ -48,7 +49,7 @@ def plan_fundus(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     folders = visible_folders(source)
     if not folders:
         raise DataError(f"{source.name} must hold a folder for each hospital, as Domain1, not none")
-    labels = numbered_labels(options.labels or ("disc", "cup"), first=1)
+    labels = chosen_labels(options.labels, ("disc", "cup"), first=1)
     return {folder.name: plan_pairs(folder.name, _pairs(folder), labels, options) for folder in folders}
 
 

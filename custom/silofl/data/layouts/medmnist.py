@@ -1,5 +1,11 @@
 """MedMNIST's npz form (Yang et al., MedMNIST v2, Scientific Data 2023, arXiv:2110.14795): small images in classes.
 
+From medmnist.com or Zenodo, MedMNIST v2, a file for each set::
+
+    SOURCE               organamnist.npz, bloodmnist.npz and their like, or a folder with one
+      train_images       (N, 28, 28) or (N, 28, 28, 3), also of val and test
+      train_labels       (N, 1), also of val and test
+
 For 2D sets, grey or RGB, with one class an image, such as OrganA/C/S-MNIST. They have no hospitals: sites are made by a
 seeded split of the classes. Without a test fraction, each of the set's parts is dealt by the same Dirichlet shares;
 with one, all images are dealt and each site is split anew, as in AdaFed (Chen et al., arXiv:2112.00734: 20 sites, alpha

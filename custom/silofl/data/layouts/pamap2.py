@@ -1,7 +1,7 @@
 """PAMAP2: physical activities from inertial sensors on hand, chest and ankle, cut into windows.
 
-Reiss and Stricker, Introducing a New Benchmarked Dataset for Activity Monitoring, ISWC 2012; UCI, PAMAP2 Physical
-Activity Monitoring (CC BY 4.0)::
+Reiss and Stricker, Introducing a New Benchmarked Dataset for Activity Monitoring, ISWC 2012; from the UCI Machine
+Learning Repository, PAMAP2 Physical Activity Monitoring (CC BY 4.0)::
 
     SOURCE/                        or a folder that holds PAMAP2_Dataset
       Protocol/subject101.dat ...
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from silofl.data.access import open_error
 from silofl.data.layouts.examples import Examples, Stacked, plan_examples
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import SitePlan, numbered_labels
+from silofl.data.layouts.plan import SitePlan, chosen_labels
 from silofl.errors import DataError
 
 ACTIVITIES = {
@@ -92,7 +92,7 @@ def plan_pamap2(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         f"{left_out} windows left out: a sensor lost more than {MAX_GAP} samples in a row, or the bout's first or last"
     )
     examples = Examples(
-        numbered_labels(options.labels or ACTIVITIES.values(), first=0),
+        chosen_labels(options.labels, ACTIVITIES.values(), first=0),
         np.repeat([recording.target for recording in found], lengths),
         cases=[f"{r.subject}-{r.name}-{number}" for r in found for number in range(len(r.windows))],
         content=Stacked("windows", np.concatenate([recording.windows for recording in found])),

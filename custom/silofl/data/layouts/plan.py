@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from silofl.data.images import Image, check_values, read_label
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.manifest import PARTS
 from silofl.data.partition import split_by_patient
-from silofl.errors import DataError
+from silofl.errors import ConfigError, DataError
 
 Writer = Callable[[Path], object]
 JsonRecord = dict[str, object]
@@ -143,6 +143,18 @@ def mask_png(source: Path, labels: Mapping[int, str]) -> Writer:
 def numbered_labels(names: Iterable[str], first: int) -> dict[int, str]:
     """Number label names from `first`: 1 for segmentation, 0 for classification."""
     return dict(enumerate(names, start=first))
+
+
+def chosen_labels(given: Sequence[str] | None, own: Iterable[str], first: int) -> dict[int, str]:
+    """Number a set's labels from `first`, by the names that are given or by its own.
+
+    Raises:
+        ConfigError: There are more or fewer names than labels.
+    """
+    own = tuple(own)
+    if given is not None and len(given) != len(own):
+        raise ConfigError(f"labels must name {len(own)} labels, instead of {', '.join(own)}, not {len(given)}")
+    return numbered_labels(given or own, first)
 
 
 def read_description(source: Path, wanted: Iterable[str]) -> dict:

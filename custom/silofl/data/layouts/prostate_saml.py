@@ -1,7 +1,7 @@
 """Prostate MRI of six sites, collected for SAML, as NIfTI volumes in one folder for each site.
 
 Liu, Dou and Heng, Shape-aware Meta-learning for Generalizing Prostate MRI Segmentation to Unseen Domains, MICCAI 2020,
-arXiv:2007.02035::
+arXiv:2007.02035; from its authors' page, A Multi-site Dataset for Prostate MRI Segmentation::
 
     SOURCE/
       RUNMC/                          RUNMC, BMC, I2CVB (also called HCRUDB), UCL, BIDMC, HK; any name is taken
@@ -20,7 +20,7 @@ import numpy as np
 
 from silofl.data.images import read_image, read_label
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import Pair, SitePlan, Writer, copy_of, numbered_labels, plan_pairs, visible_folders
+from silofl.data.layouts.plan import Pair, SitePlan, Writer, chosen_labels, copy_of, plan_pairs, visible_folders
 from silofl.errors import DataError
 
 VOLUME = re.compile(r"(?P<case>[^.].*?)(?P<segmentation>_segmentation)?\.nii(\.gz)?", re.IGNORECASE)
@@ -35,7 +35,7 @@ def plan_prostate(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     folders = visible_folders(source)
     if not folders:
         raise DataError(f"{source.name} must hold a folder for each site with NIfTI volumes in it, not none")
-    labels = numbered_labels(options.labels or ("prostate",), first=1)
+    labels = chosen_labels(options.labels, ("prostate",), first=1)
     return {folder.name: plan_pairs(folder.name, _pairs(folder), labels, options) for folder in folders}
 
 

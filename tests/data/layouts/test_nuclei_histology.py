@@ -1,0 +1,133 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from silofl.data.importers import import_layout
+from silofl.data.layouts.nuclei_histology import outlines
+from silofl.data.manifest import read_manifest
+from silofl.data.site_data import load_site_data
+from silofl.errors import DataError
+
+# A square with corners at columns 2 and 5, rows 1 and 3.
+SQUARE = [(2, 1), (5, 1), (5, 3), (2, 3)]
+
+
+def xml(regions, name="Epithelial"):
+    """Return outlines as Aperio ImageScope stores them."""
+    shown = "".join(
+        "<Region><Vertices>" + "".join(f'<Vertex X="{x}" Y="{y}" Z="0"/>' for x, y in region) + "</Vertices></Region>"
+        for region in regions
+    )
+    attributes = f'<Attributes><Attribute Name="{name}" Id="0" Value=""/></Attributes>'
+    return f"<Annotations><Annotation>{attributes}<Regions>{shown}</Regions></Annotation></Annotations>"
+
+
+def save_picture(path, number):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(number).integers(0, 256, (6, 8, 3), dtype=np.uint8)).save(path)
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Three patients of each set, in the folders of the downloads."""
+    folder = tmp_path / "source"
+    for number in range(1, 4):
+        for picture in (1, 2):
+            save_picture(folder / "TNBC" / f"Slide_0{number}" / f"0{number}_{picture}.png", 10 * number + picture)
+            mask = folder / "TNBC" / f"GT_0{number}" / f"0{number}_{picture}.png"
+            mask.parent.mkdir(exist_ok=True)
+            Image.fromarray(np.uint8([[0, 255, 0, 0, 0, 0, 0, 7]] * 6)).save(mask)
+        name = f"TCGA-18-559{number}-01Z-00-DX1"
+        save_picture(folder / "MoNuSeg 2018 Training Data" / "Tissue Images" / f"{name}.tif", 100 + number)
+        annotations = folder / "MoNuSeg 2018 Training Data" / "Annotations"
+        annotations.mkdir(exist_ok=True)
+        (annotations / f"{name}.xml").write_text(xml([SQUARE], name="Description"))
+        name = f"TCGA-5P-A9K{number}-01Z-00-DX1"
+        for picture in (1, 2):
+            save_picture(
+                folder / "MoNuSAC_images_and_annotations" / name / f"{name}_{picture}.tif", 1000 * number + picture
+            )
+            outline = folder / "MoNuSAC_images_and_annotations" / name / f"{name}_{picture}.xml"
+            outline.write_text(xml([SQUARE]))
+    return folder
+
+
+def test_a_set_is_a_site_whose_patients_stay_in_one_part(source, tmp_path, study):
+    summary = import_layout("nuclei-histology", source, tmp_path / "target")
+    # 3 patients: 1 test, round(2 * 0.2) = 0 but at least 1 validation, 1 training; two pictures each, MoNuSeg's one
+    counts = dict.fromkeys(("training", "validation", "test"), 2)
+    assert summary.examples == {"tnbc": counts, "monuseg": dict.fromkeys(counts, 1), "monusac": counts}
+    assert summary.patients == {"tnbc": 3, "monuseg": 3, "monusac": 3}
+    manifests = {site: read_manifest(tmp_path / "target" / site, study()) for site in summary.examples}
+    patients = {
+        site: {record.patient for records in manifest.parts.values() for record in records}
+        for site, manifest in manifests.items()
+    }
+    assert patients == {
+        "tnbc": {"Slide_01", "Slide_02", "Slide_03"},
+        "monuseg": {"TCGA-18-5591", "TCGA-18-5592", "TCGA-18-5593"},
+        "monusac": {"TCGA-5P-A9K1", "TCGA-5P-A9K2", "TCGA-5P-A9K3"},
+    }
+    data = load_site_data(tmp_path / "target" / "monusac", study(channels=3), tmp_path / "cache")
+    assert data.training.images.shape == (2, 3, 6, 8)
+
+
+@pytest.mark.parametrize("kept", ["TNBC", "MoNuSeg 2018 Training Data", "MoNuSAC_images_and_annotations"])
+def test_one_of_the_sets_is_enough(source, tmp_path, kept):
+    (tmp_path / "alone").mkdir()
+    (source / kept).rename(tmp_path / "alone" / kept)
+    summary = import_layout("nuclei-histology", tmp_path / "alone", tmp_path / "target")
+    assert len(summary.examples) == 1
+
+
+def test_masks_become_one_where_there_is_a_nucleus(source, tmp_path):
+    import_layout("nuclei-histology", source, tmp_path / "target")
+    written = np.asarray(Image.open(tmp_path / "target" / "tnbc" / "masks" / "01_2.png"))
+    np.testing.assert_array_equal(written, [[0, 1, 0, 0, 0, 0, 0, 1]] * 6)
+
+
+@pytest.mark.parametrize(
+    ("site", "case"), [("monuseg", "TCGA-18-5591-01Z-00-DX1"), ("monusac", "TCGA-5P-A9K1-01Z-00-DX1_1")]
+)
+def test_outlines_are_filled(source, tmp_path, site, case):
+    import_layout("nuclei-histology", source, tmp_path / "target")
+    written = np.asarray(Image.open(tmp_path / "target" / site / "masks" / f"{case}.png"))
+    expected = np.zeros((6, 8))
+    expected[1:4, 2:6] = 1
+    np.testing.assert_array_equal(written, expected)
+
+
+def test_what_is_ambiguous_or_has_no_area_is_no_nucleus():
+    assert outlines(xml([SQUARE], name="Ambiguous").encode(), "a.xml") == []
+    assert outlines(xml([SQUARE[:2], SQUARE]).encode(), "a.xml") == [SQUARE]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"<Annotations>", b'<A><Annotation><Region><Vertex X="1"/></Region></Annotation></A>', xml([[("x", 1)]])],
+)
+def test_broken_outlines_are_refused(content):
+    with pytest.raises(DataError, match="a.xml must be XML with the X and Y of each Vertex"):
+        outlines(content if isinstance(content, bytes) else content.encode(), "a.xml")
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("TNBC/GT_02/02_1.png", "02_1.png must have its nuclei in GT_02/02_1.png"),
+        (
+            "MoNuSeg 2018 Training Data/Annotations/TCGA-18-5592-01Z-00-DX1.xml",
+            "TCGA-18-5592-01Z-00-DX1.tif must have its nuclei in Annotations/TCGA-18-5592-01Z-00-DX1.xml",
+        ),
+    ],
+)
+def test_a_picture_without_nuclei_is_named(source, tmp_path, path, sentence):
+    (source / path).unlink()
+    with pytest.raises(DataError, match=sentence):
+        import_layout("nuclei-histology", source, tmp_path / "target")
+
+
+def test_a_folder_of_none_of_the_sets_is_refused(tmp_path):
+    (tmp_path / "source").mkdir()
+    with pytest.raises(DataError, match="source must hold Slide_01/.*png of TNBC, Tissue Images.*or MoNuSAC"):
+        import_layout("nuclei-histology", tmp_path / "source", tmp_path / "target")
