@@ -24,6 +24,7 @@ COMMANDS = {
     "run": ("silofl.studies.run", "run a job on a network of hospitals as its study lead"),
     "compare": ("silofl.studies.compare", "run jobs and methods with several seeds and print one table"),
     "pretrain": ("silofl.studies.pretrain", "train a model on pooled data for AdaFed: simulation only"),
+    "landscape": ("silofl.studies.landscape", "draw the loss around the models of finished simulated runs"),
     "report": ("silofl.report.pages", "write report.html of one run, or compare several"),
     "predict": ("silofl.inference.command", "label new images with a trained super model"),
     "export": ("silofl.inference.export", "write a super model as TorchScript in a MONAI bundle"),
