@@ -33,7 +33,7 @@ WIDE = 20
 PANEL_INCH, DPI = 2.4, 110
 RIM = {"linestyle": "", "path_effects": [withStroke(linewidth=3, foreground="black")]}
 MARKS = {
-    "the run's model": {"marker": "+", "markersize": 10, "color": "white", "markeredgewidth": 1.6, **RIM},
+    "the model": {"marker": "+", "markersize": 10, "color": "white", "markeredgewidth": 1.6, **RIM},
     "the site's lowest loss": {"marker": "o", "markersize": 8, "color": "none", "markeredgecolor": "#ff5c33", **RIM},
 }
 
@@ -119,6 +119,7 @@ def lines_image(rows: Sequence[SiteLandscape], title: str) -> Image:
         for site, axes in zip(sites, line, strict=True):
             style_axes(axes, f"{site}, scale {scale:g}", "distance along a direction")
             axes.set_yscale("log" if isinstance(norm, LogNorm) else "linear")
+            axes.tick_params(which="minor", length=0)
         line[0].set_ylabel("loss", fontsize=9, color=INK)
     handles = [Line2D([], [], linewidth=2.2, **(line_style(i) | {"marker": None})) for i in range(len(runs))]
     legend(figure, handles, runs)

@@ -82,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kind", choices=tuple(DIRECTIONS), default=PLANE, help="a plane of two directions, or lines along ten"
     )
-    parser.add_argument("--steps", type=count, default=6, help="points from the model to the border; 6 by default")
+    parser.add_argument("--steps", type=count, default=5, help="points from the model to the border; 5 by default")
     parser.add_argument(
         "--scales", type=_scales, default=SCALES, metavar="S1,S2", help="in lengths of the filters; 0.125,1 by default"
     )
@@ -100,11 +100,12 @@ def run(options: argparse.Namespace) -> int:
     runs = run_names([_finished(path) for path in options.runs])
     rows = landscapes(runs, asked, options.data)
     loss = _loss_name(next(iter(runs.values())).study)
-    title = f"{loss} of {asked.part} images around each site's model, along random directions (seed {asked.seed})"
-    facts = {"kind": asked.kind, "seed": asked.seed, "loss": loss, "part": asked.part}
-    facts |= {"runs": {name: str(one.path) for name, one in runs.items()}}
-    write_json(out.with_suffix(".json"), facts | {"landscapes": [row.as_dict() for row in rows]})
+    title = f"{loss} of {asked.part} images around each site's model; random directions of seed {asked.seed}, "
+    title += "in lengths of the model's filters"
     image = IMAGES[asked.kind](rows, title)
+    paths = {name: str(one.path) for name, one in runs.items()}
+    facts = {"kind": asked.kind, "seed": asked.seed, "loss": loss, "part": asked.part, "runs": paths}
+    write_json(out.with_suffix(".json"), facts | {"landscapes": [row.as_dict() for row in rows]})
     write_atomically(out, lambda stream: stream.write(image.png))
     print_table(landscape_table(rows), console)
     print_lines([f"{title}.", image.caption, f"wrote {out} and {out.with_suffix('.json')}"], console)
@@ -188,10 +189,14 @@ def _parts(runs: Sequence[RunRecords], models: Contents, asked: Asked, data: Pat
     simulation = replace(read_simulation(runs[0].path), sites=models.sites, left_out=None)
     if data is not None:
         simulation = replace(simulation, data=str(data.resolve()))
+    if not Path(simulation.data).is_dir():
+        raise ConfigError(
+            f"--data must name the folder of the sites' data, not {simulation.data}, which is not there; name it"
+        )
     found = read_data(models.study, simulation, runs[0].path)
     for site, own in found.items():
         for one in runs:
-            if one.data[site].digest != own.manifest.digest:
+            if site not in one.data or one.data[site].digest != own.manifest.digest:
                 raise DataError(
                     f"site {site!r} must have the dataset.json that {one.path} learnt from, not the one in "
                     f"{simulation.data}; name the folder with --data, or draw runs on other data apart"
@@ -202,7 +207,9 @@ def _parts(runs: Sequence[RunRecords], models: Contents, asked: Asked, data: Pat
 def _chosen(site: str, part: Examples, asked: Asked) -> Examples:
     """Return some examples of a part, the same for every run, in their order."""
     if not len(part):
-        raise DataError(f"site {site!r} must hold {asked.part} data to measure the loss on, not none; choose a --part")
+        raise DataError(
+            f"site {site!r} must hold {asked.part} data to measure the loss on, not none; choose another --part"
+        )
     rng = np.random.default_rng(seed_of(asked.seed, site, "landscape"))
     return part.taken(sorted(rng.choice(len(part), min(asked.most, len(part)), replace=False).tolist()))
 
@@ -211,7 +218,7 @@ def _loss_name(study: Study) -> str:
     if study.task == "classification":
         return "cross_entropy"
     is_batch = study.training.has_batch_dice and study.training.loss != "cross_entropy"
-    return f"{study.training.loss}{f' over batches of {BATCH_SIZE}' if is_batch else ''}"
+    return f"{study.training.loss}{f' (over batches of {BATCH_SIZE})' if is_batch else ''}"
 
 
 def _scales(text: str) -> tuple[float, ...]:

@@ -85,7 +85,8 @@ def plane_points(scale: float, steps: int) -> NDArray[np.float64]:
 
 def line_points(scale: float, steps: int, count: int) -> NDArray[np.float64]:
     """Return `places` along each of ``count`` directions in turn, shape (count * m, count)."""
-    return np.kron(np.eye(count), places(scale, steps)[:, None])
+    # The sum makes 0 of -0, which would be written as it is.
+    return np.kron(np.eye(count), places(scale, steps)[:, None]) + 0.0
 
 
 def filter_directions(model: nn.Module, count: int, seed: int) -> list[Direction]:
