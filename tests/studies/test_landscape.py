@@ -209,5 +209,10 @@ def test_scales_are_different_numbers_above_0(refused, scales):
     assert "must be different numbers above 0, as 0.125,1" in refused("landscape", "run", f"--scales={scales}")
 
 
+@pytest.mark.parametrize(("steps", "message"), [("0", "at least 1, not '0'"), ("101", "at most 100, not '101'")])
+def test_steps_are_few_enough_to_be_measured(refused, steps, message):
+    assert message in refused("landscape", "run", "--steps", steps)
+
+
 def test_the_figure_is_a_png(refused, make_run):
     assert "--out must end in .png, not x.pdf" in refused("landscape", "run", "--out", "x.pdf")

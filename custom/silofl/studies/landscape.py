@@ -40,7 +40,7 @@ PLANE, LINES = "plane", "lines"
 # FedSM's Fig. 4 has ten lines.
 DIRECTIONS = {PLANE: 2, LINES: 10}
 IMAGES = {PLANE: plane_image, LINES: lines_image}
-SCALES = (0.125, 1.0)
+SCALES, MOST_STEPS = (0.125, 1.0), 100
 # One for all runs, whatever they trained with: the loss of label maps depends on it.
 BATCH_SIZE = 8
 
@@ -82,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kind", choices=tuple(DIRECTIONS), default=PLANE, help="a plane of two directions, or lines along ten"
     )
-    parser.add_argument("--steps", type=count, default=5, help="points from the model to the border; 5 by default")
+    parser.add_argument("--steps", type=_steps, default=5, help="points from the model to the border; 5 by default")
     parser.add_argument(
         "--scales", type=_scales, default=SCALES, metavar="S1,S2", help="in lengths of the filters; 0.125,1 by default"
     )
@@ -219,6 +219,13 @@ def _loss_name(study: Study) -> str:
         return "cross_entropy"
     is_batch = study.training.has_batch_dice and study.training.loss != "cross_entropy"
     return f"{study.training.loss}{f' (over batches of {BATCH_SIZE})' if is_batch else ''}"
+
+
+def _steps(text: str) -> int:
+    steps = count(text)
+    if steps > MOST_STEPS:
+        raise argparse.ArgumentTypeError(f"must be at most {MOST_STEPS}, not {shown(text)}")
+    return steps
 
 
 def _scales(text: str) -> tuple[float, ...]:
