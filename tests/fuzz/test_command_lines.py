@@ -5,6 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -169,6 +170,10 @@ class NoProcess:
         pass
 
 
+def _losses(model, directions, points, measure):
+    return np.full(sum(1 for _ in points), measure())
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 @settings(max_examples=EXAMPLES // 2)
 @given(data=st.data())
@@ -184,6 +189,8 @@ def test_a_command_does_its_work_or_says_what_is_wrong(world, tmp_path, capsys, 
     monkeypatch.setattr("silofl.studies.simulate.run_alone", lambda *arguments: None)
     # The phantoms and a page take seconds; `report` writes its pages all the same.
     monkeypatch.setattr("silofl.studies.simulate.write_report", lambda run: run / "report.html")
+    # Hundreds of points take seconds too: all get the loss of the model itself.
+    monkeypatch.setattr("silofl.studies.landscape.losses_at", _losses)
     monkeypatch.setattr("silofl.data.phantoms._make_site", lambda folder, *_: shutil.copytree(world / "set", folder))
     before = files_in(place)
     # Figures are work, not a hang.

@@ -88,7 +88,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=natural, default=0, help="of directions and images; 0 by default")
     parser.add_argument("--part", choices=PARTS, default="test", help="of each site's data; test by default")
-    parser.add_argument("--cases", type=count, default=32, help="images, or slices, a site at most; 32 by default")
+    parser.add_argument("--cases", type=count, default=16, help="images, or slices, a site at most; 16 by default")
 
 
 def run(options: argparse.Namespace) -> int:
