@@ -26,6 +26,7 @@ COMMANDS = {
     "cross-test": ("silofl.studies.cross_test", "test each site's model of a run on every site's test data"),
     "layer-statistics": ("silofl.studies.layer_statistics", "compare BatchNorm's statistics with its inputs' in a run"),
     "pretrain": ("silofl.studies.pretrain", "train a model on pooled data for AdaFed: simulation only"),
+    "landscape": ("silofl.studies.landscape", "draw the loss around the models of finished simulated runs"),
     "report": ("silofl.report.pages", "write report.html of one run, or compare several"),
     "predict": ("silofl.inference.command", "label new images with a trained super model"),
     "export": ("silofl.inference.export", "write a super model as TorchScript in a MONAI bundle"),

@@ -5,6 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -69,7 +70,13 @@ NASTY += [
 ]
 NASTY += ["folders", "fedbn", "harmofl:nothing", "50Mbit", "0bit", "1e400Gbit", "small", "tls,clock", "--out", "--json"]
 # Dest of an argument -> what makes a good line of it.
-GOOD = {"job": ["job"], "jobs": ["job"], "data": ["data"], "out": ["new", "new.html", "new.pt"], "source": ["set"]}
+GOOD = {
+    "job": ["job"],
+    "jobs": ["job"],
+    "data": ["data"],
+    "out": ["new", "new.html", "new.pt", "new.png"],
+    "source": ["set"],
+}
 GOOD |= {"layout": ["folders"], "target": ["new"], "run": ["run"], "runs": ["run"], "super_model": ["run/supermodel"]}
 GOOD |= {
     "inputs": ["data/east/test0.png"],
@@ -84,12 +91,14 @@ GOOD |= {
     "methods": ["fedbn"],
     "site": ["east"],
     "image_size": ["32x32"],
+    "steps": ["1"],
+    "scales": ["0.5,1"],
 }
 # What no command may change, whatever it is told to write to; beside the data lie the decoded images.
 KEPT = ("data", "job", "set", "site.yaml")
 CACHES = (".silofl-cache",)
 # Where a command writes that is not told where.
-DEFAULTS = (Path("here/demo"), Path("here/phantoms"), Path("here/comparison.html"))
+DEFAULTS = ("demo", "phantoms", "comparison.html", "landscape.png")
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +170,10 @@ class NoProcess:
         pass
 
 
+def _losses(model, directions, points, measure):
+    return np.full(sum(1 for _ in points), measure())
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 @settings(max_examples=EXAMPLES // 2)
 @given(data=st.data())
@@ -176,15 +189,17 @@ def test_a_command_does_its_work_or_says_what_is_wrong(world, tmp_path, capsys, 
     monkeypatch.setattr("silofl.studies.simulate.run_alone", lambda *arguments: None)
     # The phantoms and a page take seconds; `report` writes its pages all the same.
     monkeypatch.setattr("silofl.studies.simulate.write_report", lambda run: run / "report.html")
+    # Hundreds of points take seconds too: all get the loss of the model itself.
+    monkeypatch.setattr("silofl.studies.landscape.losses_at", _losses)
     monkeypatch.setattr("silofl.data.phantoms._make_site", lambda folder, *_: shutil.copytree(world / "set", folder))
     before = files_in(place)
-    # A report's figures are work, not a hang.
-    ends_well([command, *line], capsys, SECONDS * (4 if command == "report" else 1))
+    # Figures are work, not a hang.
+    ends_well([command, *line], capsys, SECONDS * (4 if command in ("report", "landscape") else 1))
     after = files_in(place)
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
-    named = [*DEFAULTS, *(Path(os.path.normpath(Path("here", value))) for value in line)]
-    # Beside a pretrained network lies what is known of it.
-    named += [path.with_suffix(".json") for path in named if path.suffix == ".pt"]
+    named = [Path(os.path.normpath(Path("here", value))) for value in (*DEFAULTS, *line)]
+    # Beside a pretrained network lies what is known of it, beside landscapes their numbers.
+    named += [path.with_suffix(".json") for path in named if path.suffix in (".pt", ".png")]
     for path in changed:
         inner = path.relative_to("here") if path.is_relative_to("here") else path
         assert any(path.is_relative_to(name) or name.is_relative_to(path) for name in named), path
