@@ -66,7 +66,7 @@ def landscape(silofl, tmp_path):
     """Draw landscapes of few points and images; returns what landscape.json holds, and what was printed."""
 
     def draw(*arguments, name="landscape.png"):
-        code, out, error = silofl("landscape", "--steps", "1", "--cases", "3", *arguments)
+        code, out, error = silofl("landscape", "--steps", "1", "--images", "3", *arguments)
         assert code == 0, error
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
         return json.loads((tmp_path / name).with_suffix(".json").read_text()), out
@@ -99,7 +99,7 @@ def test_a_network_that_answers_alike_wherever_it_is_moved_lies_in_a_level_lands
 
 def test_the_centre_has_the_loss_of_the_sites_own_model_on_its_own_data(landscape, make_run, phantoms):
     run = make_run("run")
-    found, _ = landscape(run, "--part", "training", "--cases", "1000", "--scales", "1")
+    found, _ = landscape(run, "--part", "training", "--images", "1000", "--scales", "1")
     study = load_study(study_file(run / "job"))
     for seed, row in enumerate(found["landscapes"]):
         part = load_site_data(phantoms / row["site"], study, phantoms / ".silofl-cache").training

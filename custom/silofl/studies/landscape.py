@@ -22,13 +22,12 @@ from silofl.data.parts import Examples
 from silofl.data.progress import follow
 from silofl.errors import ConfigError, DataError, ExitCode, shown
 from silofl.files import write_atomically, write_json
-from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
 from silofl.options import console_for, count, natural
 from silofl.report.landscape import SiteLandscape, landscape_table, lines_image, plane_image
 from silofl.report.run_records import RunRecords, read_run, run_names
 from silofl.report.tables import print_lines, print_table
-from silofl.studies.leave_out import assembled
+from silofl.studies.leave_out import assembled, networks_of_sites
 from silofl.studies.simulate import read_data
 from silofl.studies.simulation import read_simulation
 from silofl.study import Study
@@ -88,7 +87,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=natural, default=0, help="of directions and images; 0 by default")
     parser.add_argument("--part", choices=PARTS, default="test", help="of each site's data; test by default")
-    parser.add_argument("--cases", type=count, default=16, help="images, or slices, a site at most; 16 by default")
+    parser.add_argument("--images", type=count, default=16, help="images, or slices, a site at most; 16 by default")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -96,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     out, console = options.out, console_for(options)
     if out.suffix != ".png":
         raise ConfigError(f"--out must end in .png, not {out.name}; name a picture")
-    asked = Asked(options.kind, options.scales, options.steps, options.seed, options.part, options.cases)
+    asked = Asked(options.kind, options.scales, options.steps, options.seed, options.part, options.images)
     runs = run_names([_finished(path) for path in options.runs])
     rows = landscapes(runs, asked, options.data)
     loss = _loss_name(next(iter(runs.values())).study)
@@ -143,9 +142,8 @@ def _of_run(name: str, models: Contents, parts: Mapping[str, Examples], asked: A
     torch.set_num_threads(study.torch_threads)
     points = [asked.points(scale) for scale in asked.scales]
     total = sum(map(len, points))
-    for site, part in parts.items():
-        # One at a time: a network may be large.
-        model = SuperModel(replace(models, models={site: models.models[site]}), device).network(site)
+    for site, model in networks_of_sites(models, device):
+        part = parts[site]
         batches = list(evaluation_batches(part, BATCH_SIZE, device))
         directions = filter_directions(model, DIRECTIONS[asked.kind], asked.seed)
         followed = follow(np.concatenate(points), total, f"{name}, {site}", unit="points")
