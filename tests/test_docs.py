@@ -20,7 +20,7 @@ from silofl.methods.parts import kinds
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.studies.demo import RUNS
-from silofl.studies.methods import VARIANTS
+from silofl.studies.methods import VARIANTS, algorithm_of
 from silofl.studies.reference import all_answers, study_keys
 from silofl.studies.simulation import changed_study
 
@@ -128,9 +128,18 @@ def test_every_set_names_a_key_of_a_study(path):
         for _, arguments in commands(text_of(path))
         if WRITTEN not in " ".join(arguments)
         for option, argument in zip(arguments, arguments[1:], strict=False)
-        if option == "--set"
+        # What is swept may also be a folder of data.
+        if option == "--set" or (option == "--sweep" and not argument.startswith("data="))
     ]
     assert [key for key in keys if key not in known_keys()] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_id)
+def test_every_method_that_a_command_names_is_known(path):
+    for _, arguments in commands(text_of(path)):
+        for option, names in zip(arguments, arguments[1:], strict=False):
+            for name in names.split(",") if option == "--methods" and WRITTEN not in names else ():
+                assert algorithm_of(name)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=page_id)
