@@ -17,6 +17,7 @@ from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 from silofl.cli import main
 from silofl.data.batches import training_batches
 from silofl.data.transforms import augmentation
+from silofl.federation.checkpoint import checkpoint, restored
 from silofl.federation.course import Answers, Course, settled_answers
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
@@ -269,6 +270,10 @@ class Play:
         """Carry out all that is left; returns the sites' tests."""
         self.absent, self.change = absent, change
         return Course(self.server, self.ask, warn=self.warnings.append).run()
+
+    def resume(self):
+        """Go on from the server's checkpoint, as a server that was restarted does."""
+        self.server = restored(self.study, checkpoint(self.server))
 
     def upcoming(self, task):
         """Return what each site is sent the next time with a task; only what comes before it is carried out."""

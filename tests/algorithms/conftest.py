@@ -1,6 +1,20 @@
+import numpy as np
 import pytest
 import torch
 from torch import nn
+
+
+def network(v, prefix, *index):
+    """Return the small network of the reference numbers with the weights that they give it."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    model.load_state_dict({key: torch.tensor(v[f"{prefix}/{key}"][index]) for key in model.state_dict()})
+    return model
+
+
+def assert_is(model, v, prefix, *index):
+    """Compare a network with the reference numbers."""
+    for key, value in model.state_dict().items():
+        np.testing.assert_allclose(value.numpy(), v[f"{prefix}/{key}"][index], rtol=1e-6, atol=1e-12)
 
 
 class Casting(nn.Module):

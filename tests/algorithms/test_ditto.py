@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -8,19 +7,9 @@ from silofl.algorithms.recipe import find_recipe
 from silofl.algorithms.steps import plain_step
 from silofl.errors import ConfigError
 
+from .conftest import assert_is, network
+
 MSE = nn.functional.mse_loss
-
-
-def network(v, prefix, *index):
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
-    at = {key: v[f"{prefix}/{key}"][index] if index else v[f"{prefix}/{key}"] for key in model.state_dict()}
-    model.load_state_dict({key: torch.tensor(value) for key, value in at.items()})
-    return model
-
-
-def assert_is(model, v, prefix, *index):
-    for key, value in model.state_dict().items():
-        np.testing.assert_allclose(value.numpy(), v[f"{prefix}/{key}"][index], rtol=1e-6)
 
 
 def test_a_whole_run_follows_the_reference(vectors):

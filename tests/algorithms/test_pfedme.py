@@ -10,18 +10,9 @@ from silofl.algorithms.steps import plain_step
 from silofl.errors import ConfigError
 from silofl.study import TrainingSettings
 
+from .conftest import assert_is, network
+
 MSE = nn.functional.mse_loss
-
-
-def network(v, prefix):
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
-    model.load_state_dict({key: torch.tensor(v[f"{prefix}/{key}"]) for key in model.state_dict()})
-    return model
-
-
-def assert_is(model, v, prefix, *index):
-    for key, value in model.state_dict().items():
-        np.testing.assert_allclose(value.numpy(), v[f"{prefix}/{key}"][index], rtol=1e-6, atol=1e-12)
 
 
 class Point(nn.Module):

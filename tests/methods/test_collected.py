@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.federation.checkpoint import checkpoint, restored
 from silofl.federation.egress import Gate, Request
 from silofl.methods.part import COLLECT
 from silofl.methods.super_model import ASSEMBLE, TEST
@@ -113,7 +112,7 @@ def test_a_resumed_run_asks_once_more(inside):
     game = inside(rounds=1)
     game.finish()
     before = models_of(game)
-    game.server = restored(game.study, checkpoint(game.server))
+    game.resume()
     assert game.server.parts["collected"].received == {}
     game.finish()
     for site in SITES:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.federation.checkpoint import checkpoint, restored
 from silofl.federation.needs import home_bytes
 from silofl.models import build_plain_model
 from silofl.studies.traffic import count_traffic
@@ -125,7 +124,7 @@ def test_a_run_goes_on_from_its_checkpoint(moon):
     whole, halved = moon(), moon("other")
     whole.rounds(3)
     halved.rounds(2)
-    halved.server = restored(halved.study, checkpoint(halved.server))
+    halved.resume()
     assert halved.server.parts["contrast"].holds == dict.fromkeys(COUNTS, 2)
     halved.round()
     for name, array in whole.models("east").items():

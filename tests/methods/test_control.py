@@ -97,12 +97,10 @@ def test_a_site_that_lost_its_control_gets_it_back(scaffold):
 
 
 def test_a_run_goes_on_from_its_checkpoint_with_the_same_controls(scaffold):
-    from silofl.federation.checkpoint import checkpoint, restored
-
     whole, halved = scaffold(), scaffold(folder="other")
     whole.rounds(3)
     halved.rounds(2)
-    halved.server = restored(halved.study, checkpoint(halved.server))
+    halved.resume()
     halved.round()
     for name, array in whole.models("east").items():
         np.testing.assert_array_equal(array, halved.models("east")[name])

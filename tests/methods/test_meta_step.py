@@ -8,7 +8,6 @@ from torch import nn
 
 from silofl.data.batches import training_batches
 from silofl.data.transforms import augmentation
-from silofl.federation.checkpoint import checkpoint, restored
 from silofl.federation.run_folder import RunFolder
 from silofl.inference.directory import read
 from silofl.methods import guard
@@ -176,7 +175,7 @@ def test_a_run_goes_on_from_its_checkpoint(perfedavg, variant, optimizer):
     whole, halved = perfedavg(**options), perfedavg("other", **options)
     whole.rounds(3)
     halved.rounds(2)
-    halved.server = restored(halved.study, checkpoint(halved.server))
+    halved.resume()
     halved.round()
     for name, array in whole.models("east").items():
         np.testing.assert_array_equal(array, halved.models("east")[name])

@@ -8,7 +8,6 @@ import torch
 
 from silofl.data.batches import training_batches
 from silofl.data.transforms import augmentation
-from silofl.federation.checkpoint import checkpoint, restored
 from silofl.models.networks import build_model
 from silofl.studies.traffic import count_traffic
 from silofl.training.device import seed_of
@@ -226,7 +225,7 @@ def test_an_absent_site_keeps_its_model_and_goes_on_from_it_after_a_restart_too(
         game.round()
         game.round(absent=("north",))
     assert_equal(kept_model(whole, "north", 2), kept_model(whole, "north", 1))
-    halved.server = restored(halved.study, checkpoint(halved.server))
+    halved.resume()
     for game in (whole, halved):
         record = game.round()
         assert record.answered == list(SITES) and record.notes == []

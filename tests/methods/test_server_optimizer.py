@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from silofl.algorithms.fedopt import server_update
-from silofl.federation.checkpoint import checkpoint, restored
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def test_a_run_goes_on_from_its_checkpoint_with_the_same_moments(fedopt):
     whole, halved = fedopt(), fedopt(folder="other")
     whole.rounds(3)
     halved.rounds(2)
-    halved.server = restored(halved.study, checkpoint(halved.server))
+    halved.resume()
     halved.round()
     for name, array in whole.models("east").items():
         np.testing.assert_array_equal(array, halved.models("east")[name])
