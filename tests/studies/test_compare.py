@@ -154,7 +154,7 @@ def test_compare_hands_on_what_it_was_given_and_prints_the_table_for_programs(si
 
     monkeypatch.setattr("silofl.studies.compare.compare", compare)
     options = ["--seeds", "4,2", "--methods", "local,fedsm", "--pooled", "--rounds", 2, "--threads", 1, "--json"]
-    options += ["--sweep", "training.batch_size=2,4", "--processes", 3]
+    options += ["--sweep", "training.batch_size=2,4", "--processes", 3, "--equal-rounds"]
     code, out, _ = silofl("compare", "one", "two", "--data", "data", "--out", tmp_path / "out", *options)
     assert (code, json.loads(out)) == (3, {"rows": []})
     asked = Comparison(
@@ -166,6 +166,7 @@ def test_compare_hands_on_what_it_was_given_and_prints_the_table_for_programs(si
         threads=1,
         is_pooled=True,
         sweep=Sweep({"training.batch_size": (2, 4)}),
+        has_equal_rounds=True,
     )
     silofl("compare", "one", "--out", tmp_path / "new", "--pretrained", "f.pt", "--alone")
     assert seen == [(asked, 3), (Comparison((Path("one"),), pretrained="f.pt", is_alone=True), 1)]

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -7,7 +8,7 @@ from silofl.cli import main
 from silofl.errors import ConfigError
 from silofl.models import build_plain_model
 from silofl.studies.compared_runs import Comparison, planned
-from silofl.studies.simulation import study_file
+from silofl.studies.simulation import changed_study, study_file
 from silofl.study import load_study
 
 from .conftest import JOB
@@ -24,6 +25,21 @@ def test_runs_are_planned_in_the_order_of_the_rows_with_all_seeds_of_one_behind_
     assert runs[-1].name == "harmofl:paper"
     assert runs[-1].changes == {"algorithm": {"name": "harmofl", "preset": "paper"}, "seed": 1, "rounds": 2}
     assert not list(tmp_path.iterdir())
+
+
+def test_extra_rounds_count_among_the_studys_where_all_rows_get_as_many(tmp_path, phantoms):
+    methods = ("finetuning", "fedsm-extra", "local")
+    changes = {"rounds": 60, "model.normalization": "group"}
+    asked = Comparison((JOB,), methods, seeds=(0,), changes=changes, data=str(phantoms), has_equal_rounds=True)
+    runs = {run.name: run for run in planned(asked, tmp_path)}
+    extra = changed_study(JOB, {"algorithm": {"name": "finetuning"}}).recipe.extra_rounds
+    # fedsm-extra has 50 extra rounds
+    rounds = {"fedavg_phantoms": 60, "finetuning": 60 - extra, "fedsm-extra": 10, "local": 60}
+    assert extra > 0 and {name: run.changes["rounds"] for name, run in runs.items()} == rounds
+    with pytest.raises(
+        ConfigError, match="fedsm-extra: --equal-rounds must have more rounds than its 50"
+    ):
+        planned(replace(asked, changes=changes | {"rounds": 50}), tmp_path)
 
 
 def test_the_place_of_a_run_that_holds_something_else_is_refused(tmp_path, phantoms):

@@ -61,6 +61,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--pooled", action="store_true", help="also train on all sites' data in one place: simulation only"
     )
     add_rounds(parser)
+    parser.add_argument(
+        "--equal-rounds", action="store_true", help="extra rounds, as of fine-tuning, count among the study's rounds"
+    )
     add_set(parser)
     parser.add_argument(
         "--as",
@@ -91,6 +94,7 @@ def run(options: argparse.Namespace) -> int:
         pretrained=text_of(options.pretrained),
         is_alone=options.alone,
         sweep=sweep_of(options),
+        has_equal_rounds=options.equal_rounds,
     )
     code = compare(asked, options.out, console_for(options), options.processes)
     if options.json and code != ExitCode.INTERRUPTED:

@@ -44,6 +44,7 @@ class Comparison:
         pretrained: File of a pretrained model for those that need one.
         is_alone: Whether all sites of a run take turns in one process, without NVFlare.
         sweep: Values with which every row runs.
+        has_equal_rounds: Whether extra rounds, of fine-tuning or of a selector alone, count among the study's.
     """
 
     jobs: tuple[Path, ...]
@@ -57,6 +58,7 @@ class Comparison:
     pretrained: str | None = None
     is_alone: bool = False
     sweep: Sweep = NO_SWEEP
+    has_equal_rounds: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,12 +134,26 @@ def seeded(asked: Comparison, out: Path, pattern: ComparedRun) -> list[ComparedR
         changes = {**pattern.changes, **asked.changes, "seed": seed}
         path = out / "runs" / f"{_folder(pattern.name)}-seed{seed}"
         run = replace(pattern, seed=seed, path=path, changes=changes)
+        if asked.has_equal_rounds:
+            run = replace(run, changes=changes | _equal_rounds(run))
         # Given to all rows together: those that need none would refuse it.
         given = asked.pretrained if _settled_run(run)[0].recipe.needs_pretrained else None
         runs.append(replace(run, wanted=replace(run.wanted, pretrained=given)))
     for run in runs:
         _check_startable(run)
     return runs
+
+
+def _equal_rounds(run: ComparedRun) -> dict[str, object]:
+    """Return the change to a study's rounds that makes room for its extra ones."""
+    study = _settled_run(run)[0]
+    extra = study.recipe.extra_rounds
+    if extra >= study.rounds:
+        raise ConfigError(
+            f"{run.name}: --equal-rounds must have more rounds than its {extra} extra ones, not {study.rounds}; give "
+            "more --rounds, or set fewer algorithm.extra_rounds"
+        )
+    return {"rounds": study.rounds - extra} if extra else {}
 
 
 def read_data_of(runs: Sequence[ComparedRun]) -> None:
