@@ -119,6 +119,11 @@ def test_fedsms_presets_differ_in_how_the_selector_learns():
         ("fedsm", {"selector": {"labels": "best_model"}}, "extra_rounds must be at least 1"),
         (
             "fedsm",
+            {"selector": {"labels": "ensemble"}, "extra_rounds": 2},
+            "super_model.answer must be ensemble where the selector learns from",
+        ),
+        (
+            "fedsm",
             {"selector": {"labels": "best_model"}, "extra_rounds": 2, "super_model": {"threshold": 0.5}},
             "learns the site",
         ),

@@ -5,12 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from silofl.errors import AggregationError
 from silofl.files import load_state
 from silofl.methods.part import TRAIN, Exchange, Message, Replies
 from silofl.methods.parts import kinds, start_parts
-from silofl.methods.selector import AVERAGE, SQUARE, SiteSelector
+from silofl.methods.selector import AVERAGE, SQUARE, Ensemble, SiteSelector
 from silofl.models.roles import of_role, role_of, with_role
 
 SITES = ("east", "north", "west")
@@ -277,6 +278,53 @@ def test_it_learns_after_the_others_are_done(play):
     shutil.rmtree(game.folder("east"))
     assert game.round().failed.keys() == {"east"}
     assert game.round().answered == list(SITES)
+
+
+# --- the selector that learns from the ensemble's loss
+
+
+class Constant(nn.Module):
+    """A model with the same logits for every image."""
+
+    def __init__(self, *logits):
+        super().__init__()
+        self.logits = torch.tensor(logits)
+
+    def forward(self, images):
+        return self.logits.expand(len(images), -1)
+
+
+def test_the_ensembles_logits_are_those_of_the_mean_probability():
+    selector = Constant(np.log(0.25), np.log(0.75))
+    # probabilities 0.5, 0.5 and 0.75, 0.25: 0.25 * 0.5 + 0.75 * 0.75 = 0.6875
+    models = [Constant(0.0, 0.0), Constant(np.log(3.0), 0.0)]
+    logits = Ensemble(selector, models)(torch.zeros(2, 1, 4, 4))
+    np.testing.assert_allclose(logits.softmax(dim=1).numpy(), [[0.6875, 0.3125]] * 2, rtol=1e-6)
+    # of one output: sigmoids 0.5 and 0.75
+    binary = Ensemble(selector, [Constant(0.0), Constant(np.log(3.0))])(torch.zeros(2, 1, 4, 4))
+    np.testing.assert_allclose(binary.sigmoid().numpy(), [[0.6875]] * 2, rtol=1e-6)
+
+
+def test_sure_models_give_finite_logits_and_gradients():
+    selector = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    logits = Ensemble(selector, [Constant(100.0), Constant(100.0)])(torch.ones(1, 1, 2, 2))
+    logits.sum().backward()
+    assert torch.isfinite(logits).all() and torch.isfinite(selector[1].weight.grad).all()
+
+
+def test_it_learns_the_scores_with_which_the_ensemble_has_the_least_loss(play):
+    selector = {"labels": "ensemble", "steps": 5, "learning_rate": 0.01}
+    options = {"super_model": {"answer": "ensemble"}, "extra_rounds": 4, "model": INSTANCE, "rounds": 2}
+    game = play(name="fedsm", selector=selector, **options)
+    game.rounds(2)
+    models = game.models("east")
+    losses = [game.round().metrics["east"]["loss"] for _ in range(4)]
+    assert losses[-1] < losses[0]
+    # the models stay as they were, and the selector's gradients alone travel
+    assert all(np.array_equal(array, models[name]) for name, array in game.models("east").items())
+    assert {role_of(name) for name in game.answers["selector"]["east"].arrays} == {"selector"}
+    tests = game.finish()
+    assert tests.scores.keys() == set(SITES)
 
 
 # --- what it makes of a validation

@@ -36,9 +36,7 @@ def test_extra_rounds_count_among_the_studys_where_all_rows_get_as_many(tmp_path
     # fedsm-extra has 50 extra rounds
     rounds = {"fedavg_phantoms": 60, "finetuning": 60 - extra, "fedsm-extra": 10, "local": 60}
     assert extra > 0 and {name: run.changes["rounds"] for name, run in runs.items()} == rounds
-    with pytest.raises(
-        ConfigError, match="fedsm-extra: --equal-rounds must have more rounds than its 50"
-    ):
+    with pytest.raises(ConfigError, match="fedsm-extra: --equal-rounds must have more rounds than its 50"):
         planned(replace(asked, changes=changes | {"rounds": 50}), tmp_path)
 
 

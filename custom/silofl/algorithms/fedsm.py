@@ -74,7 +74,7 @@ class Selector(Answer):
             full-batch Adam step at each site, its moments averaged too).
         network: ``light`` (GroupNorm, global pooling) or ``vgg11``.
         labels: What it learns of an image: its ``site`` (Eq. 2), or in the extra rounds the ``best_model`` for it
-            (Eq. 1, FedSM-extra).
+            (Eq. 1, FedSM-extra), or the scores with which the ``ensemble`` of all models has the least loss (3.1.1).
         learning_rate: Of its Adam, above 0.
         steps: Steps of the ``gradients`` selector in a round, each one exchange with every site.
     """
@@ -85,7 +85,7 @@ class Selector(Answer):
     pairs_models: ClassVar[bool] = True
     learning: Literal["gradients", "local_steps", "moments"] = "gradients"
     network: Literal["light", "vgg11"] = "light"
-    labels: Literal["site", "best_model"] = "site"
+    labels: Literal["site", "best_model", "ensemble"] = "site"
     learning_rate: Positive = 1e-3
     steps: Count = 1
 
@@ -117,9 +117,11 @@ class Selector(Answer):
                 "choose a normalisation without BatchNorm to keep what differs apart"
             )
         if self.learns_site and recipe.extra_rounds:
-            return "extra_rounds must go with selector.labels: best_model; leave it out"
+            return "extra_rounds must go with selector.labels: best_model or ensemble; leave it out"
         if not self.learns_site and not recipe.extra_rounds:
-            return "extra_rounds must be at least 1 where the selector learns the best model, not 0"
+            return "extra_rounds must be at least 1 where the selector learns after the models, not 0"
+        if self.labels == "ensemble" and recipe.answer("super_model").answer != "ensemble":
+            return "super_model.answer must be ensemble where the selector learns from the ensemble's loss, not choice"
         return None
 
     def caution(self) -> str | None:
@@ -133,7 +135,11 @@ class Selector(Answer):
 
     def sentence(self) -> str:
         """Describe the answer for the report."""
-        learns = "which site an image is from" if self.learns_site else "which model is the best for an image"
+        learns = {
+            "site": "which site an image is from",
+            "best_model": "which model is the best for an image",
+            "ensemble": "how to weigh all models for an image",
+        }[self.labels]
         how = {
             "gradients": f"sites send mean gradients, and the server takes {self.steps} step(s) of Adam a round",
             "local_steps": "sites take local steps with Adam, and the server averages the weights (FedSM, Algorithm 1)",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from silofl.algorithms.fedsm import AdamState, Selector, adam_step, site_loss
 from silofl.algorithms.mixing import Arrays, mix
@@ -30,7 +30,7 @@ from silofl.methods.part import (
     Run,
     SitePart,
 )
-from silofl.methods.super_model import with_best_models
+from silofl.methods.super_model import fixed_models, with_best_models
 from silofl.models import HarmonizedModel
 from silofl.models.names import read_arrays, write_arrays
 from silofl.models.roles import GLOBAL, PERSONAL, of_role, role_of, with_role
@@ -38,11 +38,14 @@ from silofl.models.selector import build_selector
 from silofl.study import Study
 from silofl.training.evaluation import softmax_of
 from silofl.training.loop import Learner, TrainingResult
+from silofl.training.losses import make_loss
 from silofl.training.metrics import Score, members_of
 
 ROLE = "selector"
 # Prefixes of Adam's moments, which travel too where they are averaged.
 AVERAGE, SQUARE = "average", "square"
+# The least probability that float32 tells from 0 and, taken from it, from 1.
+SMALLEST = 1e-7
 HEAD = ("network.head.weight", "network.head.bias")
 PURPOSE = "what the selector learnt, which tells the sites' images apart"
 RISK = (
@@ -183,8 +186,9 @@ class SiteSelector(SitePart):
         work, settings = self.work, self._settings
         examples, site = work.data.training, work.site
         if not settings.learns_site:
-            outputs = work.message.about(ROLE)["outputs"]
-            examples, site = with_best_models(work, examples, outputs), None
+            site = None
+        if settings.labels == "best_model":
+            examples = with_best_models(work, examples, work.message.about(ROLE)["outputs"])
         learners = {ROLE: self._learner(site)}
         results = work.train(learners, examples, ROLE, work.message.meta["step"])
         if kept := self.kept():
@@ -220,7 +224,7 @@ class SiteSelector(SitePart):
         return model, outputs
 
     def _learner(self, site: str | None) -> Learner:
-        """Return how it learns: every image as this site's, or where None each image's own class.
+        """Return how it learns: every image as this site's, or where None each image's own class or the mixture's loss.
 
         Raises:
             AggregationError: The server's outputs do not name this site.
@@ -235,7 +239,10 @@ class SiteSelector(SitePart):
                 self._optimizer.load_state_dict(kept["optimizer"])
         loss: Loss = nn.functional.cross_entropy if site is None else site_loss(outputs.index(site))
         step = plain_step if self._optimizer is not None else self._gradient
-        return Learner(self._model, self._optimizer, loss, step)
+        if self._settings.labels != "ensemble":
+            return Learner(self._model, self._optimizer, loss, step)
+        ensemble = Ensemble(self._model, fixed_models(self.work, outputs))
+        return Learner(ensemble, self._optimizer, make_loss(self.work.study), step)
 
     def _update(self) -> Arrays:
         if self._settings.learning == "gradients":
@@ -253,6 +260,31 @@ class SiteSelector(SitePart):
         return parameters | with_role(AVERAGE, adam.mean) | with_role(SQUARE, adam.square)
 
 
+class Ensemble(nn.Module):
+    """The mean of fixed models' probabilities by a selector's scores, as logits of that mean (FedSM, 3.1.1).
+
+    Args:
+        selector: Learns.
+        models: In the order of its outputs; they stay as they are.
+    """
+
+    def __init__(self, selector: nn.Module, models: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.selector = selector
+        # A tuple and no ModuleList: the models are not trained, nor put into training mode.
+        self._models = tuple(models)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits (B, outputs, ...) for images (B, C, H, W)."""
+        scores = self.selector(images).softmax(dim=1)
+        with torch.no_grad():
+            found = torch.stack([_probabilities(model(images)) for model in self._models], dim=1)
+        mean = (scores.view(*scores.shape, *[1] * (found.ndim - 2)) * found).sum(dim=1)
+        # Not 0 and not 1, whose logits are infinite.
+        mean = mean.clamp(SMALLEST, 1 - SMALLEST)
+        return mean.logit() if mean.shape[1] == 1 else mean.log()
+
+
 def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
     """Return the selector drawn from the study's seed."""
     outputs = tuple(sites) if study.recipe.answer("selector").learns_site else (GLOBAL, *sites)
@@ -267,6 +299,10 @@ def kinds(study: Study) -> list[Kind]:
 
 
 SITE = SiteSelector
+
+
+def _probabilities(logits: Tensor) -> Tensor:
+    return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(dim=1)
 
 
 def _parameters_and_moments(arrays: Arrays) -> tuple[Arrays, Arrays, Arrays]:

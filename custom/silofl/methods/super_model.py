@@ -254,10 +254,16 @@ def with_best_models(work: Work, part: Examples, outputs: Sequence[str]) -> Exam
     try:
         best = load_state(path, FORMAT)["models"]
     except DamagedError:
-        model = Loaded(read(work.folder / FOLDER), work.device)
-        best = torch.from_numpy(np.stack([_losses(work, model.network(name), part) for name in outputs]).argmin(axis=0))
+        losses = [_losses(work, model, part) for model in fixed_models(work, outputs)]
+        best = torch.from_numpy(np.stack(losses).argmin(axis=0))
         save_state(path, FORMAT, {"models": best})
     return replace(part, targets=best.numpy())
+
+
+def fixed_models(work: Work, outputs: Sequence[str]) -> list[nn.Module]:
+    """Return the site's stored models of a selector's outputs, in evaluation mode."""
+    model = Loaded(read(work.folder / FOLDER), work.device)
+    return [model.network(name) for name in outputs]
 
 
 def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:

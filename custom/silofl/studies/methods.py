@@ -21,6 +21,12 @@ VARIANTS: dict[str, dict[str, object]] = {
     "harmofl-perturbation": {"name": "harmofl", "preset": "paper", "input": "none"},
     # FedSM with another personalisation in SoftPull's place (its Table 6).
     **{f"fedsm-{name}": {"name": name, "parts": [name, "fedsm"]} for name in ("apfl", "ditto", "pfedme")},
+    "fedsm-ensemble": {
+        "name": "fedsm",
+        "selector": {"labels": "ensemble"},
+        "super_model": {"answer": "ensemble"},
+        "extra_rounds": 50,
+    },
     "fedsm-extra": {"name": "fedsm", "selector": {"labels": "best_model"}, "extra_rounds": 50},
 }
 
