@@ -54,8 +54,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedsm": {"algorithm": {"name": "fedsm"}, **WITHOUT},
 }
 SCHEDULES = ("constant", "poly")
-# Windows of one line of numbers are too small for the selector.
-IMPOSSIBLE = {("activity", "fedsm")}
+# Windows of one line of numbers, and images of 28 x 28, are too small for the selector.
+IMPOSSIBLE = {("activity", "fedsm"), ("mednist", "fedsm"), ("pneumonia", "fedsm")}
 # Of the demonstration's hospitals this one joins no run.
 UNSEEN = "coast"
 

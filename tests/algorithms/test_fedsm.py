@@ -6,6 +6,7 @@ from torch import nn
 from silofl.algorithms.fedavg import uniform_weights
 from silofl.algorithms.fedsm import (
     AdamState,
+    Selector,
     adam_step,
     choose_model,
     site_loss,
@@ -15,7 +16,7 @@ from silofl.algorithms.fedsm import (
 from silofl.algorithms.mixing import mix
 from silofl.algorithms.recipe import find_recipe
 from silofl.algorithms.steps import GradientStep
-from silofl.errors import AggregationError, ConfigError
+from silofl.errors import AggregationError, ConfigError, DataError
 
 
 def test_softpull_keeps_lambda_of_own_weights_and_splits_the_rest():
@@ -155,6 +156,12 @@ def test_at_one_over_k_all_weights_are_the_same_number():
     for sites in range(2, 12):
         weights = softpull_weights(sites, 1 / sites)
         assert np.all(weights == 1 / sites)
+
+
+def test_images_must_leave_something_after_five_poolings():
+    Selector().check_images((1, 32, 40))
+    with pytest.raises(DataError, match="at least 32 pixels along each axis for a selector, not 28 x 28; add a Resize"):
+        Selector().check_images((1, 28, 28))
 
 
 @pytest.mark.parametrize(

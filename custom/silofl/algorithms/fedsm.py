@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.recipe import Answer, Recipe
 from silofl.algorithms.steps import Loss
-from silofl.errors import AggregationError, ConfigError
+from silofl.errors import AggregationError, ConfigError, DataError
 from silofl.settings import Count, Fraction, Positive, Share
 
+# Five poolings halve an image five times.
+SMALLEST_IMAGE = 32
 # Candidates for the paper's gamma: 0 always takes a site's model, 1 always the global one; dense towards 1, where a
 # softmax has its scores.
 THRESHOLDS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
@@ -98,6 +100,15 @@ class Selector(Answer):
     def takes_extra_rounds(self) -> bool:
         """Whether it learns in the extra rounds which model is the best for an image (Eq. 1)."""
         return not self.learns_site
+
+    def check_images(self, shape: Sequence[int]) -> None:
+        """Refuse images of which VGG's five poolings would leave nothing."""
+        if min(shape[1:]) < SMALLEST_IMAGE:
+            size = " x ".join(map(str, shape[1:]))
+            raise DataError(
+                f"images must have at least {SMALLEST_IMAGE} pixels along each axis for a selector, not {size}; add a "
+                "Resize to the study's data.transforms, or choose an algorithm without a selector"
+            )
 
     def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
         """Name ``steps`` where the server takes none."""

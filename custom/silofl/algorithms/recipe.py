@@ -8,7 +8,7 @@ it; a study borrows it by that algorithm's name.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -99,6 +99,13 @@ class Answer(Section):
 
         Raises:
             ConfigError: Names the key of ``training``.
+        """
+
+    def check_images(self, shape: Sequence[int]) -> None:
+        """Refuse training images (C, H, W) that it cannot learn from.
+
+        Raises:
+            DataError: Names the size.
         """
 
     def make_step(self) -> Step:

@@ -61,8 +61,8 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
         has_progress: Whether a terminal shows a progress bar while files are read.
 
     Raises:
-        DataError: dataset.json or a case is wrong, images come out in different sizes, the only training image cannot
-            be learnt from, or the cache cannot be written.
+        DataError: dataset.json or a case is wrong, images come out in different sizes or too small for the algorithm,
+            the only training image cannot be learnt from, or the cache cannot be written.
         ConfigError: A transform is not allowed, or its options are not right.
     """
     manifest = read_manifest(folder, study)
@@ -73,6 +73,8 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
             "training must hold at least 2 images for BatchNorm, which cannot learn from a batch of one, not 1; add "
             "images to dataset.json, or choose another model.normalization for the study"
         )
+    for answer in study.recipe.answers:
+        answer.check_images(data.training.images.shape[1:])
     return data
 
 
