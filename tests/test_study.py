@@ -77,6 +77,12 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"model": {"normalization": "bach"}}, "model.normalization must be .*did you mean 'batch'"),
         ({"data": {"channels": 0}}, "data.channels must be greater than 0, not 0"),
         ({"data": {"channels": 10**9}}, "data.channels must be less than or equal to 4096, not 1000000000"),
+        ({"data": {"neighbours": -1}}, "data.neighbours must be greater than or equal to 0, not -1"),
+        ({"data": {"neighbours": 9}}, "data.neighbours must be less than or equal to 8, not 9"),
+        ({"data": {"neighbours": True}}, "data.neighbours must be a number, not True"),
+        ({"data": {"neighbour": 1}}, "did you mean 'data.neighbours'"),
+        # 3 slices of 1366 channels
+        ({"data": {"channels": 1366, "neighbours": 1}}, "data.channels must be at most 4096 .*, not 4098; lower data"),
         ({"model": {"features": [10**9] * 6}}, "model.features.0 must be less than or equal to 1024, not 1000000000"),
         ({"data": {"split_unit": "recording"}}, "data.split_unit must be .*did you mean 'recordings'"),
         ({"name": "a/b"}, "name must be letters, digits"),
@@ -326,6 +332,26 @@ def test_a_classification_takes_each_of_its_networks_and_metrics(network, metric
 @pytest.mark.parametrize("channels", [1, 2, 3, 27])
 def test_a_window_may_have_any_number_of_channels(channels):
     assert study(data={"channels": channels}).data.channels == channels
+
+
+@pytest.mark.parametrize(
+    ("channels", "neighbours", "in_channels", "middle"), [(1, 0, 1, [0]), (3, 0, 3, [0, 1, 2]), (2, 2, 10, [4, 5])]
+)
+def test_the_network_sees_the_channels_of_a_slice_between_those_of_its_neighbours(
+    channels, neighbours, in_channels, middle
+):
+    settings = study(data={"channels": channels, "neighbours": neighbours}).data
+    assert settings.in_channels == in_channels and list(range(in_channels))[settings.middle] == middle
+
+
+def test_a_network_of_windows_has_no_neighbours():
+    classes = {"task": "classification", "labels": {0: "a", 1: "b"}, "training": {"loss": "cross_entropy"}}
+    with pytest.raises(ConfigError, match="data.neighbours must be 0 for activity_cnn, .*, not 1; remove it"):
+        study(**classes, metric="accuracy", model={"name": "activity_cnn"}, data={"neighbours": 1})
+
+
+def test_neighbours_make_another_study_of_it():
+    assert study(data={"neighbours": 0}).digest == study().digest != study(data={"neighbours": 1}).digest
 
 
 @pytest.mark.parametrize("unit", ["patient", "recordings", "slices", "examples"])

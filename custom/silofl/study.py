@@ -28,7 +28,9 @@ from silofl.settings import (
 
 SplitUnit = Literal["patient", "recordings", "slices", "examples", "unknown"]
 # More would fill the memory before anything could be said about it.
-Channels = Annotated[Whole, Field(gt=0, le=4096)]
+MOST_CHANNELS = 4096
+Channels = Annotated[Whole, Field(gt=0, le=MOST_CHANNELS)]
+Neighbours = Annotated[Whole, Field(ge=0, le=8)]
 Features = Annotated[Whole, Field(gt=0, le=1024)]
 # More threads than that are on no machine; a wait of months is a slip of the pen.
 Threads = Annotated[Whole, Field(gt=0, le=1024)]
@@ -74,6 +76,9 @@ class DataSettings(Section):
     Attributes:
         channels: Channels of an image. A picture has 1 or 3: grey is repeated, colour becomes luminance, an alpha
             channel is dropped. A window of a time series has as many as are stored.
+        neighbours: Slices before and after each slice of a volume that the network sees with it, as further channels:
+            with 1, three slices. Beyond the ends of a volume, or of the ``slices`` of a record, the nearest is
+            repeated. Labels are those of the middle slice. Pictures and windows have no slices: only 0 takes them.
         modality: DICOM's code of what made the images, as ``MR``, ``CT``, ``DX`` (radiography) or ``XC`` (a camera);
             the super model then refuses DICOM images of another one. By default the code in the sites' DICOM images.
         intensity: ``dtype`` maps the file's integer range to [0, 1]; ``percentiles`` the case's 0.5 to 99.5
@@ -81,7 +86,7 @@ class DataSettings(Section):
         volume_transforms: MONAI transforms of a whole volume before it is cut into slices, as
             ``Orientation: {axcodes: RAS}``.
         transforms: MONAI transforms of each 2D image and its label, once, before they are cached, as
-            ``Resize: {spatial_size: [128, 128]}``.
+            ``Resize: {spatial_size: [128, 128]}``; each slice on its own, before its neighbours join it.
         augment: MONAI random transforms of each training image, anew in every epoch, as
             ``RandRotate90: {prob: 0.75, max_k: 3}``.
         split_unit: What training, validation and test data of a site must not share: a ``patient``; or, where one
@@ -90,12 +95,32 @@ class DataSettings(Section):
     """
 
     channels: Channels = 1
+    neighbours: Neighbours = 0
     modality: Modality | None = None
     intensity: Literal["dtype", "percentiles", "zscore", "raw"] = "dtype"
     volume_transforms: tuple[Transform, ...] = ()
     transforms: tuple[Transform, ...] = ()
     augment: tuple[Transform, ...] = ()
     split_unit: SplitUnit = "patient"
+
+    @property
+    def in_channels(self) -> int:
+        """Channels of the network's input: for each offset from -neighbours to neighbours those of that slice."""
+        return self.channels * (2 * self.neighbours + 1)
+
+    @property
+    def middle(self) -> slice:
+        """The channels of the slice itself, among those of the network's input."""
+        return slice(self.channels * self.neighbours, self.channels * (self.neighbours + 1))
+
+    @model_validator(mode="after")
+    def _fits_into_memory(self) -> DataSettings:
+        if self.in_channels > MOST_CHANNELS:
+            raise ConfigError(
+                f"data.channels must be at most {MOST_CHANNELS} together with those of the neighbours, not "
+                f"{self.in_channels}; lower data.neighbours"
+            )
+        return self
 
 
 class ModelSettings(Section):
@@ -275,6 +300,11 @@ class Study(Section):
         for key, value in chosen.items():
             if value not in fits[key]:
                 raise ConfigError(f"{key} must be one of {', '.join(fits[key])} for {self.task}, not {value!r}")
+        if self.data.neighbours and self.model.name == "activity_cnn":
+            raise ConfigError(
+                "data.neighbours must be 0 for activity_cnn, whose windows have no slices, not "
+                f"{self.data.neighbours}; remove it"
+            )
         self._check_shared_rounds()
         for answer in self.recipe.answers:
             answer.check_training(self.training)

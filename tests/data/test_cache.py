@@ -115,7 +115,9 @@ def test_the_same_data_and_settings_have_the_same_fingerprint(site, study, name_
     assert name_of(study(augment=["RandFlip"])) == name_of(study())
 
 
-@pytest.mark.parametrize("data", [{"intensity": "raw"}, {"channels": 3}, {"volume_transforms": ["Spacing"]}])
+@pytest.mark.parametrize(
+    "data", [{"intensity": "raw"}, {"channels": 3}, {"neighbours": 1}, {"volume_transforms": ["Spacing"]}]
+)
 def test_other_settings_have_another_fingerprint(site, study, name_of, data):
     site.write()
     assert name_of(study(**data)) != name_of(study())

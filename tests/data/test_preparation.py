@@ -130,6 +130,73 @@ def test_prepare_image_gives_what_training_saw(site, study, prepare, volume):
     np.testing.assert_array_equal(prepare_image(site.folder / "v.nii.gz", settings), prepare(settings).images)
 
 
+def stacked(order, volume=VOLUME):
+    """Return for each row of slice numbers these slices of the volume as channels."""
+    return np.stack([np.stack([volume[..., z] for z in row]) for row in order])
+
+
+def test_neighbouring_slices_are_further_channels_and_the_label_is_the_middle_ones(study, prepare, volume):
+    volume()
+    case = prepare(study(intensity="raw", neighbours=1))
+    order = [(0, 0, 1), (0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4, 5), (4, 5, 5)]
+    np.testing.assert_array_equal(case.images, stacked(order))
+    np.testing.assert_array_equal(case.targets, LABEL.transpose(2, 0, 1))
+    assert case.slices == (0, 1, 2, 3, 4, 5) and case.images.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("slices", "order"),
+    [
+        ([2, 4], [(2, 2, 3), (2, 3, 4), (3, 4, 4)]),
+        ([1, 5, 2], [(1, 1, 3), (1, 3, 5), (3, 5, 5)]),
+        ([3, 3], [(3, 3, 3)]),
+    ],
+)
+def test_neighbours_are_slices_of_the_record_alone(study, prepare, volume, slices, order):
+    # What lies outside may be another record's, in another part.
+    volume(slices=slices)
+    np.testing.assert_array_equal(prepare(study(intensity="raw", neighbours=1)).images, stacked(order))
+
+
+def test_neighbours_are_those_of_the_turned_volume(study, prepare, volume):
+    volume(np.diag([1.0, 1, -1, 1]), slices=[0, 2])
+    case = prepare(study(intensity="raw", neighbours=1, volume_transforms=[{"Orientation": {"axcodes": "RAS"}}]))
+    np.testing.assert_array_equal(case.images, stacked([(2, 2, 1), (2, 1, 0), (1, 0, 0)]))
+
+
+def test_the_middle_channels_are_the_images_without_neighbours(study, prepare, volume):
+    volume()
+    settings = {"intensity": "zscore", "transforms": ["ScaleIntensity", {"Resize": {"spatial_size": [7, 9]}}]}
+    alone, case = prepare(study(**settings)), prepare(study(**settings, neighbours=2))
+    assert case.images.shape == (6, 5, 7, 9)
+    np.testing.assert_array_equal(case.images[:, 2:3], alone.images)
+    # Every slice was transformed on its own: as a neighbour it is what it is in the middle.
+    np.testing.assert_array_equal(case.images[3, 0], alone.images[1, 0])
+    np.testing.assert_array_equal(case.targets, alone.targets)
+
+
+@pytest.mark.parametrize("neighbours", [0, 1])
+def test_without_neighbours_or_with_them_a_prediction_sees_what_training_saw(site, study, prepare, volume, neighbours):
+    volume()
+    settings = study(
+        intensity="percentiles",
+        neighbours=neighbours,
+        volume_transforms=[{"Orientation": {"axcodes": "LPI"}}],
+        transforms=[{"Resize": {"spatial_size": [8, 8]}}],
+    )
+    found = prepare_image(site.folder / "v.nii.gz", settings)
+    assert found.shape == (6, 1 + 2 * neighbours, 8, 8)
+    np.testing.assert_array_equal(found, prepare(settings).images)
+
+
+def test_a_picture_is_refused_where_the_study_has_neighbours(site, study, prepare):
+    settings, sentence = study(neighbours=1), "a.png must be a volume, whose slices have the neighbours of data.neigh"
+    with pytest.raises(DataError, match=f"^case 'a': {sentence}.* not a picture; give the volume"):
+        prepare(settings)
+    with pytest.raises(DataError, match=f"^{sentence}"):
+        prepare_image(site.folder / "a.png", settings)
+
+
 @pytest.mark.parametrize("slices", [[0, 6], [9, 12]])
 def test_slices_beyond_the_volume_are_refused(study, prepare, volume, slices):
     volume(slices=slices)

@@ -56,6 +56,21 @@ def test_the_parts_hold_what_the_files_hold(site, load):
     assert data.manifest.folder == site.folder
 
 
+def test_no_slice_has_a_neighbour_of_another_case(empty_site, study, tmp_path):
+    # Each volume has one value: another one in an image would be another patient's.
+    for number, part in enumerate(("training", "training", "validation", "test"), start=1):
+        for name, value in {f"v{number}.nii.gz": number, f"l{number}.nii.gz": 1}.items():
+            nibabel.save(nibabel.Nifti1Image(np.full((4, 4, 3), value, np.int16), np.eye(4)), empty_site.folder / name)
+        record = {"image": f"v{number}.nii.gz", "label": f"l{number}.nii.gz", "patient": f"p{number}"}
+        empty_site.content[part].append(record)
+    data = load_site_data(empty_site.write(), study(intensity="raw", neighbours=2), tmp_path / "cache")
+    parts = {"training": [1] * 3 + [2] * 3, "validation": [3] * 3, "test": [4] * 3}
+    for name, values in parts.items():
+        images = getattr(data, name).images
+        wanted = np.broadcast_to(np.reshape(values, (-1, 1, 1, 1)), (len(values), 5, 4, 4))
+        np.testing.assert_array_equal(images, wanted)
+
+
 @pytest.mark.parametrize("normalization", ["batch", "batch_stateless", "instance", "group"])
 def test_one_training_image_is_refused_where_batchnorm_would_have_to_learn_from_it(
     site, study, tmp_path, normalization

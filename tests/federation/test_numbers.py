@@ -57,3 +57,11 @@ def test_one_mad_site_makes_no_other_look_too_long_or_hides_another():
 def test_two_sites_are_not_compared_and_a_median_of_nothing_bounds_nobody():
     assert too_long({"a": 1.0, "b": 1e30}, 100, 3) == {}
     assert too_long({"a": 0.0, "b": 0.0, "c": 1.0}, 100, 3) == {}
+
+
+def test_images_have_the_channels_of_their_neighbours_too(make_study):
+    study = make_study()
+    study = study.model_copy(update={"data": study.data.model_copy(update={"neighbours": 1})})
+    check_numbers("west", TASK, Numbers(**NUMBERS, image_shape=(3, 8, 8)), study, 6)
+    with pytest.raises(AggregationError, match="site 'west' must have images of 3 channels, not 1"):
+        check_numbers("west", TASK, Numbers(**NUMBERS, image_shape=(1, 8, 8)), study, 6)

@@ -1,7 +1,10 @@
+import json
 import tempfile
 
+import nibabel
 import numpy as np
 import pytest
+from PIL import Image
 
 from silofl.federation.egress import Gate
 from silofl.hospital.trial import kinds_of, leaving, training
@@ -77,3 +80,19 @@ def test_kinds_are_those_of_the_sites_own_gate(candidate):
     kinds = kinds_of([{name: np.zeros(2, np.float32), "image": np.zeros(3, np.float32)}], gate)
     assert {kind: entry["bytes"] for kind, entry in kinds.items()} == {"weights": 8, "unknown": 12}
     assert kinds["unknown"]["purpose"] == "not a part of the study's model"
+
+
+def test_a_trial_trains_on_slices_between_their_neighbours(candidate, pictures):
+    content = json.loads((pictures / "dataset.json").read_text())
+    for part in ("training", "validation", "test"):
+        for record in content[part]:
+            for key in ("image", "label"):
+                pixels = np.asarray(Image.open(pictures / record[key]))
+                record[key] = record[key].replace(".png", ".nii.gz")
+                volume = nibabel.Nifti1Image(np.stack([pixels, pixels.T], axis=-1), np.eye(4))
+                nibabel.save(volume, pictures / record[key])
+    (pictures / "dataset.json").write_text(json.dumps(content))
+    settings = {"data": {"neighbours": 1}, "algorithm": {"name": "harmofl", "stays_home": "batchnorm"}}
+    assert training(candidate(**settings)).status == "ok"
+    # Three channels of 32 x (32 / 2 + 1) frequencies in float32
+    assert leaving(candidate(**settings)).facts["kinds"]["amplitude"]["bytes"] == 3 * 32 * 17 * 4

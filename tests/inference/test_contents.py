@@ -55,3 +55,9 @@ def test_a_site_whose_name_is_no_file_name_is_refused(make_study, name):
 def test_a_mean_without_sites_is_refused(make_study):
     with pytest.raises(ConfigError, match="rule 'mean' must hold sites' models"):
         Contents(make_study(), (1, 32, 32), {"global": {}}, "mean")
+
+
+def test_the_images_of_a_study_with_neighbours_have_their_channels(make_contents, make_study):
+    contents = make_contents("only", study=make_study(data={"neighbours": 1}), shape=(3, 32, 32))
+    with pytest.raises(ConfigError, match=r"image_shape must be \(3, H, W\) of the training images, not \(1, 32, 32\)"):
+        replace(contents, image_shape=(1, 32, 32))

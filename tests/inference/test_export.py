@@ -15,12 +15,16 @@ from silofl.inference.export import export_bundle
 
 
 @pytest.fixture
-def super_model(tmp_path, make_contents, make_study):
+def super_model(request, tmp_path, make_contents, make_study):
+    """Write a super model; a test may ask for neighbours."""
+    neighbours = getattr(request, "param", 0)
     data = {
+        "neighbours": neighbours,
         "volume_transforms": [{"Orientation": {"axcodes": "LPS"}}],
         "transforms": [{"Resize": {"spatial_size": [32, 32]}}],
     }
-    write(tmp_path / "supermodel", make_contents(scores=None, study=make_study(data=data)))
+    shape = (2 * neighbours + 1, 32, 32)
+    write(tmp_path / "supermodel", make_contents(scores=None, study=make_study(data=data), shape=shape))
     return tmp_path / "supermodel"
 
 
@@ -64,6 +68,15 @@ def test_a_bundle_is_whole_and_nothing_else_is_left(bundle, super_model):
     }
 
 
+@pytest.mark.parametrize("super_model", [2], indirect=True)
+def test_a_bundle_says_which_channel_is_of_which_neighbour(bundle):
+    format = json.loads((bundle / "configs" / "metadata.json").read_text())["network_data_format"]["inputs"]["image"]
+    names = [f"channel 0 of slice {name}" for name in ("z-2", "z-1", "z", "z+1", "z+2")]
+    assert format["num_channels"] == 5 and list(format["channel_def"].values()) == names
+    text = " ".join((bundle / "docs" / "README.md").read_text().split())
+    assert "An image holds 5 slices of its volume as channels: 2 before the slice, the slice itself and 2 after" in text
+
+
 def test_the_bundles_script_says_what_the_super_model_says(bundle, super_model):
     case = np.random.default_rng(0).random((3, 1, 32, 32), dtype=np.float32)
     with warnings.catch_warnings():
@@ -73,6 +86,7 @@ def test_the_bundles_script_says_what_the_super_model_says(bundle, super_model):
     np.testing.assert_allclose(script(torch.from_numpy(case)).numpy(), wanted, atol=1e-5)
 
 
+@pytest.mark.parametrize("super_model", [0, 1], indirect=True)
 def test_monai_runs_the_bundle_to_the_label_map_that_predict_writes(
     monai_bundle, super_model, write_volume, tmp_path, capsys
 ):
@@ -92,6 +106,7 @@ def test_monai_runs_the_bundle_to_the_label_map_that_predict_writes(
     assert "scan_labels.nii.gz" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("super_model", [0, 1], indirect=True)
 def test_monai_finds_the_network_as_the_metadata_say(monai_bundle):
     files = {"meta_file": "configs/metadata.json", "config_file": "configs/inference.json"}
     monai_bundle("verify_net_in_out", "network_def", **files, device="cpu", bundle_root=".")

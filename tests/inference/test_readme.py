@@ -26,3 +26,10 @@ def test_a_network_without_statistics_is_said(make_study):
 def test_a_bundles_readme_names_its_members_and_commands(make_study):
     text = bundle_readme(make_study(), ["global", "north"], (1, 32, 32))
     assert "global, north" in text and "(n, 1, 32, 32)" in text and "monai.bundle run" in text
+
+
+def test_neighbours_are_said_where_there_are_some(make_study):
+    for neighbours in (0, 1):
+        study = make_study(data={"neighbours": neighbours})
+        for text in (super_model_readme(study, (), (1, 32, 32), Domain()), bundle_readme(study, ["a"], (1, 32, 32))):
+            assert ("An image holds 3 slices of its volume as channels" in text) == (neighbours == 1)

@@ -213,6 +213,27 @@ def test_a_picture_is_answered_in_its_size_without_a_volume(tmp_path, make, make
     assert prediction.volumes_ml is None and prediction.affine is None
 
 
+def test_a_volume_is_answered_slice_by_slice_between_its_neighbours(tmp_path, make, make_study, write_volume):
+    volume = np.random.default_rng(3).random((32, 32, 4), dtype=np.float32)
+    study = make_study(data={"intensity": "raw", "neighbours": 1})
+    model = make("only", study=study, shape=(3, 32, 32))
+    order = [(0, 0, 1), (0, 1, 2), (1, 2, 3), (2, 3, 3)]
+    stacked = np.stack([np.stack([volume[..., z] for z in row]) for row in order])
+    with torch.no_grad():
+        wanted = model.network("global")(torch.from_numpy(stacked)).argmax(1).numpy()
+    found = model.predict(write_volume(array=volume)).label_map
+    np.testing.assert_array_equal(found, np.moveaxis(wanted, 0, -1))
+    np.testing.assert_array_equal(model.predict(stacked).label_map, wanted)
+    assert len(np.unique(found)) > 1
+
+
+def test_a_picture_is_refused_where_training_saw_neighbours(tmp_path, make, make_study):
+    Image.fromarray((images(1)[0, 0] * 255).astype(np.uint8)).save(tmp_path / "a.png")
+    model = make("only", study=make_study(data={"neighbours": 1}), shape=(3, 32, 32))
+    with pytest.raises(DataError, match=r"^a.png must be a volume, whose slices .* data.neighbours 1, not a picture"):
+        model.predict(tmp_path / "a.png")
+
+
 def test_an_image_that_comes_out_in_another_size_is_refused(make, write_volume):
     with pytest.raises(DataError, match=r"must have shape \(n, 1, 32, 32\) as in training, not \(3, 1, 30, 32\)"):
         make().predict(write_volume(shape=(30, 32, 3)))

@@ -10,14 +10,14 @@ FEATURES = [16, 8, 8, 8, 12, 16]
 def make_study():
     """Build a study by its network, its algorithm and what differs from the defaults."""
 
-    def make(network="unet", normalization="batch", algorithm=None, labels=None, channels=1, **model):
+    def make(network="unet", normalization="batch", algorithm=None, labels=None, channels=1, neighbours=0, **model):
         is_unet = network == "unet"
         settings = {
             "name": "small",
             "task": "segmentation" if is_unet else "classification",
             "labels": labels or ({1: "organ", 2: "lesion"} if is_unet else {0: "normal", 1: "benign", 2: "malignant"}),
             "rounds": 1,
-            "data": {"channels": channels},
+            "data": {"channels": channels, "neighbours": neighbours},
             "model": {"name": network, "normalization": normalization, **model},
             "algorithm": algorithm or {"name": "fedavg"},
         }

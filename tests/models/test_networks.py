@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -239,3 +240,15 @@ def test_the_server_knows_no_image_and_has_the_same_names_to_send(make_study):
     study = make_study(algorithm={"name": "harmofl"})
     at_server, at_site = build_models(study, None)["model"], build_models(study, (1, 32, 32))["model"]
     assert traveling_names(at_server, study.recipe) == traveling_names(at_site, study.recipe)
+
+
+@pytest.mark.parametrize("network", ["unet", "densenet121", "lenet5"])
+def test_a_network_sees_the_channels_of_a_slice_and_of_its_neighbours(make_study, network):
+    # 2 channels of each of 5 slices
+    study = make_study(network, channels=2, neighbours=2, algorithm={"name": "harmofl", "preset": "paper"})
+    model = build_model(study, (10, 32, 32), 0).eval()
+    assert next(module for module in model.network.modules() if isinstance(module, nn.Conv2d)).in_channels == 10
+    # one amplitude a channel, of half the columns and one more
+    assert model.input_norm.running_amplitude.shape == (10, 32, 17)
+    model.input_norm.fix(np.ones((10, 32, 17), np.float32))
+    assert model(images(2, (10, 32, 32))).shape[:2] == (2, 3)

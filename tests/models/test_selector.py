@@ -11,7 +11,7 @@ def count(model):
 
 @pytest.fixture
 def study_with(make_study):
-    return lambda network: make_study(algorithm={"name": "fedsm", "selector": {"network": network}})
+    return lambda network, **data: make_study(algorithm={"name": "fedsm", "selector": {"network": network}}, **data)
 
 
 def test_the_light_selector_has_under_a_million_parameters_and_one_output_a_site(study_with):
@@ -52,3 +52,9 @@ def test_the_head_is_what_follows_the_features(study_with):
     selector = build_selector(study_with("light"), 3, seed=0).network.eval()
     images = torch.rand(2, 1, 32, 32)
     torch.testing.assert_close(selector(images), selector.head(selector.features(images)))
+
+
+def test_the_selector_sees_the_neighbours_of_a_slice_too(study_with):
+    selector = build_selector(study_with("light", neighbours=1), 3, seed=0).eval()
+    assert selector.network.convolutions[0].in_channels == 3
+    assert selector(torch.rand(2, 3, 32, 32)).shape == (2, 3)

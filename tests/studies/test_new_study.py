@@ -31,6 +31,22 @@ def pictures(tmp_path):
     return tmp_path / "data"
 
 
+@pytest.fixture
+def stains(tmp_path):
+    """Return a folder with two sites of pictures with masks."""
+    for site in ("clinic", "ward"):
+        folder = tmp_path / "stains" / site
+        folder.mkdir(parents=True)
+        pixels = np.random.default_rng(len(site)).integers(0, 255, (2, 32, 32), dtype=np.uint8)
+        for name, array in {"a": pixels[0], "b": pixels[1], "mask": np.eye(32, dtype=np.uint8)}.items():
+            Image.fromarray(array).save(folder / f"{name}.png")
+        content = {"task": "segmentation", "labels": {"1": "nucleus"}}
+        for part, name in {"training": "a", "test": "b"}.items():
+            content[part] = [{"image": f"{name}.png", "label": "mask.png", "patient": name}]
+        (folder / "dataset.json").write_text(json.dumps(content))
+    return tmp_path / "stains"
+
+
 def test_a_job_is_written_for_the_data(silofl, pictures, tmp_path):
     job, target = JOBS / "harmofl_camelyon17", tmp_path / "own"
     code, out, error = silofl("new-study", target, "--from", job, "--data", pictures)
@@ -66,6 +82,14 @@ def test_volumes_are_oriented_and_their_slices_resized(silofl, phantoms, tmp_pat
     # 16 bits of which a scan uses a part: percentiles, where the job has the range of the type
     assert (study.data.channels, study.data.intensity) == (1, "percentiles")
     assert study.labels == {1: "organ", 2: "lesion"}
+
+
+def test_neighbours_of_the_job_are_kept_for_volumes_alone(silofl, phantoms, stains, tmp_path):
+    job = JOBS / "harmofl_prostate"
+    for name, data, wanted in (("of-scans", phantoms, 1), ("of-stains", stains, 0)):
+        code, _, error = silofl("new-study", tmp_path / name, "--from", job, "--data", data)
+        assert (code, error) == (0, "")
+        assert load_study(study_file(tmp_path / name)).data.neighbours == wanted
 
 
 def test_windows_stay_as_they_are(silofl, windows, tmp_path):

@@ -39,3 +39,12 @@ def test_random_examples_have_the_form_of_a_studys(job, shape):
     is_map = study.task == "segmentation"
     assert part.targets.shape == ((20, *shape[1:]) if is_map else (20,))
     assert set(np.unique(part.targets)) <= {*study.labels, *([0] if is_map else [])}
+
+
+def test_random_examples_have_the_channels_of_their_neighbours():
+    # A transform of one channel, which it would not be of three.
+    centre = {"NormalizeIntensity": {"subtrahend": [0.5], "divisor": [1.0], "channel_wise": True}}
+    for transforms in ((), (centre,)):
+        values = study_of("fedavg_phantoms").model_dump() | {"data": {"neighbours": 1, "transforms": transforms}}
+        study = parse(Study, values, "study.yaml")
+        assert image_shape(study, (40, 50)) == (3, 40, 50) and not has_own_size(study)

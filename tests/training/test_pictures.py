@@ -1,4 +1,5 @@
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from silofl.models import build_model
 from silofl.training.metrics import Score
 from silofl.training.pictures import keep_test, write_pictures, write_scores
 
-CPU = torch.device("cpu")
+ALL = slice(None)
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_scores_are_one_row_a_case(tmp_path):
 def test_pictures_are_of_the_worst_the_median_and_the_best_case(tmp_path, model):
     part = part_of("abcde")
     values = {"a": 0.9, "b": 0.1, "c": 0.5, "d": 0.7, "e": 0.3}
-    write_pictures(tmp_path / "pictures.npz", model, part, part.targets + 1, values, CPU)
+    write_pictures(tmp_path / "pictures.npz", model, part, part.targets + 1, values, ALL)
     kept = np.load(tmp_path / "pictures.npz")
     assert kept["cases"].tolist() == ["b", "c", "a"] and kept["values"].tolist() == [0.1, 0.5, 0.9]
     rows = [1, 2, 0]
@@ -52,7 +53,7 @@ def test_pictures_are_of_the_worst_the_median_and_the_best_case(tmp_path, model)
 
 def test_a_volume_is_shown_by_its_largest_slice_with_rows_and_columns_the_other_way(tmp_path, model):
     part = part_of("aaa", slices=(0, 1, 2), counts=(3, 40, 7))
-    write_pictures(tmp_path / "pictures.npz", model, part, part.targets, {"a": 0.5}, CPU)
+    write_pictures(tmp_path / "pictures.npz", model, part, part.targets, {"a": 0.5}, ALL)
     kept = np.load(tmp_path / "pictures.npz")
     # One case is the worst, the median and the best.
     assert kept["cases"].tolist() == ["a"] * 3
@@ -60,9 +61,25 @@ def test_a_volume_is_shown_by_its_largest_slice_with_rows_and_columns_the_other_
     np.testing.assert_array_equal(kept["images"][2, 0], part.images[1, 0].T)
 
 
+def test_of_a_slice_with_neighbours_the_slice_itself_is_shown(tmp_path, make_study):
+    algorithm = {"name": "harmofl", "preset": "paper"}
+    study = make_study(model={"features": [4] * 6}, algorithm=algorithm, data={"neighbours": 1})
+    model = build_model(study, (3, 32, 32), 0)
+    # An amplitude of its own for each channel
+    model.input_norm.fix(np.float32([1, 2, 3])[:, None, None] * np.ones((3, 32, 17), np.float32))
+    part = part_of("a")
+    part = replace(part, images=np.random.default_rng(1).random((1, 3, 32, 32), dtype=np.float32))
+    write_pictures(tmp_path / "pictures.npz", model, part, part.targets, {"a": 0.5}, study.data.middle)
+    kept = np.load(tmp_path / "pictures.npz")
+    np.testing.assert_array_equal(kept["images"], part.images[[0] * 3, 1:2])
+    with torch.no_grad():
+        seen = model.eval().input_norm(torch.from_numpy(part.images))
+    np.testing.assert_allclose(kept["normalized"], seen[[0] * 3, 1:2], rtol=1e-6)
+
+
 def test_no_counted_case_leaves_no_pictures(tmp_path, model):
     part = part_of("a")
-    write_pictures(tmp_path / "pictures.npz", model, part, part.targets, {}, CPU)
+    write_pictures(tmp_path / "pictures.npz", model, part, part.targets, {}, ALL)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -71,5 +88,5 @@ def test_a_classification_keeps_scores_alone(tmp_path, model, is_map, files):
     part = part_of("ab")
     if not is_map:
         part = Examples(part.images, np.array([0, 1]), part.cases, part.slices, part.patients)
-    keep_test(tmp_path, Score.of({"a": 0.5, "b": None}), part.targets, model, part, CPU)
+    keep_test(tmp_path, Score.of({"a": 0.5, "b": None}), part.targets, model, part, ALL)
     assert {path.name for path in tmp_path.iterdir()} == files

@@ -15,6 +15,7 @@ from silofl.data.header import check_affine
 from silofl.data.images import Image, check_label, read_image, read_label
 from silofl.data.intensity import scale_intensity, to_channels
 from silofl.data.manifest import Manifest
+from silofl.data.neighbours import check_has_slices, with_neighbours
 from silofl.data.parts import PreparedCase
 from silofl.data.records import Record
 from silofl.data.transforms import compose, metadata_tracking, one_line
@@ -60,7 +61,7 @@ class PreparedImage:
     """A prepared image without a label, and the records that lead back to its input grid.
 
     Attributes:
-        images: float32 (n, C, H, W): one picture, or the slices of a volume.
+        images: float32 (n, C, H, W): one picture, or the slices of a volume, with their neighbours as the study asks.
         shape: Size of the input without channels: (rows, columns), or (X, Y, Z).
         affine: The input's voxel indices to millimetres, (4, 4); None for a picture.
         volume_passage: Of the volume; None for a picture and without such transforms.
@@ -110,7 +111,7 @@ def prepare_image(path: Path, study: Study, name: str | None = None, index: int 
         index: Which image of an npz file.
 
     Returns:
-        (n, C, H, W): one image, or the slices of a volume.
+        (n, C, H, W): one image, or the slices of a volume, with their neighbours as the study asks.
 
     Raises:
         DataError: The image cannot be read or scaled.
@@ -148,13 +149,13 @@ def prepare_with_way_back(
             f"{called} must be a volume, as in the training of {steps.study.name}, not a picture, whose axes are not "
             "known; give the NIfTI, MHA or NRRD file or the DICOM series"
         )
-    pixels, volume_passage = _scaled(image, steps.study), None
+    pixels, volume_passage = _scaled(image, steps.study, called), None
     if pixels.ndim == 4:
         moved = _moved(steps.volume_steps, {"image": pixels}, image.affine)
         pixels, volume_passage = _array(moved["image"]), _passage(moved["image"])
     planes = [pixels[..., z] for z in range(pixels.shape[3])] if pixels.ndim == 4 else [pixels]
     prepared = [_moved(steps.image_steps, {"image": plane}, None)["image"] for plane in planes]
-    images = np.stack([_array(plane) for plane in prepared])
+    images = with_neighbours(np.stack([_array(plane) for plane in prepared]), steps.study.data.neighbours)
     return PreparedImage(images, image.spatial_shape, image.affine, volume_passage, _passage(prepared[0]), form)
 
 
@@ -162,7 +163,8 @@ def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> Prep
     """Read one case and turn it into 2D examples.
 
     Intensities are scaled over the whole case; then its `slices` are cut in stored order; then volumes are transformed
-    and cut along their last axis; then each 2D image is transformed.
+    and cut along their last axis; then each 2D image is transformed; then the slices of the case are joined by their
+    neighbours.
 
     Args:
         record: The case.
@@ -183,7 +185,7 @@ def _prepared(record: Record, manifest: Manifest, steps: Preparation) -> Prepare
     if image.affine is not None:
         check_affine(image.affine, record.image)
     label = _label_of(record, manifest, image, steps.study)
-    pixels, affine, numbers = _scaled(image, steps.study), image.affine, record.numbers
+    pixels, affine, numbers = _scaled(image, steps.study, record.image), image.affine, record.numbers
     if numbers is not None:
         _check_slices(record, image)
         pixels = pixels[..., numbers]
@@ -203,7 +205,8 @@ def _slices_of(images: NDArray, pixels: NDArray, numbers: range | None) -> tuple
     return tuple(range(first, first + step * len(images), step))
 
 
-def _scaled(image: Image, study: Study) -> NDArray[np.float32]:
+def _scaled(image: Image, study: Study, name: str) -> NDArray[np.float32]:
+    check_has_slices(image, study.data.neighbours, name)
     array = to_channels(image.array, study.data.channels, image.is_window)
     return scale_intensity(array, study.data.intensity, image.dtype_max)
 
@@ -237,7 +240,7 @@ def _planes(
     else:
         planes = [case]
     planes = [_apply(steps.image_steps, plane, None) for plane in planes]
-    images = np.stack([plane["image"] for plane in planes])
+    images = with_neighbours(np.stack([plane["image"] for plane in planes]), steps.study.data.neighbours)
     return images, None if label is None else np.stack([plane["label"][0] for plane in planes]).astype(np.uint8)
 
 

@@ -29,7 +29,7 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
     """
     if numbers.round != exchange.round:
         raise AggregationError(f"site {site!r} must answer for round {exchange.round}, not {numbers.round}")
-    shape, channels = numbers.image_shape, study.data.channels
+    shape, channels = numbers.image_shape, study.data.in_channels
     if shape is not None and shape[0] != channels:
         raise AggregationError(f"site {site!r} must have images of {channels} channels, not {shape[0]}")
     if not exchange.is_needed:

@@ -310,7 +310,7 @@ def _image_shape(study: Study) -> tuple[int, ...]:
     """Return (C, H, W) for the example while no site has sent its own: the study's Resize, or any size."""
     sizes = [t.options.get("spatial_size") for t in study.data.transforms if t.name.startswith("Resize")]
     size = tuple(sizes[-1]) if sizes and isinstance(sizes[-1], (list, tuple)) else (128, 128)
-    return (study.data.channels, *size)
+    return (study.data.in_channels, *size)
 
 
 SIZE_KNOWN = "An image must have the size of the training images: the input normalisation belongs to it."

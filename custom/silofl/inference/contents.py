@@ -99,7 +99,7 @@ def _check_names(contents: Contents) -> None:
 
 
 def _check_shape(contents: Contents) -> None:
-    shape, channels = contents.image_shape, contents.study.data.channels
+    shape, channels = contents.image_shape, contents.study.data.in_channels
     is_shape = len(shape) == 3 and all(isinstance(size, int) and size > 0 for size in shape)
     if not is_shape or shape[0] != channels:
         raise ConfigError(f"image_shape must be ({channels}, H, W) of the training images, not {tuple(shape)}")

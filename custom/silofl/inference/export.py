@@ -22,6 +22,7 @@ from silofl.inference.directory import fingerprint_of, plain_study
 from silofl.inference.readme import bundle_readme
 from silofl.inference.super_model import SuperModel
 from silofl.inference.torchscript import names, to_torchscript
+from silofl.study import DataSettings
 
 SCHEMA_URL = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
 # Texts of the metadata that MONAI reads; the local schema lets a machine without internet check them.
@@ -139,8 +140,18 @@ def _input_format(contents: Contents) -> dict[str, Any]:
         "dtype": "float32",
         "value_range": [0, 1] if is_unit else [],
         "is_patch_data": False,
-        "channel_def": {str(number): f"channel {number}" for number in range(channels)},
+        "channel_def": {str(number): name for number, name in enumerate(_channel_names(contents.study.data))},
     }
+
+
+def _channel_names(settings: DataSettings) -> list[str]:
+    """Return the names of the network's input channels, as ``channel 0`` or ``channel 0 of slice z-1``."""
+    channels = [f"channel {number}" for number in range(settings.channels)]
+    if settings.neighbours == 0:
+        return channels
+    offsets = range(-settings.neighbours, settings.neighbours + 1)
+    slices = [f"slice z{offset:+d}" if offset else "slice z" for offset in offsets]
+    return [f"{channel} of {name}" for name in slices for channel in channels]
 
 
 def _output_format(contents: Contents) -> dict[str, Any]:

@@ -22,6 +22,7 @@ def super_model_readme(study: Study, sites: Sequence[str], image_shape: Sequence
         inputs=" ".join(file for kind, file in INPUTS.items() if kind in (domain.kinds or INPUTS)),
         selector_note=SELECTOR if len(sites) > 1 else "",
         batch_note=STATELESS if study.model.normalization == "batch_stateless" else "",
+        neighbour_note=_neighbour_note(study),
     )
 
 
@@ -34,13 +35,19 @@ STATELESS = """
 The network's BatchNorm keeps no statistics, so that a prediction depends on the images that stand beside it: all
 slices of a case are always predicted together, whatever the batch size.
 """
+NEIGHBOURS = """
+An image holds {slices} slices of its volume as channels: {count} before the slice, the slice itself and {count} after
+it, in this order, each with all of its own channels ({channels}). At the ends of the volume the nearest slice is
+repeated. The answer is that of the middle slice. SiloFL stacks the slices of a file itself; prepared arrays must come
+stacked.
+"""
 README = """# Super model of {name}
 
 - task: {task}; labels: {labels}
 - trained with {algorithm}; models of sites: {sites}
 - learnt from {domain}; images of another kind are refused, unusual ones are answered with a warning
 - images are prepared as in training, to channels x rows x columns = {shape}
-{selector_note}{batch_note}
+{selector_note}{batch_note}{neighbour_note}
 `model.json` says what this is and how it decides, with the SHA-256 of every file in `weights/` and one fingerprint of
 all that decides predictions; a folder that was changed is refused. It needs SiloFL, and no federation.
 
@@ -103,7 +110,14 @@ def bundle_readme(study: Study, members: Sequence[str], image_shape: Sequence[in
         members=", ".join(members),
         selector_note=SELECTOR if len(members) > 1 else "",
         shape=", ".join(map(str, image_shape)),
+        neighbour_note=_neighbour_note(study),
     )
+
+
+def _neighbour_note(study: Study) -> str:
+    """Return the paragraph on the slices that stand in one image; empty where there is one."""
+    count = study.data.neighbours
+    return NEIGHBOURS.format(count=count, slices=2 * count + 1, channels=study.data.channels) if count else ""
 
 
 BUNDLE_README = """# {name}: a super model as a MONAI bundle
@@ -111,7 +125,7 @@ BUNDLE_README = """# {name}: a super model as a MONAI bundle
 `models/model.ts` is TorchScript and needs PyTorch alone. It takes all slices of one case, prepared as in training, as
 float32 (n, {shape}), picks the model that fits the case, and returns probabilities ({task}); its method
 `member_weights` returns the weight of each of {members}. On a GPU it computes in float32.
-{selector_note}
+{selector_note}{neighbour_note}
 `configs/inference.json` reads a NIfTI, MHA, NRRD, PNG, JPEG or TIFF file or a DICOM series folder, prepares it as the
 study did, and writes the answer on the file's own grid; a file of another kind than the `domain` there, the images that
 the models learnt from, is refused, and an unusual one is warned of in the log. Reading and preparing are SiloFL's,

@@ -200,7 +200,8 @@ class SuperModel:
         """Predict one case: a label map on the case's own grid, or its class.
 
         Args:
-            case: An image file, the folder of a DICOM series, or prepared images (n, C, H, W).
+            case: An image file, the folder of a DICOM series, or prepared images (n, C, H, W), whose channels are those
+                of each slice and its neighbours where the study has some.
             batch_size: Slices at a time, at least 1; the answer does not depend on it.
             threshold: Replaces the super model's gamma, in [0, 1].
             site: A site's name or ``global``, whose model answers instead of a choice.

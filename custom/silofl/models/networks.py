@@ -79,7 +79,7 @@ def _build_network(study: Study, seed: int) -> nn.Module:
     # devices=[]: by default fork_rng initialises every GPU to save its generator.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return NETWORKS[study.model.name](study.model, study.data.channels, study.out_channels)
+        return NETWORKS[study.model.name](study.model, study.data.in_channels, study.out_channels)
 
 
 def _unet(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:

@@ -55,7 +55,7 @@ def build_selector(study: Study, num_outputs: int, seed: int) -> HarmonizedModel
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         is_light = study.recipe.answer("selector").network == "light"
-        network = SelectorNetwork(study.data.channels, num_outputs, is_light)
+        network = SelectorNetwork(study.data.in_channels, num_outputs, is_light)
         return HarmonizedModel(nn.Identity(), network, study.model.precision)
 
 

@@ -118,7 +118,9 @@ def _fit(values: dict[str, Any], template: Study, found: Survey, name: str) -> d
     if found.kind == "volumes":
         settings["volume_transforms"] = settings.get("volume_transforms") or [{"Orientation": {"axcodes": "RAS"}}]
     else:
-        settings.pop("volume_transforms", None)
+        # Of volumes alone.
+        for key in ("volume_transforms", "neighbours"):
+            settings.pop(key, None)
     if found.kind != "windows":
         study = parse(Study, values, "the new study.yaml")
         samples = [(sample.path, study, sample.record.image, sample.record.index) for sample in found.samples]

@@ -26,11 +26,11 @@ def image_shape(study: Study, size: tuple[int, int] | None = None) -> tuple[int,
     image = np.zeros((study.data.channels, height, width), np.float32)
     steps = compose(study.data, "transforms", has_label_map=False)
     if steps is None:
-        return image.shape
+        return (study.data.in_channels, height, width)
     from monai.data import MetaTensor
 
     with metadata_tracking(True):
-        return tuple(steps({"image": MetaTensor(image)})["image"].shape)
+        return (study.data.in_channels, *steps({"image": MetaTensor(image)})["image"].shape[1:])
 
 
 def has_own_size(study: Study) -> bool:

@@ -18,12 +18,21 @@ from silofl.training.metrics import Score
 
 
 def keep_test(
-    folder: Path, result: Score, predictions: NDArray, model: HarmonizedModel, part: Examples, device: torch.device
+    folder: Path, result: Score, predictions: NDArray, model: HarmonizedModel, part: Examples, shown: slice
 ) -> None:
-    """Write a test's scores by case and, of a segmentation, pictures of some cases to the site's folder of the run."""
+    """Write a test's scores by case and, of a segmentation, pictures of some cases to the site's folder of the run.
+
+    Args:
+        folder: The site's folder of the run.
+        result: The scores.
+        predictions: In the part's order.
+        model: Its input normalisation is shown.
+        part: The test's examples.
+        shown: The channels of an image itself, among those of its neighbours.
+    """
     write_scores(folder / "scores.csv", result.by_case)
     if part.targets.ndim > 1:
-        write_pictures(folder / "pictures.npz", model, part, predictions, result.by_case, device)
+        write_pictures(folder / "pictures.npz", model, part, predictions, result.by_case, shown)
 
 
 def write_scores(path: Path, by_case: Mapping[str, float]) -> None:
@@ -39,20 +48,24 @@ def write_pictures(
     part: Examples,
     predictions: NDArray,
     by_case: Mapping[str, float],
-    device: torch.device,
+    shown: slice,
 ) -> None:
-    """Write the largest slice of the worst, the median and the best case: image, input, truth, prediction."""
+    """Write the largest slice of the worst, the median and the best case: image, input, truth, prediction.
+
+    Arguments as `keep_test`; ``by_case`` is each case's value.
+    """
     ordered = sorted(by_case, key=lambda case: (by_case[case], case))
     if not ordered:
         return
     cases = [ordered[0], ordered[len(ordered) // 2], ordered[-1]]
     chosen = [_largest_slice(part, case) for case in cases]
     images = np.stack([part.images[i] for i in chosen])
+    device = next(model.parameters()).device
     with torch.inference_mode():
         normalized = model.eval().input_norm(torch.from_numpy(images).to(device)).cpu().numpy()
     pictures = {
-        "images": images,
-        "normalized": normalized,
+        "images": images[:, shown],
+        "normalized": normalized[:, shown],
         "truths": np.stack([part.targets[i] for i in chosen]),
         "predictions": predictions[chosen],
     }

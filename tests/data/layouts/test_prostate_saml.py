@@ -81,8 +81,8 @@ def test_the_jobs_read_what_was_imported(source, tmp_path, job):
     data = load_site_data(tmp_path / "target" / "RUNMC", study, tmp_path / "cache")
     # round(8 * 0.2) = 2 test, round(6 * 0.2) = 1 validation, 5 training
     assert (len(data.training), len(data.validation), len(data.test)) == (25, 5, 10)
-    size = {"harmofl_prostate": 384, "fedsm_prostate": 256}[job]
-    assert data.training.images.shape[1:] == (1, size, size)
+    shape = {"harmofl_prostate": (3, 384, 384), "fedsm_prostate": (1, 256, 256)}[job]
+    assert data.training.images.shape[1:] == shape
     assert set(np.unique(data.test.targets)) == {0, 1}
 
 

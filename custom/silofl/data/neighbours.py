@@ -1,0 +1,47 @@
+"""The slices before and after each slice of a volume, as further channels of its 2D image."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.data.domain import kind_of
+from silofl.data.images import Image
+from silofl.errors import DataError
+
+
+def with_neighbours(slices: NDArray[np.float32], neighbours: int) -> NDArray[np.float32]:
+    """Return the slices of one case, each with its neighbours as further channels.
+
+    Args:
+        slices: All slices of one case in their order, (n, C, H, W).
+        neighbours: How many on each side, k; with 0 the slices come back as they are.
+
+    Returns:
+        (n, (2 k + 1) C, H, W): for each offset from -k to k all channels of that slice. Before the first slice of the
+        case and after its last one there is none, and the nearest is repeated.
+    """
+    if neighbours == 0:
+        # Not copied: a volume may fill half of the memory.
+        return slices
+    offsets = np.arange(-neighbours, neighbours + 1)
+    rows = (np.arange(len(slices))[:, None] + offsets).clip(0, len(slices) - 1)
+    return slices[rows].reshape(len(slices), -1, *slices.shape[2:])
+
+
+def check_has_slices(image: Image, neighbours: int, name: str) -> None:
+    """Refuse an image that has no slices where a study asks for neighbours; a volume of one slice has some.
+
+    Args:
+        image: The image, as it was read.
+        neighbours: The study's ``data.neighbours``.
+        name: What messages call it.
+
+    Raises:
+        DataError: It is a picture or a window of a time series.
+    """
+    if neighbours > 0 and image.array.ndim != 4:
+        raise DataError(
+            f"{name} must be a volume, whose slices have the neighbours of data.neighbours {neighbours}, not a "
+            f"{kind_of(image).removesuffix('s')}; give the volume, or set data.neighbours to 0"
+        )
