@@ -116,6 +116,11 @@ def test_every_row_runs_at_every_point_and_the_table_of_the_sweep_stands_first(s
     assert "<h3>Each row</h3>" in page and (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_pretrained_model_may_know_another_folders_test_images(refused, two_sites, tmp_path):
+    options = ["--sweep", f"data={two_sites},{tmp_path / 'other'}", "--pretrained", "f.pt", "--out", tmp_path / "out"]
+    assert "--pretrained must not go with --sweep data=..." in refused("compare", JOB, *options)
+
+
 def test_folders_of_data_can_be_swept(silofl, phantoms, north_phantoms, training, tmp_path):
     options = ["--sweep", f"data={phantoms},{north_phantoms}", "--seeds", "0", "--out", tmp_path / "out"]
     code, *_ = silofl("compare", JOB, *options, "--set", "federation.min_sites=1")

@@ -21,7 +21,7 @@ from silofl.studies.simulation import (
     settled,
     study_file,
 )
-from silofl.studies.sweep import Point, Sweep, check_sweep
+from silofl.studies.sweep import DATA, Point, Sweep, check_sweep
 from silofl.study import Study, load_study
 
 CENTRALISED = "centralised"
@@ -174,6 +174,11 @@ def _check_changes(asked: Comparison) -> None:
     check_sweep(
         asked.sweep, {*asked.changes, *(key for of_row in asked.variants.values() for key in of_row)}, asked.data
     )
+    if DATA in asked.sweep.values and asked.pretrained:
+        raise ConfigError(
+            "--pretrained must not go with --sweep data=..., because it may have learnt from what is a test image in "
+            "another folder; compare each folder by itself, or take an algorithm that needs none, as f-adafed"
+        )
     if asked.sweep.values and asked.is_pooled:
         raise ConfigError("--pooled must not go with --sweep; give it a comparison of its own")
     for changes in (asked.changes, *asked.variants.values()):
