@@ -275,6 +275,15 @@ class Play:
         """Go on from the server's checkpoint, as a server that was restarted does."""
         self.server = restored(self.study, checkpoint(self.server))
 
+    def goes_on_as(self, whole):
+        """Check that after 2 rounds, a restart of the server and one more the models are those of 3 rounds on end."""
+        whole.rounds(3)
+        self.rounds(2)
+        self.resume()
+        self.round()
+        for name, array in whole.models("east").items():
+            np.testing.assert_array_equal(array, self.models("east")[name])
+
     def upcoming(self, task):
         """Return what each site is sent the next time with a task; only what comes before it is carried out."""
         found = {}

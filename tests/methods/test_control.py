@@ -98,12 +98,7 @@ def test_a_site_that_lost_its_control_gets_it_back(scaffold):
 
 def test_a_run_goes_on_from_its_checkpoint_with_the_same_controls(scaffold):
     whole, halved = scaffold(), scaffold(folder="other")
-    whole.rounds(3)
-    halved.rounds(2)
-    halved.resume()
-    halved.round()
-    for name, array in whole.models("east").items():
-        np.testing.assert_array_equal(array, halved.models("east")[name])
+    halved.goes_on_as(whole)
 
 
 def test_what_travels_is_twice_the_parameters_and_estimate_knows_it(scaffold):

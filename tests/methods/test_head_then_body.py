@@ -73,12 +73,7 @@ def test_it_is_not_fedper_but_travels_like_it(fedrep):
 @pytest.mark.parametrize("training", [{"optimizer": "adam"}, {"momentum": 0.5}], ids=str)
 def test_a_run_goes_on_from_its_checkpoint(fedrep, training):
     whole, halved = fedrep(training=training), fedrep("other", training=training)
-    whole.rounds(3)
-    halved.rounds(2)
-    halved.resume()
-    halved.round()
-    for name, array in whole.models("east").items():
-        np.testing.assert_array_equal(array, halved.models("east")[name])
+    halved.goes_on_as(whole)
 
 
 def test_a_head_that_is_lost_is_said(fedrep):

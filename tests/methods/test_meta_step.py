@@ -173,12 +173,7 @@ def test_a_run_goes_on_from_its_checkpoint(perfedavg, variant, optimizer):
     training, meta_step = {"optimizer": optimizer, "momentum": 0.5 * (optimizer == "sgd")}, META | {"variant": variant}
     options = {"training": training, "meta_step": meta_step, "model": {"dropout": 0.3}}
     whole, halved = perfedavg(**options), perfedavg("other", **options)
-    whole.rounds(3)
-    halved.rounds(2)
-    halved.resume()
-    halved.round()
-    for name, array in whole.models("east").items():
-        np.testing.assert_array_equal(array, halved.models("east")[name])
+    halved.goes_on_as(whole)
     assert whole.finish().scores == halved.finish().scores
 
 

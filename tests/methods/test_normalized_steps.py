@@ -126,12 +126,7 @@ def test_an_array_that_a_site_keeps_back_moves_by_the_others_steps(fednova):
 
 def test_a_run_goes_on_from_its_checkpoint(fednova):
     whole, halved = fednova(), fednova(folder="other")
-    whole.rounds(3)
-    halved.rounds(2)
-    halved.resume()
-    halved.round()
-    for name, array in whole.models("east").items():
-        np.testing.assert_array_equal(array, halved.models("east")[name])
+    halved.goes_on_as(whole)
 
 
 def test_a_site_that_lost_its_state_loses_nothing(fednova):

@@ -40,12 +40,7 @@ def test_momentum_of_zero_and_rate_one_is_fedavg(fedopt, play):
 
 def test_a_run_goes_on_from_its_checkpoint_with_the_same_moments(fedopt):
     whole, halved = fedopt(), fedopt(folder="other")
-    whole.rounds(3)
-    halved.rounds(2)
-    halved.resume()
-    halved.round()
-    for name, array in whole.models("east").items():
-        np.testing.assert_array_equal(array, halved.models("east")[name])
+    halved.goes_on_as(whole)
 
 
 def test_nothing_travels_for_it(fedopt, play):

@@ -16,6 +16,7 @@ from silofl.algorithms.mixing import Arrays, mix
 from silofl.algorithms.steps import GradientStep, Loss, plain_step
 from silofl.data.parts import Examples
 from silofl.errors import AggregationError
+from silofl.inference.super_model import to_probabilities
 from silofl.methods.part import (
     AFTER,
     INSTEAD,
@@ -278,7 +279,7 @@ class Ensemble(nn.Module):
         """Return logits (B, outputs, ...) for images (B, C, H, W)."""
         scores = self.selector(images).softmax(dim=1)
         with torch.no_grad():
-            found = torch.stack([_probabilities(model(images)) for model in self._models], dim=1)
+            found = torch.stack([to_probabilities(model(images)) for model in self._models], dim=1)
         mean = (scores.view(*scores.shape, *[1] * (found.ndim - 2)) * found).sum(dim=1)
         # Not 0 and not 1, whose logits are infinite.
         mean = mean.clamp(SMALLEST, 1 - SMALLEST)
@@ -299,10 +300,6 @@ def kinds(study: Study) -> list[Kind]:
 
 
 SITE = SiteSelector
-
-
-def _probabilities(logits: Tensor) -> Tensor:
-    return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(dim=1)
 
 
 def _parameters_and_moments(arrays: Arrays) -> tuple[Arrays, Arrays, Arrays]:

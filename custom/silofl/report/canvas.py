@@ -18,6 +18,8 @@ LINE_STYLES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, MUTED, GRID = "#1f2933", "#66727f", "#e3e8ee"
 DPI = 144
+# From this quotient of the largest and the smallest value on, an axis or a map is logarithmic.
+WIDE = 20
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,11 @@ def style_rounds(axes: Axes, title: str, rounds: Sequence[int]) -> None:
     style_axes(axes, title, "round")
     axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     axes.set_xlim(min(rounds, default=1) - 0.5, max(rounds, default=1) + 0.5)
+
+
+def is_wide(lowest: float, highest: float) -> bool:
+    """Return whether values are so far apart that only a logarithmic axis shows them all."""
+    return lowest > 0 and highest / lowest >= WIDE
 
 
 def line_style(place: int) -> dict[str, str]:

@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from silofl.report.canvas import INK, MUTED, Image, legend, line_style, literal, panels, png, style_axes
+from silofl.report.canvas import INK, MUTED, Image, is_wide, legend, line_style, literal, panels, png, style_axes
 from silofl.report.tables import MISSING, TextTable
 from silofl.training.landscape import Landscape
 
@@ -28,8 +28,6 @@ NOTE = (
     "border it may fall further."
 )
 COLOURS, CONTOURS = "viridis", 8
-# From this quotient of the largest and the smallest loss on, colours and axes are logarithmic.
-WIDE = 20
 PANEL_INCH, DPI = 2.4, 110
 RIM = {"linestyle": "", "path_effects": [withStroke(linewidth=3, foreground="black")]}
 MARKS = {
@@ -159,7 +157,7 @@ def _norm(rows: Sequence[SiteLandscape]) -> Normalize:
     if not len(known):
         return Normalize(0, 1)
     low, high = float(known.min()), float(known.max())
-    return LogNorm(low, high) if low > 0 and high / low >= WIDE else Normalize(low, high)
+    return LogNorm(low, high) if is_wide(low, high) else Normalize(low, high)
 
 
 def _draw_plane(axes: Axes, row: SiteLandscape, norm: Normalize) -> None:

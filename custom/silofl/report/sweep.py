@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from silofl.federation.results import Results
-from silofl.report.canvas import Image, legend, line_style, literal, panels, png, style_axes
+from silofl.report.canvas import Image, is_wide, legend, line_style, literal, panels, png, style_axes
 from silofl.report.comparison import Method
 from silofl.report.methods import mean_and_deviation
 from silofl.report.tables import MISSING, TextTable, mean_of_known
@@ -19,8 +19,6 @@ NOTE = (
     "Of the sweep: mean over each run's own sites, ± the deviation over seeds. Choose a value by validation; the test "
     "says what the choice came to."
 )
-# From this quotient of the largest and the smallest value on, an axis is logarithmic.
-WIDE = 20
 # More of them on one axis would overlap.
 MOST_LETTERS = 40
 PARTS: dict[str, Callable[[Results], float | None]] = {
@@ -119,8 +117,7 @@ def _draw(
 
 def _mark(panel: Axes, positions: Mapping[str, float]) -> None:
     """Put a tick at each place, on a logarithmic axis where the values are wide apart."""
-    lowest, highest = min(positions.values()), max(positions.values())
-    if lowest > 0 and highest / lowest >= WIDE:
+    if is_wide(min(positions.values()), max(positions.values())):
         panel.set_xscale("log")
     panel.set_xticks(list(positions.values()), [literal(place) for place in positions])
     panel.set_xticks([], minor=True)

@@ -38,6 +38,7 @@ def carry_out(runs: Sequence[ComparedRun], out: Path, processes: int, console: C
     waiting = [run for run in runs if not (run.has_started and is_finished(run.path))]
     console.print(f"{len(runs) - len(waiting)} of {len(runs)} runs are already finished; {processes} at a time")
     running: list[tuple[ComparedRun, ProcessTree, float]] = []
+    failures: dict[Path, str] = {}
     left, started = len(waiting), time.monotonic()
     let_interrupt()
     try:
@@ -51,17 +52,16 @@ def carry_out(runs: Sequence[ComparedRun], out: Path, processes: int, console: C
                     continue
                 running.remove((run, tree, since))
                 left -= 1
+                results = read_results(run.path)
+                ending = results.status if results else "ended early"
+                if results is None or not results.is_finished:
+                    failures[run.path] = f"it ended early, and {log_of(run, out)} says why"
                 took, so_far = duration(time.monotonic() - since), duration(time.monotonic() - started)
-                console.print(f"{run.name}, seed {run.seed}: {_ending(run)}, {took}; {left} left, {so_far} so far")
+                console.print(f"{run.name}, seed {run.seed}: {ending}, {took}; {left} left, {so_far} so far")
     finally:
         for _, tree, _ in running:
             tree.end()
-    return {run.path: f"it ended early, and {log_of(run, out)} says why" for run in runs if not is_finished(run.path)}
-
-
-def _ending(run: ComparedRun) -> str:
-    results = read_results(run.path)
-    return results.status if results else "ended early"
+    return failures
 
 
 def command(run: ComparedRun) -> list[str]:
