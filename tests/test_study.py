@@ -341,7 +341,7 @@ def test_the_network_sees_the_channels_of_a_slice_between_those_of_its_neighbour
     channels, neighbours, in_channels, middle
 ):
     settings = study(data={"channels": channels, "neighbours": neighbours}).data
-    assert settings.in_channels == in_channels and list(range(in_channels))[settings.middle] == middle
+    assert settings.in_channels == in_channels and list(range(in_channels))[settings.shown] == middle
 
 
 def test_a_network_of_windows_has_no_neighbours():

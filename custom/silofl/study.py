@@ -30,6 +30,8 @@ SplitUnit = Literal["patient", "recordings", "slices", "examples", "unknown"]
 # More would fill the memory before anything could be said about it.
 MOST_CHANNELS = 4096
 Channels = Annotated[Whole, Field(gt=0, le=MOST_CHANNELS)]
+# In a command NAME=FILE,NAME=FILE gives the files of a case.
+ChannelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.+-]*$", max_length=32)]
 Neighbours = Annotated[Whole, Field(ge=0, le=8)]
 Features = Annotated[Whole, Field(gt=0, le=1024)]
 # More threads than that are on no machine; a wait of months is a slip of the pen.
@@ -76,6 +78,11 @@ class DataSettings(Section):
     Attributes:
         channels: Channels of an image. A picture has 1 or 3: grey is repeated, colour becomes luminance, an alpha
             channel is dropped. A window of a time series has as many as are stored.
+        channel_names: Names of the channels in the order of the network, as ``[T1, T2]``, as many as ``channels``.
+            Each is then scaled on its own, and none is converted. A site's dataset.json says which of them its files
+            hold; of one that is not there the network sees zeros.
+        resample: Whether a volume of a case that lies on another grid than the first of its contrasts is resampled to
+            it (MONAI's ResampleToMatch, linear; beyond its edge the nearest voxel); refused otherwise.
         neighbours: Slices before and after each slice of a volume that the network sees with it, as further channels:
             with 1, three slices. Beyond the ends of a volume, or of the ``slices`` of a record, the nearest is
             repeated. Labels are those of the middle slice. Pictures and windows have no slices: only 0 takes them.
@@ -95,6 +102,8 @@ class DataSettings(Section):
     """
 
     channels: Channels = 1
+    channel_names: tuple[ChannelName, ...] = ()
+    resample: bool = False
     neighbours: Neighbours = 0
     modality: Modality | None = None
     intensity: Literal["dtype", "percentiles", "zscore", "raw"] = "dtype"
@@ -109,9 +118,22 @@ class DataSettings(Section):
         return self.channels * (2 * self.neighbours + 1)
 
     @property
-    def middle(self) -> slice:
-        """The channels of the slice itself, among those of the network's input."""
-        return slice(self.channels * self.neighbours, self.channels * (self.neighbours + 1))
+    def shown(self) -> slice:
+        """The channels that a picture shows, among those of the network's input: the slice itself, of contrasts one."""
+        first = self.channels * self.neighbours
+        return slice(first, first + (1 if self.channel_names else self.channels))
+
+    @model_validator(mode="after")
+    def _names_each_channel(self) -> DataSettings:
+        names = self.channel_names
+        if names and (len(names) != self.channels or len({*names}) < len(names)):
+            raise ConfigError(
+                f"data.channel_names must be data.channels, {self.channels}, different names, not {shown([*names])}; "
+                "set data.channels to their number, and name each once"
+            )
+        if self.resample and not names:
+            raise ConfigError("data.resample must go with channel_names, whose files may differ; leave it out")
+        return self
 
     @model_validator(mode="after")
     def _fits_into_memory(self) -> DataSettings:
@@ -170,6 +192,9 @@ class TrainingSettings(Section):
         betas: Of ``adam`` and ``adamw``.
         weight_decay: Of the base optimiser.
         batch_size: Images in a batch; a last batch of one image joins the one before it.
+        drop_channels: Probability with which each of ``data.channel_names`` becomes zeros in a training image, drawn
+            anew each time, so that the network learns to do without it where a site or a patient lacks one; an image
+            keeps at least one of those that it has (Wagner et al., WACV 2025, arXiv:2406.11636).
         local_epochs: Passes over the site's training data in a round, the papers' E.
     """
 
@@ -183,6 +208,7 @@ class TrainingSettings(Section):
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     weight_decay: NotNegative = 0.0
     batch_size: Count = 8
+    drop_channels: Annotated[float, Field(ge=0, lt=1)] = 0.0
     local_epochs: Count = 1
 
     @model_validator(mode="after")
@@ -304,6 +330,11 @@ class Study(Section):
             raise ConfigError(
                 "data.neighbours must be 0 for activity_cnn, whose windows have no slices, not "
                 f"{self.data.neighbours}; remove it"
+            )
+        if self.training.drop_channels and not self.data.channel_names:
+            raise ConfigError(
+                f"training.drop_channels must be 0 without data.channel_names, not {self.training.drop_channels}; name "
+                "the channels"
             )
         self._check_shared_rounds()
         for answer in self.recipe.answers:

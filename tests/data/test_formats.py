@@ -55,10 +55,18 @@ def test_one_plane_of_a_nifti_is_a_volume_of_one_slice(tmp_path):
     assert read_image(tmp_path / "w.nii").array.shape == (1, 5, 6, 7)
 
 
-@pytest.mark.parametrize("shape", [(5, 6, 7, 2), (5, 6, 7, 1, 3)])
-def test_a_nifti_with_time_points_is_refused(tmp_path, shape):
-    nibabel.save(nibabel.Nifti1Image(np.zeros(shape, np.int16), np.eye(4)), tmp_path / "v.nii")
-    with pytest.raises(DataError, match=f"v.nii must hold 2 or 3 axes of numbers, not {len(shape)} axes"):
+@pytest.mark.parametrize("shape", [(5, 6, 7, 2), (5, 6, 7, 1, 2)])
+def test_the_last_axis_of_a_nifti_holds_contrasts(tmp_path, shape):
+    stored = np.stack([VOLUME, VOLUME + 1], axis=3)
+    nibabel.save(nibabel.Nifti1Image(stored.reshape(shape), np.eye(4)), tmp_path / "v.nii")
+    image = read_image(tmp_path / "v.nii")
+    assert image.has_contrasts and image.affine.shape == (4, 4)
+    np.testing.assert_array_equal(image.array, [VOLUME, VOLUME + 1])
+
+
+def test_a_nifti_with_channels_and_time_points_is_refused(tmp_path):
+    nibabel.save(nibabel.Nifti1Image(np.zeros((5, 6, 7, 2, 3), np.int16), np.eye(4)), tmp_path / "v.nii")
+    with pytest.raises(DataError, match="v.nii must hold 2 or 3 axes, or 4 with channels last, of numbers, not 5 axes"):
         read_image(tmp_path / "v.nii")
 
 

@@ -56,7 +56,7 @@ def test_other_numbers_of_channels_are_refused(count):
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 27])
 def test_a_windows_channels_are_kept_as_they_are(count):
     window = RNG.normal(size=(count, 1, 8))
-    np.testing.assert_array_equal(to_channels(window, count, is_window=True), window)
+    np.testing.assert_array_equal(to_channels(window, count, is_as_stored=True), window)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_dtype_refuses_negative_values(lowest):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_dtype_refuses_fractions(dtype):
-    with pytest.raises(DataError, match="must store whole numbers for intensity 'dtype', not fractions"):
+    with pytest.raises(DataError, match="must store whole numbers of one type for intensity 'dtype', not fractions"):
         scale_intensity(np.array([0.1, 5], dtype), "dtype", None)
 
 

@@ -3,6 +3,7 @@ import os
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from silofl.data.manifest import read_manifest
 from silofl.data.pooled import by_site, pool_sites, pooled_content
@@ -89,6 +90,42 @@ def test_slices_indices_and_classes_stay_as_they_are(tmp_path, empty_site, study
     (record,) = pooled_content({"north": manifest})["test"]
     wanted = {"image": "north/all.npz", "index": 1, "label": 1, "patient": "north/p1", "case": "north/all#1"}
     assert record == wanted
+
+
+def contrasts_of(folder, study, names, images):
+    """Return the manifest of a site whose cases have these images for these contrasts."""
+    folder.mkdir()
+    parts = {
+        part: [{"image": [path and f"{part}-{path}" for path in images], "label": f"{part}-m.png", "patient": part}]
+        for part in ("training", "test")
+    }
+    for part in parts:
+        for number, name in enumerate([*filter(None, images), "m.png"]):
+            Image.fromarray(np.full((8, 8), number, np.uint8)).save(folder / f"{part}-{name}")
+    content = {"task": "segmentation", "labels": {"1": "nucleus"}, "channel_names": names, **parts}
+    (folder / "dataset.json").write_text(json.dumps(content), encoding="utf-8")
+    return read_manifest(folder, study(channels=3, channel_names=["T1", "T2", "FLAIR"]))
+
+
+def test_the_contrasts_of_a_pool_are_those_of_all_sites_in_one_order(tmp_path, study):
+    north = contrasts_of(tmp_path / "north", study, ["T1", "T2"], ["a.png", None])
+    south = contrasts_of(tmp_path / "south", study, ["FLAIR", "T1"], ["f.png", "a.png"])
+    content = pooled_content({"north": north, "south": south})
+    assert content["channel_names"] == ["T1", "T2", "FLAIR"]
+    assert [record["image"] for record in content["test"]] == [
+        ["north/test-a.png", None, None],
+        ["south/test-a.png", None, "south/test-f.png"],
+    ]
+
+
+def test_a_file_with_several_contrasts_is_pooled_only_where_all_sites_have_its_names(tmp_path, study):
+    north = contrasts_of(tmp_path / "north", study, ["T1", "T2"], ["both.png"])
+    same = contrasts_of(tmp_path / "same", study, ["T1", "T2"], ["both.png"])
+    content = pooled_content({"north": north, "same": same})
+    assert [record["image"] for record in content["test"]] == ["north/test-both.png", "same/test-both.png"]
+    other = contrasts_of(tmp_path / "other", study, ["FLAIR", "T1"], ["f.png", "a.png"])
+    with pytest.raises(DataError, match="site 'north' must have the channel_names T1, T2, FLAIR to be pooled, not T1"):
+        pooled_content({"north": north, "other": other})
 
 
 def test_a_recording_stays_its_patients(empty_site, study):

@@ -2,6 +2,7 @@ import nibabel
 import numpy as np
 import pytest
 
+from silofl.data.contrasts import source_of
 from silofl.data.manifest import read_manifest
 from silofl.data.preparation import preparation, prepare_case, prepare_image
 from silofl.errors import ConfigError, DataError
@@ -127,7 +128,9 @@ def test_prepare_image_gives_what_training_saw(site, study, prepare, volume):
         volume_transforms=[{"Orientation": {"axcodes": "LPS"}}],
         transforms=[{"SpatialPad": {"spatial_size": [8, 8], "value": 3}}],
     )
-    np.testing.assert_array_equal(prepare_image(site.folder / "v.nii.gz", settings), prepare(settings).images)
+    np.testing.assert_array_equal(
+        prepare_image(source_of(site.folder / "v.nii.gz", settings.data), settings), prepare(settings).images
+    )
 
 
 def stacked(order, volume=VOLUME):
@@ -184,7 +187,7 @@ def test_without_neighbours_or_with_them_a_prediction_sees_what_training_saw(sit
         volume_transforms=[{"Orientation": {"axcodes": "LPI"}}],
         transforms=[{"Resize": {"spatial_size": [8, 8]}}],
     )
-    found = prepare_image(site.folder / "v.nii.gz", settings)
+    found = prepare_image(source_of(site.folder / "v.nii.gz", settings.data), settings)
     assert found.shape == (6, 1 + 2 * neighbours, 8, 8)
     np.testing.assert_array_equal(found, prepare(settings).images)
 
@@ -194,7 +197,7 @@ def test_a_picture_is_refused_where_the_study_has_neighbours(site, study, prepar
     with pytest.raises(DataError, match=f"^case 'a': {sentence}.* not a picture; give the volume"):
         prepare(settings)
     with pytest.raises(DataError, match=f"^{sentence}"):
-        prepare_image(site.folder / "a.png", settings)
+        prepare_image(source_of(site.folder / "a.png", settings.data), settings)
 
 
 @pytest.mark.parametrize("slices", [[0, 6], [9, 12]])

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from silofl.data.records import Record, locate, parse_record
@@ -18,7 +20,7 @@ def classification(**changes):
 
 def test_a_record_keeps_what_dataset_json_says():
     record = segmentation(case="scan2", image="v.nii.gz", slices=[2, 5])
-    assert record == Record("scan2", "v.nii.gz", "masks/a.png", "p1", slices=(2, 5))
+    assert record == Record("scan2", ("v.nii.gz",), "masks/a.png", "p1", slices=(2, 5))
 
 
 def test_a_case_without_a_name_is_called_by_its_path():
@@ -57,10 +59,32 @@ def test_a_record_that_is_no_object_is_refused(value):
 
 
 @pytest.mark.parametrize("key", ["image", "patient", "case", "recording"])
-@pytest.mark.parametrize("value", ["", "  ", None, True, ["a"], "a\0b", 1.5])
+@pytest.mark.parametrize("value", ["", "  ", None, True, {"a": 1}, "a\0b", 1.5])
 def test_a_text_that_is_none_is_refused(key, value):
     with pytest.raises(DataError, match=f"the {key} of .* must be a text"):
         segmentation(**{key: value})
+
+
+def test_an_image_may_lie_in_a_file_for_each_contrast():
+    record = segmentation(image=["p1/T1.nii.gz", None, "p1/T2.nii.gz"])
+    assert record.images == ("p1/T1.nii.gz", None, "p1/T2.nii.gz")
+    assert record.files == ("p1/T1.nii.gz", "p1/T2.nii.gz")
+    assert (record.image, record.case) == ("p1/T1.nii.gz", "p1/T1")
+    assert segmentation(image=[None, "p1/T2.nii.gz"]).image == "p1/T2.nii.gz"
+
+
+@pytest.mark.parametrize(
+    ("images", "sentence"),
+    [
+        ([], "must have a file for at least one contrast, not []"),
+        ([None, None], "must have a file for at least one contrast, not [None, None]"),
+        (["a.nii", "a.nii"], "must name each file once in its list of images, not 'a.nii'"),
+        (["a.nii", "b.npz"], "must name no npz file of many images in its list of images, not 'b.npz'"),
+    ],
+)
+def test_a_list_of_images_that_is_none_is_refused(images, sentence):
+    with pytest.raises(DataError, match=f"^record 1 of test {re.escape(sentence)}"):
+        segmentation(image=images)
 
 
 @pytest.mark.parametrize("label", [1, "", None, ["m.png"]])

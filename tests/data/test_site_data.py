@@ -30,7 +30,7 @@ def no_decoding(monkeypatch):
         pytest.fail("an image was decoded")
 
     def forbid():
-        monkeypatch.setattr(preparation, "read_image", fail)
+        monkeypatch.setattr(preparation, "read_source", fail)
         monkeypatch.setattr(preparation, "read_label", fail)
         monkeypatch.setattr(formats, "decode", fail)
         monkeypatch.setattr(leakage, "content_digest", fail)

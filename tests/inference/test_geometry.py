@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.data.contrasts import source_of
 from silofl.data.preparation import preparation, prepare_image, prepare_with_way_back
 from silofl.errors import DataError
 from silofl.inference.geometry import check_images, decide, decide_on_input
@@ -31,7 +32,7 @@ def blobs(shape):
 def there_and_back(path, study):
     """Prepare a label map as if it were an image, and bring the one-hot probabilities of what comes out back."""
     steps = preparation(study, has_label_map=False)
-    prepared = prepare_with_way_back(path, steps)
+    prepared = prepare_with_way_back(source_of(path, study.data), steps)
     labels = np.rint(prepared.images[:, 0])
     one_hot = np.stack([labels == number for number in range(3)], axis=1).astype(np.float32)
     return decide_on_input(one_hot, prepared, steps)
@@ -158,8 +159,9 @@ def test_the_way_back_knows_the_images_that_training_knows(tmp_path, make_study,
             "transforms": [{"Resize": {"spatial_size": [32, 32]}}, "NormalizeIntensity"],
         }
     )
-    prepared = prepare_with_way_back(path, preparation(study, has_label_map=False))
-    np.testing.assert_array_equal(prepared.images, prepare_image(path, study))
+    source = source_of(path, study.data)
+    prepared = prepare_with_way_back(source, preparation(study, has_label_map=False))
+    np.testing.assert_array_equal(prepared.images, prepare_image(source, study))
     assert prepared.images.shape == (4, 1, 32, 32) and prepared.shape == (20, 30, 4)
 
 

@@ -69,7 +69,7 @@ def test_of_a_slice_with_neighbours_the_slice_itself_is_shown(tmp_path, make_stu
     model.input_norm.fix(np.float32([1, 2, 3])[:, None, None] * np.ones((3, 32, 17), np.float32))
     part = part_of("a")
     part = replace(part, images=np.random.default_rng(1).random((1, 3, 32, 32), dtype=np.float32))
-    write_pictures(tmp_path / "pictures.npz", model, part, part.targets, {"a": 0.5}, study.data.middle)
+    write_pictures(tmp_path / "pictures.npz", model, part, part.targets, {"a": 0.5}, study.data.shown)
     kept = np.load(tmp_path / "pictures.npz")
     np.testing.assert_array_equal(kept["images"], part.images[[0] * 3, 1:2])
     with torch.no_grad():

@@ -12,7 +12,7 @@ def part(cases, patients):
 
 
 def recordings(cases, names, patient="p"):
-    return [Record(case, "a.npz", 0, patient, recording=name) for case, name in zip(cases, names, strict=True)]
+    return [Record(case, ("a.npz",), 0, patient, recording=name) for case, name in zip(cases, names, strict=True)]
 
 
 def test_slices_of_a_case_and_cases_of_a_patient_are_one_unit():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from silofl.algorithms.recipe import Answer, Recipe
 from silofl.algorithms.steps import Batch, Loss, Step, frozen_statistics, full_precision, random_state, set_random_state
-from silofl.errors import ConfigError, TrainingError
+from silofl.errors import ConfigError, DataError, TrainingError
 from silofl.settings import Fraction, Positive
 
 
@@ -35,6 +35,22 @@ class Amplitude(Answer):
     deciding: ClassVar[tuple[str, ...]] = ("band",)
     band: Literal["full"] | Annotated[int, Field(strict=True, ge=0)] = "full"
     momentum: Fraction = 0.1
+
+    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study.TrainingSettings`
+        """Refuse channels that are dropped at random."""
+        if training.drop_channels:
+            raise ConfigError(
+                f"training.drop_channels must be 0 for {self.section}, which would give a dropped channel the others' "
+                f"amplitude, not {training.drop_channels}; leave it out"
+            )
+
+    def check_contrasts(self, missing: Sequence[str]) -> None:
+        """Refuse images without a contrast: zeros have a phase of 0, and the others' amplitude would make a peak."""
+        if missing:
+            raise DataError(
+                f"all cases must have all contrasts for {self.section} normalisation; {', '.join(missing)} is missing: "
+                "add it, or choose an algorithm without input normalisation for the study"
+            )
 
     def layer(self, shape: Sequence[int]) -> AmplitudeNorm:
         """Return the layer that normalises images of shape (C, *spatial)."""

@@ -108,6 +108,13 @@ class Answer(Section):
             DataError: Names the size.
         """
 
+    def check_contrasts(self, missing: Sequence[str]) -> None:
+        """Refuse data of which some images lack a contrast, by the study's channel names.
+
+        Raises:
+            DataError: Names the contrasts.
+        """
+
     def make_step(self) -> Step:
         """Return how a site steps on one batch."""
         # Imported here because a study is also read where nothing is trained, and torch takes seconds.

@@ -14,12 +14,16 @@ MAX_BYTES = 2 << 30
 
 
 class Decoded(NamedTuple):
-    """A decoded file: its array (C, H, W) or (C, X, Y, Z) as stored, the affine of a volume, and the array's kind."""
+    """A decoded file: its array (C, H, W) or (C, X, Y, Z) as stored, the affine of a volume, and the array's kind.
+
+    Channels may be a sensor's (a window) or contrasts, neither of which are colours.
+    """
 
     array: NDArray
     affine: NDArray[np.float64] | None = None
     is_binary: bool = False
     is_window: bool = False
+    has_contrasts: bool = False
 
 
 def check_bytes(name: str, shape: Iterable[int], item_bytes: int) -> int:

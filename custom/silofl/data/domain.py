@@ -238,6 +238,6 @@ def _sorted(values: Iterable[str | None]) -> tuple[str, ...]:
 
 def _colour(image: Image) -> Colour | None:
     channels: Sequence[NDArray] = image.array[:3]
-    if image.is_window or len(image.array) not in (1, 3, 4):
+    if image.is_window or image.has_contrasts or len(image.array) not in (1, 3, 4):
         return None
     return "grey" if all(np.array_equal(channels[0], other) for other in channels[1:]) else "colour"

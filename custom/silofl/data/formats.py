@@ -81,10 +81,13 @@ def _nifti(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     if path.name.lower().endswith(".gz"):
         _check_gzip(path, int(voxels.offset) + math.prod(image.shape) * voxels.dtype.itemsize)
     # Not get_fdata, which turns all into floats: intensities and labels are checked by their stored type.
-    array = np.asanyarray(image.dataobj)
-    if array.ndim == 4 and array.shape[3] == 1:
-        array = array[..., 0]
-    return Decoded(_one_channel(array, name), np.asarray(image.affine, dtype=np.float64))
+    array, affine = np.asanyarray(image.dataobj), np.asarray(image.affine, dtype=np.float64)
+    # NIfTI's fifth axis is that of a voxel's values; some writers leave the fourth, time, at 1 before it.
+    if array.ndim == 5 and array.shape[3] == 1:
+        array = array[:, :, :, 0]
+    if array.ndim == 4 and array.shape[3] > 1:
+        return Decoded(np.moveaxis(array, 3, 0), affine, has_contrasts=True)
+    return Decoded(_one_channel(array[..., 0] if array.ndim == 4 else array, name), affine)
 
 
 def _item_bytes(voxels: Any) -> int:  # noqa: ANN401 (nibabel has no types)
@@ -102,7 +105,9 @@ def _check_gzip(path: Path, end: int) -> None:
 def _one_channel(array: NDArray, name: str) -> NDArray:
     if array.ndim not in (2, 3) or array.dtype.names:
         form = f"{array.ndim} axes of {array.dtype}"
-        raise DataError(f"{name} must hold 2 or 3 axes of numbers, not {form}; save one time point or channel a file")
+        raise DataError(
+            f"{name} must hold 2 or 3 axes, or 4 with channels last, of numbers, not {form}; save one time point a file"
+        )
     return array.reshape(1, *array.shape, *([1] * (3 - array.ndim)))
 
 

@@ -25,12 +25,14 @@ class Image:
         affine: Voxel indices to millimetres (right, front, head), shape (4, 4); None without such a grid.
         dtype_max: The largest value that the stored type can hold, 1 for one bit; None when it is no integer type.
         is_window: Whether the channels are a sensor's, which are never converted between grey and colour.
+        has_contrasts: Whether the channels are no colours but images of their own, as a 4D NIfTI holds.
     """
 
     array: NDArray
     affine: NDArray[np.float64] | None
     dtype_max: int | None
     is_window: bool = False
+    has_contrasts: bool = False
 
     @property
     def spatial_shape(self) -> tuple[int, ...]:
@@ -57,7 +59,7 @@ def read_image(path: Path, name: str | None = None, index: int | None = None) ->
         raise DataError(f"{name} must hold finite intensities, not {count} NaN or infinite ones; repair or remove it")
     dtype_max = int(np.iinfo(array.dtype).max) if array.dtype.kind in "iu" else None
     is_binary = decoded.is_binary or decoded.array.dtype == bool
-    return Image(array, decoded.affine, 1 if is_binary else dtype_max, decoded.is_window)
+    return Image(array, decoded.affine, 1 if is_binary else dtype_max, decoded.is_window, decoded.has_contrasts)
 
 
 def read_label(path: Path, name: str | None = None, index: int | None = None) -> Image:
@@ -103,12 +105,7 @@ def check_label(label: Image, image: Image, labels: Mapping[int, str], name: str
     Raises:
         DataError: Sizes or grids differ, or a value is not declared.
     """
-    if label.spatial_shape != image.spatial_shape:
-        raise DataError(
-            f"{name} must have the size of its image, {image.spatial_shape}, not {label.spatial_shape}; "
-            "export both from the same grid"
-        )
-    _check_grid(label, image, name)
+    check_grid(label, image, name, "its image")
     check_values(label, labels, name)
 
 
@@ -125,17 +122,38 @@ def check_values(label: Image, labels: Mapping[int, str], name: str) -> None:
         raise DataError(f"{name} must hold the label values {known}, not {shown}; save it with the study's numbers")
 
 
-def _check_grid(label: Image, image: Image, name: str) -> None:
-    if label.affine is None or image.affine is None:
-        return
-    # The difference of two affine maps is affine: it is largest at a corner.
-    corners = np.array(np.meshgrid(*[(0, n - 1) for n in image.spatial_shape], [1])).reshape(4, -1)
-    distance = np.abs((label.affine - image.affine) @ corners).max()
+def check_grid(other: Image, image: Image, name: str, what: str) -> None:
+    """Refuse an array that does not lie voxel on voxel on an image.
+
+    Args:
+        other: A label map or another contrast.
+        image: The image.
+        name: What messages call the other.
+        what: What they call the image.
+
+    Raises:
+        DataError: Sizes or grids differ.
+    """
+    if other.spatial_shape != image.spatial_shape:
+        raise DataError(
+            f"{name} must have the size of {what}, {image.spatial_shape}, not {other.spatial_shape}; "
+            "export both from the same grid"
+        )
+    distance = grid_distance(other, image)
     if distance > GRID_TOLERANCE_MM:
         raise DataError(
-            f"{name} must lie where its image lies (same origin, spacing and axes), not up to {distance:.1f} mm away; "
-            "resample it to its image"
+            f"{name} must lie where {what} lies (same origin, spacing and axes), not up to {distance:.1f} mm away; "
+            f"resample it to {what}"
         )
+
+
+def grid_distance(other: Image, image: Image) -> float:
+    """Return how far two grids of one size are apart at most, in millimetres; 0 where one is no grid in space."""
+    if other.affine is None or image.affine is None:
+        return 0.0
+    # The difference of two affine maps is affine: it is largest at a corner.
+    corners = np.array(np.meshgrid(*[(0, n - 1) for n in image.spatial_shape], [1])).reshape(4, -1)
+    return float(np.abs((other.affine - image.affine) @ corners).max())
 
 
 def _decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:

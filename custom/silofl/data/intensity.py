@@ -12,14 +12,14 @@ LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 PERCENTILES = (0.5, 99.5)
 
 
-def to_channels(array: NDArray, channels: int, is_window: bool = False) -> NDArray:
+def to_channels(array: NDArray, channels: int, is_as_stored: bool = False) -> NDArray:
     """Return an image with the study's number of channels; values keep their range.
 
     Args:
         array: (1, ...) grey, (3, ...) RGB or (4, ...) RGBA, whose alpha is dropped.
         channels: For a picture 1 or 3: grey is repeated, RGB becomes luminance (ITU-R BT.601: 0.299 R + 0.587 G +
             0.114 B). Any other number must be that of the array.
-        is_window: Whether it is a window of a time series, whose channels are never converted.
+        is_as_stored: Whether the channels are no colours, as of a window of a time series, and are never converted.
 
     Returns:
         (channels, ...), float32 for luminance, else in the given type.
@@ -27,7 +27,7 @@ def to_channels(array: NDArray, channels: int, is_window: bool = False) -> NDArr
     Raises:
         DataError: The image has another number of channels.
     """
-    if is_window or channels not in (1, 3):
+    if is_as_stored or channels not in (1, 3):
         return _as_stored(array, channels)
     if array.shape[0] not in (1, 3, 4):
         raise DataError(f"the image must have 1, 3 or 4 channels, not {array.shape[0]}; save it as grey or RGB")
@@ -77,7 +77,8 @@ def scale_intensity(array: NDArray, method: Method, dtype_max: int | None) -> ND
 def _by_dtype(array: NDArray, dtype_max: int | None) -> NDArray[np.float32]:
     remedy = "set data.intensity to percentiles, zscore or raw"
     if dtype_max is None:
-        raise DataError(f"the image must store whole numbers for intensity 'dtype', not fractions; {remedy}")
+        found = "fractions or several types"
+        raise DataError(f"the image must store whole numbers of one type for intensity 'dtype', not {found}; {remedy}")
     if array.min() < 0:
         raise DataError(f"the image must hold no negative values for intensity 'dtype', not {array.min()}; {remedy}")
     return array.astype(np.float32) / np.float32(dtype_max)

@@ -37,19 +37,20 @@ def check_contents(parts: Parts, places: Mapping[str, Path]) -> None:
     Raises:
         DataError: Two image files hold the same bytes, or one cannot be read.
     """
-    seen: dict[str, tuple[Path, Record]] = {}
+    seen: dict[str, tuple[Path, str, Record]] = {}
     known: dict[Path, str] = {}
     for _, record in _all(parts):
-        place = places[record.image]
-        if place in known:
-            continue
-        known[place] = content_digest(place, record.image)
-        first_place, first = seen.setdefault(known[place], (place, record))
-        if first_place != place:
-            raise DataError(
-                f"case {record.case!r} must be another image than case {first.case!r}; {record.image} and "
-                f"{first.image} hold the same content: remove one of the two"
-            )
+        for file in record.files:
+            place = places[file]
+            if place in known:
+                continue
+            known[place] = content_digest(place, file)
+            first_place, first_file, first = seen.setdefault(known[place], (place, file, record))
+            if first_place != place:
+                raise DataError(
+                    f"case {record.case!r} must be another image than case {first.case!r}; {file} and {first_file} "
+                    "hold the same content: remove one of the two"
+                )
 
 
 def _all(parts: Parts) -> Iterator[tuple[str, Record]]:
@@ -106,23 +107,24 @@ def _check_recordings(parts: Parts) -> None:
 def _check_images(parts: Parts, places: Mapping[str, Path]) -> None:
     seen: dict[tuple[Path, int | None], list[tuple[str, Record]]] = {}
     for part, record in _all(parts):
-        others = seen.setdefault((places[record.image], record.index), [])
-        for other_part, other in others:
-            _check_pair(part, record, other_part, other)
-        others.append((part, record))
+        for file in record.files:
+            others = seen.setdefault((places[file], record.index), [])
+            for other_part, other in others:
+                _check_pair(file, part, record, other_part, other)
+            others.append((part, record))
 
 
-def _check_pair(part: str, record: Record, other_part: str, other: Record) -> None:
+def _check_pair(file: str, part: str, record: Record, other_part: str, other: Record) -> None:
     both = f"case {record.case!r} in {part} and case {other.case!r} in {other_part}"
     if None not in (record.patient, other.patient) and record.patient != other.patient:
         raise DataError(
-            f"{record.image} must belong to one patient, not to {other.patient!r} and {record.patient!r} ({both}); "
+            f"{file} must belong to one patient, not to {other.patient!r} and {record.patient!r} ({both}); "
             "correct dataset.json"
         )
     if record.slices is None or other.slices is None:
-        raise DataError(f"{record.image} must stand once in dataset.json, not twice ({both}); remove one of the two")
+        raise DataError(f"{file} must stand once in dataset.json, not twice ({both}); remove one of the two")
     if set(slice_numbers(record.slices)) & set(slice_numbers(other.slices)):
         raise DataError(
-            f"{record.image} must have slices in one record only, not {list(other.slices)} and "
+            f"{file} must have slices in one record only, not {list(other.slices)} and "
             f"{list(record.slices)}, which overlap ({both}); cut the ranges apart"
         )

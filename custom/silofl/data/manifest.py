@@ -2,12 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
 from silofl.data.access import read_bytes
+from silofl.data.contrasts import Source
 from silofl.data.leakage import check_parts
 from silofl.data.records import Record, locate, parse_record
 from silofl.errors import DataError, nearest
@@ -15,7 +16,7 @@ from silofl.study import SplitUnit, Study
 
 FILE_NAME = "dataset.json"
 PARTS = ("training", "validation", "test")
-KEYS = ("task", "labels", "split_unit", *PARTS)
+KEYS = ("task", "labels", "split_unit", "channel_names", *PARTS)
 SPLIT_UNITS = get_args(SplitUnit)
 
 
@@ -32,6 +33,7 @@ class Manifest:
         training: Cases to learn from, at least one.
         validation: Cases to choose a model by; may be empty, then no choice is made.
         test: Cases to measure on, at least one.
+        channel_names: The contrasts that the image files hold, in their order; some or all of the study's.
         places: Where each image and label file lies, by the path that dataset.json gives, links resolved.
         digest: SHA-256 of the file's bytes.
     """
@@ -43,8 +45,19 @@ class Manifest:
     training: tuple[Record, ...]
     validation: tuple[Record, ...]
     test: tuple[Record, ...]
+    channel_names: tuple[str, ...]
     places: dict[str, Path]
     digest: str
+
+    def source(self, record: Record) -> Source:
+        """Return the files of a record's image."""
+        files = [None if path is None else (self.places[path], path) for path in record.images]
+        return Source(tuple(files), self.channel_names, record.index)
+
+    def missing(self, wanted: Iterable[str]) -> list[str]:
+        """Return which contrasts of the study's some record lacks."""
+        records = [record for records in self.parts.values() for record in records]
+        return [name for name in wanted if any(name not in self.source(record).contrasts for record in records)]
 
     @property
     def parts(self) -> dict[str, tuple[Record, ...]]:
@@ -70,10 +83,14 @@ def read_manifest(folder: Path, study: Study) -> Manifest:
         if not parts[part]:
             raise DataError(f"{FILE_NAME} must have at least one case in {part}, not 0; move a patient there")
     places = _places(folder, parts)
+    names = channel_names(content)
+    for record in (record for records in parts.values() for record in records):
+        check_channels(record, names)
     split_unit = content.get("split_unit", "patient")
     # A patient may be in several parts only where both study and data say so; otherwise the stricter rule holds.
     check_parts(parts, places, split_unit if study.data.split_unit == split_unit else "patient")
-    return Manifest(folder, study.task, dict(study.labels), split_unit, **parts, places=places, digest=digest)
+    labels = dict(study.labels)
+    return Manifest(folder, study.task, labels, split_unit, **parts, channel_names=names, places=places, digest=digest)
 
 
 def read_content(folder: Path) -> dict[str, object]:
@@ -132,9 +149,50 @@ def _check_fits(content: Mapping[str, object], study: Study) -> None:
     remedy = "give the site the data of this study, or ask the study lead"
     if content["task"] != study.task:
         raise DataError(f"{FILE_NAME} must have task {study.task!r} as the study, not {content['task']!r}; {remedy}")
+    _check_names(channel_names(content), study)
     wanted = {str(number): name for number, name in sorted(study.labels.items())}
     if content["labels"] != wanted:
         raise DataError(f"{FILE_NAME} must have labels {wanted} as the study, not {content['labels']!r}; {remedy}")
+
+
+def channel_names(content: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the contrasts that the image files of a dataset.json hold, in their order.
+
+    Raises:
+        DataError: They are no list of different names.
+    """
+    names = content.get("channel_names", [])
+    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not is_list or len({*names}) < len(names):
+        raise DataError(f'channel_names in {FILE_NAME} must be a list of different names, as ["T1"], not {names!r}')
+    return tuple(names)
+
+
+def _check_names(names: tuple[str, ...], study: Study) -> None:
+    wanted = study.data.channel_names
+    if bool(names) != bool(wanted) or not {*names} <= {*wanted}:
+        known = ", ".join(wanted) or "none, because the study names none"
+        raise DataError(
+            f"channel_names in {FILE_NAME} must be some or all of the study's, {known}, not "
+            f"{', '.join(names) or 'none'}; name the contrasts that the files of each case hold, in their order"
+        )
+
+
+def check_channels(record: Record, names: tuple[str, ...]) -> None:
+    """Refuse a record that names neither one image nor one for each contrast.
+
+    Args:
+        record: The record.
+        names: The contrasts of its dataset.json.
+
+    Raises:
+        DataError: The number of its images is another one.
+    """
+    if len(record.images) not in (1, len(names)):
+        wanted = f"one for each of {', '.join(names)}" if names else "one, because channel_names gives no names"
+        raise DataError(
+            f"case {record.case!r} must name an image, or {wanted}, not {len(record.images)}; correct {FILE_NAME}"
+        )
 
 
 def _records(values: object, part: str, study: Study) -> tuple[Record, ...]:
@@ -149,7 +207,7 @@ def _records(values: object, part: str, study: Study) -> tuple[Record, ...]:
 def _places(folder: Path, parts: Mapping[str, tuple[Record, ...]]) -> dict[str, Path]:
     places: dict[str, Path] = {}
     for record in (record for records in parts.values() for record in records):
-        for file in (record.image, record.label):
+        for file in (*record.files, record.label):
             if isinstance(file, str) and file not in places:
                 places[file] = locate(folder, file, record.case)
     return places

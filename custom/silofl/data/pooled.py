@@ -66,10 +66,13 @@ def pooled_content(manifests: Mapping[str, Manifest]) -> dict[str, Any]:
     manifest = next(iter(manifests.values()))
     unit = manifest.split_unit if len(known) == len(manifests) else "unknown"
     labels = {str(number): name for number, name in sorted(manifest.labels.items())}
+    names = tuple(dict.fromkeys(name for one in manifests.values() for name in one.channel_names))
     records = {
-        part: [_record(site, record) for site, one in manifests.items() for record in one.parts[part]] for part in PARTS
+        part: [_record(site, record, one, names) for site, one in manifests.items() for record in one.parts[part]]
+        for part in PARTS
     }
-    return {"task": manifest.task, "labels": labels, "split_unit": unit, **records}
+    channels = {"channel_names": list(names)} if names else {}
+    return {"task": manifest.task, "labels": labels, "split_unit": unit, **channels, **records}
 
 
 def by_site(values: Mapping[str, float]) -> dict[str, list[float]]:
@@ -99,12 +102,26 @@ def _manifest(folder: Path, site: str, study: Study) -> Manifest:
         raise DataError(f"site {site!r}: {error}") from None
 
 
-def _record(site: str, record: Record) -> dict[str, Any]:
-    values = {key: value for key, value in asdict(record).items() if value is not None}
-    prefixed = {key: f"{site}/{values[key]}" for key in ("image", "patient", "case") if key in values}
+def _record(site: str, record: Record, manifest: Manifest, names: tuple[str, ...]) -> dict[str, Any]:
+    values = {key: value for key, value in asdict(record).items() if value is not None and key != "images"}
+    prefixed = {key: f"{site}/{values[key]}" for key in ("patient", "case") if key in values}
     if isinstance(record.label, str):
         prefixed["label"] = f"{site}/{record.label}"
-    return values | prefixed
+    return values | prefixed | {"image": _image(site, record, manifest.channel_names, names)}
+
+
+def _image(site: str, record: Record, own: tuple[str, ...], names: tuple[str, ...]) -> str | list[str | None]:
+    """Return a record's files in the order of the pool's contrasts."""
+    images = [None if path is None else f"{site}/{path}" for path in record.images]
+    if own == names:
+        return images if len(images) > 1 else images[0]
+    if len(images) != len(own):
+        raise DataError(
+            f"site {site!r} must have the channel_names {', '.join(names)} to be pooled, not {', '.join(own)}, because "
+            f"{record.image} holds several contrasts; save each as a file of its own"
+        )
+    by_name = dict(zip(own, images, strict=True))
+    return [by_name.get(name) for name in names]
 
 
 def _bring(source: Path, target: Path, name: str) -> None:

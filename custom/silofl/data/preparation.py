@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.data.contrasts import Source, read_source
 from silofl.data.domain import Domain, Form, form_of
 from silofl.data.header import check_affine
-from silofl.data.images import Image, check_label, read_image, read_label
+from silofl.data.images import Image, check_label, read_label
 from silofl.data.intensity import scale_intensity, to_channels
 from silofl.data.manifest import Manifest
 from silofl.data.neighbours import check_has_slices, with_neighbours
@@ -67,6 +67,7 @@ class PreparedImage:
         volume_passage: Of the volume; None for a picture and without such transforms.
         plane_passage: Of each 2D image, the same for all; None without such transforms.
         form: Of the input in its file.
+        missing: Contrasts that the input lacks; zeros stand in their place.
     """
 
     images: NDArray[np.float32]
@@ -75,10 +76,12 @@ class PreparedImage:
     volume_passage: Passage | None
     plane_passage: Passage | None
     form: Form
+    missing: tuple[str, ...] = ()
 
     def doubts(self, domain: Domain, steps: Preparation) -> list[str]:
         """Return why an answer may mean nothing: what the file does not state, and `Domain.doubts`."""
-        header, doubts = self.form.header, []
+        header = self.form.header
+        doubts = [f"contrast {name} is missing; zeros stand in its place" for name in self.missing]
         if self.form.kind == "volumes" and steps.study.task == "segmentation" and not header.has_spacing:
             doubts.append("the file does not state the size of its voxels in mm; no millilitres are given")
         if self.form.kind == "volumes" and not header.has_orientation:
@@ -101,14 +104,12 @@ def preparation(study: Study, has_label_map: bool | None = None) -> Preparation:
     return Preparation(study, volume_steps, compose(study.data, "transforms", has_label_map))
 
 
-def prepare_image(path: Path, study: Study, name: str | None = None, index: int | None = None) -> NDArray[np.float32]:
+def prepare_image(source: Source, study: Study) -> NDArray[np.float32]:
     """Prepare an image without a label for prediction, as training images were prepared.
 
     Args:
-        path: The file, or the folder of a DICOM series.
+        source: Its files.
         study: The study whose data settings apply.
-        name: What messages call it.
-        index: Which image of an npz file.
 
     Returns:
         (n, C, H, W): one image, or the slices of a volume, with their neighbours as the study asks.
@@ -116,19 +117,15 @@ def prepare_image(path: Path, study: Study, name: str | None = None, index: int 
     Raises:
         DataError: The image cannot be read or scaled.
     """
-    return prepare_with_way_back(path, preparation(study, has_label_map=False), name, index).images
+    return prepare_with_way_back(source, preparation(study, has_label_map=False)).images
 
 
-def prepare_with_way_back(
-    path: Path, steps: Preparation, name: str | None = None, index: int | None = None, domain: Domain = ANY
-) -> PreparedImage:
+def prepare_with_way_back(source: Source, steps: Preparation, domain: Domain = ANY) -> PreparedImage:
     """Prepare an image as `prepare_image` does, and record how to bring a prediction back to the input's grid.
 
     Args:
-        path: The file, or the folder of a DICOM series.
+        source: Its files; zeros stand for a contrast that it lacks.
         steps: The study's preparation without label maps; the way back needs the very same one.
-        name: What messages call it.
-        index: Which image of an npz file.
         domain: The images that the models learnt from.
 
     Raises:
@@ -136,13 +133,14 @@ def prepare_with_way_back(
             training images, or is a picture where the study trained on volumes: a picture does not say how its axes lie
             in the body.
     """
-    called = name or path.resolve().name
-    if not path.exists():
-        raise DataError(
-            f"{called} must be an image file or the folder of a DICOM series; it is not there: check its path"
-        )
-    image = read_image(path, name, index)
-    form = form_of(path, image, called)
+    settings, (first, called) = steps.study.data, source.first
+    for path, one in filter(None, source.files):
+        if not path.exists():
+            raise DataError(
+                f"{one} must be an image file or the folder of a DICOM series; it is not there: check its path"
+            )
+    image = read_source(source, settings)
+    form = form_of(first, image, called)
     domain.check(form, called)
     if image.array.ndim != 4 and steps.volume_steps is not None:
         raise DataError(
@@ -156,7 +154,9 @@ def prepare_with_way_back(
     planes = [pixels[..., z] for z in range(pixels.shape[3])] if pixels.ndim == 4 else [pixels]
     prepared = [_moved(steps.image_steps, {"image": plane}, None)["image"] for plane in planes]
     images = with_neighbours(np.stack([_array(plane) for plane in prepared]), steps.study.data.neighbours)
-    return PreparedImage(images, image.spatial_shape, image.affine, volume_passage, _passage(prepared[0]), form)
+    missing = tuple(one for one in settings.channel_names if one not in source.contrasts)
+    passage = _passage(prepared[0])
+    return PreparedImage(images, image.spatial_shape, image.affine, volume_passage, passage, form, missing)
 
 
 def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:
@@ -181,7 +181,7 @@ def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> Prep
 
 
 def _prepared(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:
-    image = read_image(manifest.places[record.image], record.image, record.index)
+    image = read_source(manifest.source(record), steps.study.data)
     if image.affine is not None:
         check_affine(image.affine, record.image)
     label = _label_of(record, manifest, image, steps.study)
@@ -207,8 +207,12 @@ def _slices_of(images: NDArray, pixels: NDArray, numbers: range | None) -> tuple
 
 def _scaled(image: Image, study: Study, name: str) -> NDArray[np.float32]:
     check_has_slices(image, study.data.neighbours, name)
-    array = to_channels(image.array, study.data.channels, image.is_window)
-    return scale_intensity(array, study.data.intensity, image.dtype_max)
+    settings = study.data
+    array = to_channels(image.array, settings.channels, image.is_window or image.has_contrasts)
+    if not image.has_contrasts:
+        return scale_intensity(array, settings.intensity, image.dtype_max)
+    # Contrasts have scales of their own; the channels of a picture or a window have one.
+    return np.stack([scale_intensity(contrast, settings.intensity, image.dtype_max) for contrast in array])
 
 
 def _label_of(record: Record, manifest: Manifest, image: Image, study: Study) -> NDArray | None:

@@ -20,7 +20,8 @@ class Record:
 
     Attributes:
         case: The name that messages and tables use; unique in dataset.json.
-        image: The image's path, relative to dataset.json.
+        images: The image's path, relative to dataset.json; or one path for each of its contrasts, None where this case
+            lacks one.
         label: The label map's path (segmentation) or the class (classification).
         patient: The patient, by which parts are kept apart; None where nobody knows.
         slices: First and last slice that belong to this record, from 0, both included, and the step between two
@@ -30,12 +31,22 @@ class Record:
     """
 
     case: str
-    image: str
+    images: tuple[str | None, ...]
     label: str | int
     patient: str | None
     slices: tuple[int, ...] | None = None
     index: int | None = None
     recording: str | None = None
+
+    @property
+    def image(self) -> str:
+        """The image's path, the first one where its contrasts lie in files of their own; what messages call it."""
+        return self.files[0]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The paths of all files of the image."""
+        return tuple(path for path in self.images if path is not None)
 
     @property
     def numbers(self) -> range | None:
@@ -68,14 +79,15 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
     for key in value:
         if key not in KEYS:
             raise DataError(f"{where} must have known keys, not {key!r}{nearest(key, KEYS)}; rename or remove it")
-    image = _text(value["image"], f"the image of {where}")
+    images = _images(value["image"], where)
+    image = next(path for path in images if path is not None)
     index = _index(value.get("index"), image, where)
     slices = _slices(value.get("slices"), where)
     case = _text(value["case"], f"the case of {where}") if "case" in value else _case_name(image, slices, index)
     label = _label(value["label"], f"case {case!r}", task, labels)
     patient = _text(value["patient"], f"the patient of case {case!r}") if "patient" in value else None
     recording = _text(value["recording"], f"the recording of case {case!r}") if "recording" in value else None
-    return Record(case, image, label, patient, slices, index, recording)
+    return Record(case, images, label, patient, slices, index, recording)
 
 
 def locate(folder: Path, path: str, case: str) -> Path:
@@ -118,6 +130,20 @@ def _text(value: object, what: str) -> str:
     if not _is_text(value):
         raise DataError(f"{what} must be a text, not {value!r}; correct dataset.json")
     return value
+
+
+def _images(value: object, where: str) -> tuple[str | None, ...]:
+    if not isinstance(value, list):
+        return (_text(value, f"the image of {where}"),)
+    paths = [None if path is None else _text(path, f"each image of {where}") for path in value]
+    found = [path for path in paths if path is not None]
+    if not found:
+        raise DataError(f"{where} must have a file for at least one contrast, not {value!r}; correct dataset.json")
+    for path in found:
+        if found.count(path) > 1 or path.endswith(".npz"):
+            condition = "each file once" if found.count(path) > 1 else "no npz file of many images"
+            raise DataError(f"{where} must name {condition} in its list of images, not {path!r}; correct dataset.json")
+    return tuple(paths)
 
 
 def _is_text(value: object) -> bool:

@@ -47,8 +47,9 @@ class SiteData:
         return domain_of(forms, (self.training.images[i] for i in _spread(len(self.training), MEASURED)))
 
     def _form(self, record: Record) -> Form:
-        path = self.manifest.places[record.image]
-        return form_of(path, read_image(path, record.image, record.index), record.image)
+        # Of the first file alone: the contrasts of a case lie on one grid.
+        path, name = self.manifest.source(record).first
+        return form_of(path, read_image(path, name, record.index), name)
 
 
 def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bool = True) -> SiteData:
@@ -75,6 +76,7 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
         )
     for answer in study.recipe.answers:
         answer.check_images(data.training.images.shape[1:])
+        answer.check_contrasts(manifest.missing(study.data.channel_names))
     return data
 
 

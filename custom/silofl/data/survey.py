@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from silofl.data.contrasts import Source, read_source
 from silofl.data.domain import Kind, kind_of
 from silofl.data.header import read_header
-from silofl.data.images import Image, read_image
-from silofl.data.manifest import FILE_NAME, read_content
+from silofl.data.images import Image
+from silofl.data.manifest import FILE_NAME, channel_names, check_channels, read_content
 from silofl.data.records import Record, locate, parse_record
 from silofl.errors import ConfigError, DataError
+from silofl.study import DataSettings
 
 # Training images of each site that are read: enough to know kind, channels and size without reading all.
 SAMPLES = 3
@@ -19,10 +21,10 @@ SAMPLES = 3
 
 @dataclass(frozen=True)
 class Sample:
-    """One image of the survey: its record, its path and its decoded content."""
+    """One image of the survey: its record, its files and its decoded content."""
 
     record: Record
-    path: Path
+    source: Source
     image: Image
 
 
@@ -34,6 +36,7 @@ class Survey:
         sites: Names of the sites.
         task: ``segmentation`` or ``classification``.
         labels: Number -> name.
+        channel_names: The contrasts that some site has; none where no site names them.
         split_unit: What no two parts of a site's data share; ``unknown`` where one site does not know.
         samples: The first training images of each site.
     """
@@ -41,6 +44,7 @@ class Survey:
     sites: tuple[str, ...]
     task: str
     labels: dict[int, str]
+    channel_names: tuple[str, ...]
     split_unit: str
     samples: tuple[Sample, ...]
 
@@ -61,11 +65,13 @@ class Survey:
 
     @property
     def channels(self) -> int:
-        """Channels that the study needs: 1 or 3 for pictures, otherwise as many as are stored.
+        """Channels that the study needs: those with names, else 1 or 3 for pictures, otherwise as many as are stored.
 
         Raises:
             DataError: Sites differ in what cannot be converted.
         """
+        if self.channel_names:
+            return len(self.channel_names)
         stored = {len(sample.image.array): sample.record.case for sample in self.samples}
         if self.kind != "windows" and stored.keys() <= {1, 3, 4}:
             return 1 if stored.keys() == {1} else 3
@@ -79,7 +85,7 @@ class Survey:
     @property
     def modality(self) -> str | None:
         """DICOM's code of all images; None where they differ or one states none."""
-        codes = {read_header(sample.path).modality for sample in self.samples}
+        codes = {read_header(sample.source.first[0]).modality for sample in self.samples}
         return codes.pop() if len(codes) == 1 else None
 
     @property
@@ -104,9 +110,13 @@ def survey(data: Path) -> Survey:
     for sites, keys in ((found, ("task", "labels")), (known, ("split_unit",))):
         for other in sites[1:]:
             _check_agrees(other, sites[0], keys)
+    contrasts = tuple(dict.fromkeys(name for part in found for name in part.channel_names))
+    for part in found:
+        if contrasts and not part.channel_names:
+            raise DataError(f"site {part.sites[0]!r} must have channel_names in {FILE_NAME}, as other sites; add them")
     unit = found[0].split_unit if len(known) == len(found) else "unknown"
     names, samples = (tuple(one for part in found for one in getattr(part, key)) for key in ("sites", "samples"))
-    return Survey(names, found[0].task, found[0].labels, unit, samples)
+    return Survey(names, found[0].task, found[0].labels, contrasts, unit, samples)
 
 
 def _surveyed(folder: Path) -> Survey:
@@ -116,12 +126,15 @@ def _surveyed(folder: Path) -> Survey:
         records = content.get("training")
         if not isinstance(records, list) or not records:
             raise DataError(f"{FILE_NAME} must list at least one case in training, not {records!r}")
+        names = channel_names(content)
+        settings = DataSettings(channels=max(1, len(names)), channel_names=names)
         samples = tuple(
-            _sample(folder, value, number, task, labels) for number, value in enumerate(records[:SAMPLES], 1)
+            _sample(folder, parse_record(value, f"record {number} of training", task, labels), settings)
+            for number, value in enumerate(records[:SAMPLES], 1)
         )
     except DataError as error:
         raise DataError(f"site {site!r}: {error}") from None
-    return Survey((site,), task, labels, str(content.get("split_unit", "patient")), samples)
+    return Survey((site,), task, labels, names, str(content.get("split_unit", "patient")), samples)
 
 
 def _declared(content: Mapping[str, object]) -> tuple[str, dict[int, str]]:
@@ -133,10 +146,11 @@ def _declared(content: Mapping[str, object]) -> tuple[str, dict[int, str]]:
     return str(task), {int(number): str(name) for number, name in labels.items()}
 
 
-def _sample(folder: Path, value: object, number: int, task: str, labels: dict[int, str]) -> Sample:
-    record = parse_record(value, f"record {number} of training", task, labels)
-    path = locate(folder, record.image, record.case)
-    return Sample(record, path, read_image(path, record.image, record.index))
+def _sample(folder: Path, record: Record, settings: DataSettings) -> Sample:
+    files = [None if path is None else (locate(folder, path, record.case), path) for path in record.images]
+    check_channels(record, settings.channel_names)
+    source = Source(tuple(files), settings.channel_names, record.index)
+    return Sample(record, source, read_source(source, settings))
 
 
 def _check_agrees(other: Survey, first: Survey, keys: Iterable[str]) -> None:

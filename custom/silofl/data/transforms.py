@@ -107,7 +107,16 @@ def augmentation(study: Study, has_label_map: bool | None = None) -> Compose | N
         study: The study.
         has_label_map: Whether a label map is transformed too; by default when the task is segmentation.
     """
-    return compose(study.data, "augment", study.task == "segmentation" if has_label_map is None else has_label_map)
+    has_label_map = study.task == "segmentation" if has_label_map is None else has_label_map
+    named, dropped = compose(study.data, "augment", has_label_map), study.training.drop_channels
+    if not dropped:
+        return named
+    from monai.transforms import Compose
+
+    from silofl.data.drop_channels import DropChannels
+
+    steps = [] if named is None else list(named.transforms)
+    return Compose([*steps, DropChannels(dropped, study.data.channels)])
 
 
 def check_transforms(study: Study) -> None:

@@ -74,7 +74,7 @@ def _spacing(manifest: Manifest) -> dict[str, Any] | None:
     """Return the smallest and largest spacing of a few training volumes, in millimetres by axis; None for pictures."""
     spacings = []
     for record in manifest.training[:SAMPLE]:
-        affine = read_image(manifest.places[record.image], record.image, record.index).affine
+        affine = read_image(*manifest.source(record).first, record.index).affine
         if affine is None:
             return None
         spacings.append(np.linalg.norm(affine[:3, :3], axis=0))

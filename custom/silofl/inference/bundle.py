@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from silofl.data.contrasts import first_file, parse_case, source_of
 from silofl.data.domain import Domain
 from silofl.data.preparation import preparation, prepare_with_way_back
 from silofl.files import write_json
@@ -48,7 +49,7 @@ class FilePredictor:
         """Predict an image file or the folder of a DICOM series and return the file that was written.
 
         Args:
-            image: The input.
+            image: The input, ``FILE``, or ``T1=FILE,T2=FILE`` for contrasts in files of their own.
             out: Folder of the answer: ``<name>_labels.nii.gz`` or ``.png``, or ``<name>_class.json``.
 
         Raises:
@@ -56,14 +57,16 @@ class FilePredictor:
                 is not finite.
         """
         steps = preparation(self.study, has_label_map=False)
-        prepared = prepare_with_way_back(Path(image), steps, domain=self.domain)
+        case = parse_case(image)
+        path = first_file(case)
+        prepared = prepare_with_way_back(source_of(case, self.study.data), steps, self.domain)
         check_images(prepared.images, self.image_shape)
         with torch.inference_mode():
             probabilities = self.network(torch.from_numpy(prepared.images).to(self.device)).cpu().numpy()
         check_probabilities(probabilities, self.study.name)
         for doubt in prepared.doubts(self.domain, steps):
-            logger.warning("%s: %s", Path(image).resolve().name, doubt)
-        folder, stem = Path(out), stem_of(Path(image))
+            logger.warning("%s: %s", path.resolve().name, doubt)
+        folder, stem = Path(out), stem_of(path)
         if self.study.task == "classification":
             return self._write_class(folder / f"{stem}_class.json", probabilities.mean(axis=0))
         label_map = decide_on_input(probabilities, prepared, steps)

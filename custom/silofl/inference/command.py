@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
+from silofl.data.contrasts import Case, first_file, parse_case
 from silofl.errors import ConfigError, ExitCode, SiloFLError
 from silofl.files import write_atomically, write_json
 from silofl.inference.directory import fingerprint_of
@@ -45,7 +46,9 @@ class Options:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl predict``."""
     parser.add_argument("super_model", type=Path, metavar="SUPERMODEL", help="folder of the super model")
-    parser.add_argument("inputs", type=Path, nargs="+", metavar="INPUT", help="image file, or DICOM series folder")
+    parser.add_argument(
+        "inputs", nargs="+", metavar="INPUT", help="image file or DICOM series folder; NAME=FILE,NAME=FILE of contrasts"
+    )
     parser.add_argument("-o", "--out", type=Path, required=True, help="new folder, or that of an earlier prediction")
     parser.add_argument("--picture", action="store_true", help="also an overlay of each input, as PNG")
     parser.add_argument("--site", help="the site whose model answers, or global, instead of the selector's choice")
@@ -58,20 +61,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Predict the inputs and return the exit code."""
     how = Options(options.picture, options.site, options.threshold, options.batch_size, options.device)
-    code, records = predict_inputs(options.super_model, options.inputs, options.out, how, console_for(options))
+    cases = [parse_case(text) for text in options.inputs]
+    code, records = predict_inputs(options.super_model, cases, options.out, how, console_for(options))
     if options.json:
         print(json.dumps(records))
     return code
 
 
 def predict_inputs(
-    super_model: Path, inputs: Sequence[Path], out: Path, options: Options, console: Console
+    super_model: Path, inputs: Sequence[Case], out: Path, options: Options, console: Console
 ) -> tuple[ExitCode, list[dict[str, Any]]]:
     """Predict each input and write label maps, overlays and ``prediction.json``, which grows with every input.
 
     Args:
         super_model: The super model's folder.
-        inputs: Image files and folders of DICOM series, no two of one name.
+        inputs: Image files and folders of DICOM series, or several of one case by the names of its contrasts; no two of
+            one name, where that of a case with several files is its first one's.
         out: New folder, or that of an earlier prediction.
         options: The options.
         console: Prints one line an input.
@@ -88,8 +93,8 @@ def predict_inputs(
     runner = _Runner(super_model, out, options)
     records: list[dict[str, Any]] = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        for path in progress.track(inputs, description="predicting"):
-            record, line = runner.predict(path)
+        for case in progress.track(inputs, description="predicting"):
+            record, line = runner.predict(case)
             records.append(record)
             # After every input, so that a stop loses none that were predicted.
             write_json(out / RECORD, records)
@@ -112,12 +117,13 @@ class _Runner:
         threshold = self.model.contents.threshold if options.threshold is None else options.threshold
         self.threshold = threshold if options.site is None else None
 
-    def predict(self, path: Path) -> tuple[dict[str, Any], str]:
+    def predict(self, case: Case) -> tuple[dict[str, Any], str]:
         """Return an input's record and its line; an input that cannot be predicted has its error in both."""
+        path = first_file(case)
         name = path.resolve().name
         record = {"input": name, "super_model": self.fingerprint}
         try:
-            prediction, line = self._predicted(path)
+            prediction, line = self._predicted(case)
             return record | prediction, f"{name}: {line}"
         except SiloFLError as error:
             reason = str(error)
@@ -126,9 +132,9 @@ class _Runner:
             reason = f"it must be predicted without {type(error).__name__}; {message}: check the image, or report this"
         return record | {"error": reason}, reason if reason.startswith(name) else f"{name}: {reason}"
 
-    def _predicted(self, path: Path) -> tuple[dict[str, Any], str]:
-        options, study, stem = self.options, self.model.contents.study, stem_of(path)
-        prediction = self.model.predict(path, options.batch_size, options.threshold, options.site)
+    def _predicted(self, case: Case) -> tuple[dict[str, Any], str]:
+        options, study, stem = self.options, self.model.contents.study, stem_of(first_file(case))
+        prediction = self.model.predict(case, options.batch_size, options.threshold, options.site)
         record = record_of(prediction, study, self.threshold)
         if options.site is not None:
             record["asked_for"] = options.site
@@ -136,7 +142,7 @@ class _Runner:
             record["label_map"] = write_label_map(self.out, stem, prediction.label_map, prediction.affine)
         if options.has_picture:
             record["picture"] = f"{stem}_picture.png"
-            content = self._picture(path, prediction)
+            content = self._picture(first_file(case), prediction)
             write_atomically(self.out / record["picture"], lambda stream: stream.write(content))
         return record, sentence_of(prediction, study, self.threshold)
 
@@ -150,12 +156,14 @@ class _Runner:
         if prediction.label is not None:
             title = f"{path.resolve().name}: {sentence_of(prediction, study, self.threshold)}"
         title = "\n".join([title, *(f"warning: {warning}" for warning in prediction.warnings)])
-        return overlay(read_image(path).array, prediction.label_map, prediction.affine, study.labels, title)
+        image = read_image(path)
+        shown = image.array[:1] if image.has_contrasts else image.array
+        return overlay(shown, prediction.label_map, prediction.affine, study.labels, title)
 
 
-def _check_names(inputs: Sequence[Path]) -> None:
+def _check_names(inputs: Sequence[Case]) -> None:
     seen: dict[str, str] = {}
-    for path in inputs:
+    for path in map(first_file, inputs):
         stem, name = stem_of(path).casefold(), path.resolve().name
         if stem in seen:
             raise ConfigError(

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from silofl.data.contrasts import Case, source_of
 from silofl.data.preparation import Preparation, PreparedImage, preparation, prepare_with_way_back
 from silofl.errors import ConfigError, DataError, nearest
 from silofl.inference.contents import Contents, check_threshold
@@ -192,7 +193,7 @@ class SuperModel:
 
     def predict(
         self,
-        case: str | Path | NDArray,
+        case: str | Case | NDArray,
         batch_size: int = BATCH_SIZE,
         threshold: float | None = None,
         site: str | None = None,
@@ -200,8 +201,8 @@ class SuperModel:
         """Predict one case: a label map on the case's own grid, or its class.
 
         Args:
-            case: An image file, the folder of a DICOM series, or prepared images (n, C, H, W), whose channels are those
-                of each slice and its neighbours where the study has some.
+            case: An image file, the folder of a DICOM series, one of these for each contrast by its name, or prepared
+                images (n, C, H, W), whose channels are those of each slice and its neighbours where the study has some.
             batch_size: Slices at a time, at least 1; the answer does not depend on it.
             threshold: Replaces the super model's gamma, in [0, 1].
             site: A site's name or ``global``, whose model answers instead of a choice.
@@ -212,7 +213,8 @@ class SuperModel:
                 to their form; or the answer is not finite.
         """
         self.check_options(batch_size, threshold, site)
-        prepared = None if isinstance(case, np.ndarray) else self._prepared(Path(case))
+        case = Path(case) if isinstance(case, str) else case
+        prepared = None if isinstance(case, np.ndarray) else self._prepared(case)
         images = case if prepared is None else prepared.images
         answer = self.answer(images, batch_size, threshold, site)
         find = self._class_of if self.contents.study.task == "classification" else self._map_of
@@ -238,10 +240,11 @@ class SuperModel:
     def _steps(self) -> Preparation:
         return preparation(self.contents.study, has_label_map=False)
 
-    def _prepared(self, path: Path) -> PreparedImage:
-        prepared = prepare_with_way_back(path, self._steps, domain=self.contents.domain)
+    def _prepared(self, case: Case) -> PreparedImage:
+        source = source_of(case, self.contents.study.data)
+        prepared = prepare_with_way_back(source, self._steps, self.contents.domain)
         if prepared.images.min() == prepared.images.max():
-            raise DataError(f"{path.resolve().name} must show something, not one intensity alone; export it again")
+            raise DataError(f"{source.first[1]} must show something, not one intensity alone; export it again")
         return prepared
 
     def _weights(

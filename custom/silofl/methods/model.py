@@ -325,7 +325,7 @@ class SiteModels(SitePart):
         shape = tuple(part.images.shape[1:])
         contents = Contents(work.study, shape, {work.site: state}, "only", facts=numbers, domain=work.domain)
         write(work.folder / FOLDER, contents)
-        keep_test(work.folder, result, predictions, model, part, work.study.data.middle)
+        keep_test(work.folder, result, predictions, model, part, work.study.data.shown)
         return numbers
 
     def _traveling(self) -> list[str]:

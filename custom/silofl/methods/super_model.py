@@ -203,7 +203,7 @@ class SiteSuperModel(SitePart):
         self._keep_features(model)
         predictions = _predictions(part, results, answers)
         # All models have the same input normalisation, and the pictures need no more of one.
-        keep_test(work.folder, result, predictions, model.network(GLOBAL), part, work.study.data.middle)
+        keep_test(work.folder, result, predictions, model.network(GLOBAL), part, work.study.data.shown)
         return numbers_of_test(predictions, result, part, work.study) | {
             "models": by_model(results) | {"super": value_of(result)},
             "choices": dict(Counter(chosen.values())),

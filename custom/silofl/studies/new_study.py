@@ -108,10 +108,13 @@ def _fit(values: dict[str, Any], template: Study, found: Survey, name: str) -> d
     """Replace a job's values by those of the data; return a remark for each dotted key that was taken from them."""
     where = "the sites' dataset.json" if len(found.sites) > 1 else "dataset.json"
     values |= {"name": name, "labels": found.labels}
-    settings = values.setdefault("data", {})
-    settings |= {"channels": found.channels, "split_unit": found.split_unit, "transforms": []}
+    named = {"channel_names": list(found.channel_names)} if found.channel_names else {}
+    others = {key: value for key, value in values.get("data", {}).items() if key not in ("channels", "channel_names")}
+    settings = values["data"] = {"channels": found.channels, **named, **others}
+    settings |= {"split_unit": found.split_unit, "transforms": []}
     comments = dict.fromkeys(("task", "labels", "data.split_unit"), f"as in {where}")
     comments["data.channels"] = "of the first images"
+    comments["data.channel_names"] = f"of {where}; the network sees zeros where a site lacks one"
     settings["modality"] = found.modality
     if settings.get("intensity", "dtype") == "dtype" and not (found.is_integer and found.kind == "pictures"):
         settings["intensity"] = "raw" if found.kind == "windows" else "percentiles"
@@ -123,8 +126,7 @@ def _fit(values: dict[str, Any], template: Study, found: Survey, name: str) -> d
             settings.pop(key, None)
     if found.kind != "windows":
         study = parse(Study, values, "the new study.yaml")
-        samples = [(sample.path, study, sample.record.image, sample.record.index) for sample in found.samples]
-        sizes = np.array([prepare_image(*sample).shape[2:] for sample in samples])
+        sizes = np.array([prepare_image(sample.source, study).shape[2:] for sample in found.samples])
         settings["transforms"], comments["data.transforms"] = _resize(sizes, template)
     if len(found.sites) < template.federation.min_sites:
         values["federation"]["min_sites"] = len(found.sites)

@@ -1,0 +1,164 @@
+"""Contrasts of one case, as T1 and T2 of a patient: files of their own, or channels of one, joined to one image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from silofl.data.images import GRID_TOLERANCE_MM, Image, check_grid, grid_distance, read_image
+from silofl.errors import ConfigError, DataError
+from silofl.study import DataSettings
+
+
+@dataclass(frozen=True)
+class Source:
+    """The files of one image.
+
+    Attributes:
+        files: Path, and name in messages, of the one file; or of one for each of `channels`, None where there is none.
+        channels: The contrasts that the files hold, in their order; none where the study names none.
+        index: Which image of an npz file.
+    """
+
+    files: tuple[tuple[Path, str] | None, ...]
+    channels: tuple[str, ...] = ()
+    index: int | None = None
+
+    @property
+    def first(self) -> tuple[Path, str]:
+        """Path and name of the first file that is there."""
+        return next(file for file in self.files if file is not None)
+
+    @property
+    def contrasts(self) -> tuple[str, ...]:
+        """The contrasts that are there."""
+        if len(self.files) != len(self.channels):
+            return self.channels
+        return tuple(name for name, file in zip(self.channels, self.files, strict=True) if file is not None)
+
+
+# An image that is no record of a dataset.json.
+Case = Path | Mapping[str, Path]
+
+
+def source_of(case: Case, settings: DataSettings) -> Source:
+    """Return the files of an image that no dataset.json lists.
+
+    Args:
+        case: The file or DICOM folder, with all channels in the study's order; or a file for each contrast, by name.
+        settings: The study's.
+
+    Raises:
+        DataError: A contrast is none of the study's, or there is no file.
+    """
+    if isinstance(case, Path):
+        return Source(((case, case.resolve().name),), settings.channel_names)
+    unknown = [contrast for contrast in case if contrast not in settings.channel_names]
+    if unknown or not case:
+        known = ", ".join(settings.channel_names) or "none, so that one file must hold the image"
+        raise DataError(f"contrasts must be among the study's, which are {known}, not {', '.join(unknown) or 'none'}")
+    return Source(tuple((path, path.resolve().name) for path in case.values()), tuple(case))
+
+
+def parse_case(text: str) -> Case:
+    """Return the case that a command names: ``FILE``, or ``T1=FILE,T2=FILE`` for contrasts in files of their own.
+
+    Raises:
+        ConfigError: Only some of several parts have a name, or two have the same.
+    """
+    parts = [part.partition("=") for part in text.split(",")]
+    # The name of a file may hold both signs.
+    if Path(text).exists() or not any(equals for _, equals, _ in parts):
+        return Path(text)
+    case = {name.strip(): Path(path) for name, _, path in parts}
+    if len(case) < len(parts) or not all(equals for _, equals, _ in parts):
+        raise ConfigError(f"an input must be FILE, or NAME=FILE,NAME=FILE with a name for each contrast, not {text!r}")
+    return case
+
+
+def first_file(case: Case) -> Path:
+    """Return the file, or the first of several, by which messages and results call a case."""
+    return case if isinstance(case, Path) else next(iter(case.values()))
+
+
+def read_source(source: Source, settings: DataSettings) -> Image:
+    """Read an image; where the study names its channels they come in the study's order, zeros for those not there.
+
+    Args:
+        source: Its files.
+        settings: The study's.
+
+    Raises:
+        DataError: A file cannot be read or holds another number of channels than it must, or two lie on different grids
+            and the study resamples none.
+    """
+    images = [None if file is None else read_image(*file, source.index) for file in source.files]
+    if not settings.channel_names:
+        (image,) = images
+        if image.has_contrasts:
+            count = len(image.array)
+            raise DataError(
+                f"{source.first[1]} must hold one channel where the study names none, not {count}; set "
+                f"data.channel_names to {count} names in study.yaml"
+            )
+        return image
+    channels = _channels(images, source, settings.resample)
+    first = next(iter(channels.values()))
+    arrays = [channels[name].array if name in channels else None for name in settings.channel_names]
+    blank = np.zeros_like(first.array)
+    kinds = {image.dtype_max for image in channels.values()}
+    return replace(
+        first,
+        array=np.concatenate([blank if array is None else array for array in arrays]),
+        dtype_max=kinds.pop() if len(kinds) == 1 else None,
+        has_contrasts=True,
+    )
+
+
+def _channels(images: Sequence[Image | None], source: Source, is_resampled: bool) -> dict[str, Image]:
+    """Return the contrasts that are there by name, all on the grid of the first."""
+    if len(images) == 1 != len(source.channels):
+        (image,), name = images, source.first[1]
+        _check_count(image, len(source.channels), name)
+        return {one: replace(image, array=image.array[[i]]) for i, one in enumerate(source.channels)}
+    found: dict[str, Image] = {}
+    first: Image | None = None
+    for channel, image, file in zip(source.channels, images, source.files, strict=True):
+        if image is None:
+            continue
+        _check_count(image, 1, file[1])
+        first = first or image
+        found[channel] = _on_grid(image, first) if is_resampled else image
+        check_grid(found[channel], first, file[1], source.first[1])
+    return found
+
+
+def _check_count(image: Image, wanted: int, name: str) -> None:
+    # A picture is often stored with three equal channels although it is grey.
+    if len(image.array) != wanted:
+        raise DataError(
+            f"{name} must hold {wanted} channel{'s' * (wanted > 1)}, as many as the names that dataset.json or the "
+            f"command gives it, not {len(image.array)}; correct the names, or save it so"
+        )
+
+
+def _on_grid(image: Image, first: Image) -> Image:
+    """Return a volume resampled to the grid of the first contrast, where it lies on another one."""
+    if image.affine is None or first.affine is None:
+        return image
+    if image.spatial_shape == first.spatial_shape and grid_distance(image, first) <= GRID_TOLERANCE_MM:
+        return image
+    from monai.data import MetaTensor
+    from monai.transforms import ResampleToMatch
+
+    from silofl.data.transforms import metadata_tracking
+
+    with metadata_tracking(True):
+        target = MetaTensor(np.zeros(first.array.shape, np.float32), affine=first.affine)
+        moved = ResampleToMatch(mode="bilinear")(
+            MetaTensor(image.array.astype(np.float32), affine=image.affine), target
+        )
+    return Image(np.asarray(moved, dtype=np.float32), first.affine, None)

@@ -1,0 +1,271 @@
+import re
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+from monai.transforms import Compose
+
+from silofl.data.contrasts import Source, parse_case, read_source, source_of
+from silofl.data.domain import Domain
+from silofl.data.drop_channels import DropChannels
+from silofl.data.manifest import read_manifest
+from silofl.data.preparation import preparation, prepare_case, prepare_image, prepare_with_way_back
+from silofl.data.site_data import load_site_data
+from silofl.data.survey import survey
+from silofl.data.transforms import augmentation
+from silofl.errors import ConfigError, DataError
+from silofl.settings import parse
+from silofl.study import Study
+
+RNG = np.random.default_rng(0)
+T1, T2 = (RNG.integers(0, 1000, (4, 5, 3), dtype=np.int16) for _ in range(2))
+LABEL = (T1 > 500).astype(np.uint8)
+NAMES = {"channels": 2, "channel_names": ["T1", "T2"], "intensity": "raw"}
+
+
+@pytest.fixture
+def volumes(empty_site):
+    """Write two contrasts and the label map of each patient; a record names what a test asks for."""
+
+    def write(images=("T1", "T2"), names=("T1", "T2"), affine=None, t2=T2, image=None):
+        arrays = {"T1": T1, "T2": t2, "both": np.stack([T1, T2], axis=3)}
+        for part, patient in {"training": "a", "test": "b"}.items():
+            folder = empty_site.folder / patient
+            folder.mkdir(exist_ok=True)
+            for name, array in {**arrays, "label": LABEL}.items():
+                # Two patients have no file in common.
+                shift = patient == "b" and name != "label"
+                grid = affine if name == "T2" and affine is not None else np.diag([1.0, 1, 2, 1])
+                nibabel.save(nibabel.Nifti1Image(array + np.int16(shift), grid), folder / f"{name}.nii.gz")
+            files = [None if one is None else f"{patient}/{one}.nii.gz" for one in images]
+            record = {"image": files if image is None else f"{patient}/{image}.nii.gz", "patient": patient}
+            empty_site.content[part] = [record | {"label": f"{patient}/label.nii.gz"}]
+        return empty_site.write(**({"channel_names": list(names)} if names else {}))
+
+    return write
+
+
+@pytest.fixture
+def read(study):
+    """Read the first case of a site's training under a study's data settings."""
+
+    def run(folder, **data):
+        settings = study(**NAMES | data)
+        manifest = read_manifest(folder, settings)
+        return read_source(manifest.source(manifest.training[0]), settings.data).array
+
+    return run
+
+
+def test_files_of_their_own_become_channels_in_the_order_of_the_study(volumes, read):
+    np.testing.assert_array_equal(read(volumes()), [T1, T2])
+    np.testing.assert_array_equal(read(volumes(), channel_names=["T2", "T1"]), [T2, T1])
+    np.testing.assert_array_equal(read(volumes(images=("T2", "T1"), names=("T2", "T1"))), [T1, T2])
+
+
+def test_the_channels_of_one_file_are_named_by_dataset_json(volumes, read):
+    np.testing.assert_array_equal(read(volumes(image="both")), [T1, T2])
+    np.testing.assert_array_equal(read(volumes(image="both", names=("T2", "T1"))), [T2, T1])
+
+
+def test_zeros_stand_for_a_contrast_that_a_case_or_a_site_lacks(volumes, read, study):
+    blank = np.zeros_like(T1)
+    np.testing.assert_array_equal(read(volumes(images=(None, "T2"))), [blank, T2])
+    np.testing.assert_array_equal(read(volumes(image="T1", names=("T1",))), [T1, blank])
+    three = {"channels": 3, "channel_names": ["FLAIR", "T2", "T1"]}
+    np.testing.assert_array_equal(read(volumes(), **three), [blank, T2, T1])
+
+
+def test_dataset_json_says_which_contrasts_are_missing(volumes, study):
+    settings = study(**NAMES | {"channels": 3, "channel_names": ["T1", "T2", "FLAIR"]})
+    assert read_manifest(volumes(), settings).missing(settings.data.channel_names) == ["FLAIR"]
+    assert read_manifest(volumes(images=(None, "T2")), study(**NAMES)).missing(["T1", "T2"]) == ["T1"]
+
+
+def test_each_contrast_is_scaled_on_its_own(volumes, study):
+    settings = study(**NAMES | {"intensity": "zscore"})
+    manifest = read_manifest(volumes(t2=T2 + np.int16(5000)), settings)
+    images = prepare_case(manifest.training[0], manifest, preparation(settings)).images
+    assert images.shape == (3, 2, 4, 5)
+    # Together the second would lie far above 0 and the first far below.
+    np.testing.assert_allclose(images.mean(axis=(0, 2, 3)), [0, 0], atol=1e-5)
+    np.testing.assert_allclose(images.std(axis=(0, 2, 3)), [1, 1], atol=1e-5)
+
+
+@pytest.mark.parametrize("intensity", ["zscore", "percentiles", "dtype", "raw"])
+def test_a_missing_contrast_is_zeros_however_intensities_are_scaled(volumes, study, intensity):
+    settings = study(**NAMES | {"intensity": intensity})
+    manifest = read_manifest(volumes(images=(None, "T2")), settings)
+    images = prepare_case(manifest.training[0], manifest, preparation(settings)).images
+    assert not images[:, 0].any() and images[:, 1].any()
+
+
+def test_contrasts_on_different_grids_are_refused(volumes, read):
+    moved = np.diag([1.0, 1, 2, 1])
+    moved[0, 3] = 3
+    sentence = "a/T2.nii.gz must lie where a/T1.nii.gz lies (same origin, spacing and axes), not up to 3.0 mm away"
+    with pytest.raises(DataError, match=re.escape(sentence)):
+        read(volumes(affine=moved))
+    with pytest.raises(DataError, match=r"T2.nii.gz must have the size of a/T1.nii.gz, \(4, 5, 3\), not \(8, 5, 3\)"):
+        read(volumes(t2=np.repeat(T2, 2, axis=0)))
+
+
+def test_contrasts_on_different_grids_are_resampled_where_the_study_says_so(volumes, read):
+    # A file of half the voxels along x, turned along y: the first grid's voxels 0 and 2 are its voxels 0 and 1.
+    grid = np.diag([2.0, -1, 2, 1])
+    grid[1, 3] = 4
+    found = read(volumes(t2=T2[::2, ::-1], affine=grid), resample=True)
+    np.testing.assert_array_equal(found[0], T1)
+    np.testing.assert_allclose(found[1][::2], T2[::2], atol=1e-3)
+    np.testing.assert_allclose(found[1][1], (T2[0].astype(float) + T2[2]) / 2, atol=1e-3)
+
+
+def test_contrasts_that_lie_on_one_grid_are_not_resampled(volumes, read):
+    assert read(volumes(), resample=True).dtype == np.int16
+
+
+@pytest.mark.parametrize(
+    ("written", "data", "sentence"),
+    [
+        (
+            {"names": ("T1", "FLAIR")},
+            {},
+            "channel_names in dataset.json must be some or all of the study's, T1, T2,",
+        ),
+        ({"names": ()}, {}, "channel_names in dataset.json must be some or all of the study's, T1, T2, not none"),
+        ({"names": ("T1", "T1")}, {}, "channel_names in dataset.json must be a list of different names"),
+        ({"images": ("T1",) * 1}, {}, "a/T1.nii.gz must hold 2 channels, as many as the names"),
+        ({"images": ("T1", "T2", "both")}, {}, "case 'a/T1' must name an image, or one for each of T1, T2, not 3"),
+        ({"images": ("T1", "both")}, {}, "a/both.nii.gz must hold 1 channel, as many as the names"),
+        (
+            {"image": "T1", "names": ("T1",)},
+            {"channel_names": [], "channels": 1},
+            "because the study names none",
+        ),
+        ({"names": ()}, {"channel_names": [], "channels": 1}, "case 'a/T1' must name an image, or one, because"),
+        (
+            {"image": "both", "names": ()},
+            {"channel_names": [], "channels": 1},
+            "both.nii.gz must hold one channel",
+        ),
+        # Without the names three contrasts would be taken for colours.
+        ({"image": "both", "names": ()}, {"channel_names": [], "channels": 2}, "set data.channel_names to 2 names"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_sentence(volumes, read, written, data, sentence):
+    with pytest.raises(DataError, match=re.escape(sentence)):
+        read(volumes(**written), **data)
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({"channels": 1}, "data.channel_names must be data.channels, 1, different names, not ['T1', 'T2']"),
+        (
+            {"channel_names": ["T1", "T1"]},
+            "data.channel_names must be data.channels, 2, different names, not",
+        ),
+        ({"channel_names": ["T1", "a=b"]}, "data.channel_names"),
+        ({"channel_names": [], "resample": True}, "data.resample must go with channel_names"),
+    ],
+)
+def test_a_study_names_each_of_its_channels(study, data, sentence):
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        study(**NAMES | data)
+
+
+def small(algorithm="fedavg", **training):
+    values = {"name": "small", "task": "segmentation", "labels": {1: "nucleus"}, "rounds": 1, "data": NAMES}
+    return parse(Study, values | {"training": training, "algorithm": {"name": algorithm}}, "study.yaml")
+
+
+def test_channels_are_dropped_only_where_they_have_names():
+    values = {"name": "small", "task": "segmentation", "labels": {1: "nucleus"}, "rounds": 1}
+    values |= {"training": {"drop_channels": 0.2}, "algorithm": {"name": "fedavg"}}
+    with pytest.raises(ConfigError, match="training.drop_channels must be 0 without data.channel_names, not 0.2"):
+        parse(Study, values, "study.yaml")
+
+
+def test_amplitude_normalisation_refuses_contrasts_that_come_and_go(volumes, tmp_path):
+    with pytest.raises(ConfigError, match="training.drop_channels must be 0 for amplitude"):
+        small("harmofl", drop_channels=0.2)
+    folder = volumes(images=(None, "T2"))
+    with pytest.raises(DataError, match="all cases must have all contrasts for amplitude normalisation; T1 is missing"):
+        load_site_data(folder, small("harmofl"), tmp_path / "cache")
+
+
+def test_a_dropped_contrast_is_zeros_in_all_slices_that_are_seen_together():
+    # Channels of two contrasts in three slices; the draws of seed 0 are 0.549 and 0.715.
+    image = torch.arange(1, 7).float().reshape(6, 1, 1).expand(6, 2, 2)
+    drop = DropChannels(0.6, 2).set_random_state(seed=0)
+    found = drop({"image": image, "label": "kept"})
+    assert found["image"][:, 0, 0].tolist() == [0, 2, 0, 4, 0, 6] and found["label"] == "kept"
+
+
+def test_an_image_keeps_one_of_the_contrasts_that_it_has():
+    present = torch.stack([torch.zeros(2, 2), torch.ones(2, 2), 2 * torch.ones(2, 2)])
+    drop = DropChannels(0.999, 3).set_random_state(seed=0)
+    for _ in range(20):
+        kept = drop({"image": present})["image"].amax(dim=(1, 2))
+        assert kept.count_nonzero() == 1 and kept[0] == 0
+    assert not drop({"image": torch.zeros(3, 2, 2)})["image"].any()
+
+
+def test_each_contrast_is_dropped_as_often_as_the_study_says():
+    drop = DropChannels(0.3, 2).set_random_state(seed=0)
+    kept = torch.stack([drop({"image": torch.ones(2, 1, 1)})["image"].flatten() for _ in range(4000)])
+    # Both would go in 0.09 of the images; one stays then: 0.3 - 0.09 / 2 each.
+    np.testing.assert_allclose(1 - kept.mean(dim=0).numpy(), [0.255, 0.255], atol=0.025)
+
+
+def test_channels_are_dropped_after_the_studys_augmentation():
+    assert augmentation(small()) is None
+    steps = augmentation(small(drop_channels=0.5))
+    assert isinstance(steps, Compose) and [type(step) for step in steps.transforms] == [DropChannels]
+
+
+@pytest.mark.parametrize("case", ["T1={0}/a/T1.nii.gz,T2={0}/a/T2.nii.gz", "{0}/a/both.nii.gz"])
+def test_a_new_case_is_seen_as_one_of_the_training(volumes, study, case):
+    folder, settings = volumes(), study(**NAMES | {"intensity": "percentiles"})
+    manifest = read_manifest(folder, settings)
+    wanted = prepare_case(manifest.training[0], manifest, preparation(settings)).images
+    found = prepare_image(source_of(parse_case(case.format(folder)), settings.data), settings)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_new_case_may_lack_a_contrast_and_the_answer_says_so(volumes, study):
+    folder, settings = volumes(), study(**NAMES)
+    source = source_of({"T2": folder / "a" / "T2.nii.gz"}, settings.data)
+    prepared = prepare_with_way_back(source, preparation(settings, has_label_map=False))
+    assert not prepared.images[:, 0].any() and prepared.missing == ("T1",)
+    doubts = prepared.doubts(Domain(), preparation(settings))
+    assert "contrast T1 is missing; zeros stand in its place" in doubts
+
+
+def test_a_new_case_has_contrasts_of_the_study_alone(study):
+    with pytest.raises(DataError, match="contrasts must be among the study's, which are T1, T2, not FLAIR"):
+        source_of({"FLAIR": Path("a.nii")}, study(**NAMES).data)
+    with pytest.raises(DataError, match="which are none, so that one file must hold the image, not T1"):
+        source_of({"T1": Path("a.nii")}, study().data)
+
+
+def test_a_command_names_a_case_by_a_file_or_by_one_for_each_contrast(tmp_path):
+    assert parse_case("a/b.nii.gz") == Path("a/b.nii.gz")
+    assert parse_case("T1=a.nii,T2=b.nii") == {"T1": Path("a.nii"), "T2": Path("b.nii")}
+    odd = tmp_path / "T1=a,b.nii"
+    odd.write_bytes(b"")
+    assert parse_case(str(odd)) == odd
+    for text in ("T1=a.nii,b.nii", "T1=a.nii,T1=b.nii"):
+        with pytest.raises(ConfigError, match="an input must be FILE, or NAME=FILE,NAME=FILE"):
+            parse_case(text)
+
+
+def test_a_survey_finds_the_contrasts_of_all_sites(volumes, tmp_path):
+    found = survey(volumes().parent)
+    assert (found.channel_names, found.channels, found.kind) == (("T1", "T2"), 2, "volumes")
+
+
+def test_the_first_file_that_is_there_names_a_source():
+    assert Source((None, (Path("b"), "b")), ("T1", "T2")).first == (Path("b"), "b")
