@@ -4,6 +4,7 @@ import shutil
 import pytest
 
 from silofl.data.manifest import read_manifest
+from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
 
 
@@ -145,3 +146,38 @@ def test_messages_hold_no_absolute_paths(site, study, tmp_path):
     with pytest.raises(DataError) as error:
         read_manifest(site.write(), study())
     assert str(tmp_path) not in str(error.value)
+
+
+ORGANS = {1: "organ", 2: "lesion"}
+
+
+def test_a_site_may_annotate_some_of_the_labels(site, study, tmp_path):
+    site.write(labels={"1": "organ", "2": "lesion"}, labels_annotated=[1])
+    settings = study(labels=ORGANS)
+    assert read_manifest(site.folder, settings).labels_annotated == (1,)
+    data = load_site_data(site.folder, settings, tmp_path / "cache")
+    assert [part.annotated for part in (data.training, data.validation, data.test)] == [(1,)] * 3
+    site.write(labels={"1": "organ", "2": "lesion"}, labels_annotated=[2, 1])
+    assert load_site_data(site.folder, settings, tmp_path / "cache").test.annotated is None
+
+
+def test_a_label_map_holds_no_label_that_is_not_annotated(site, study, tmp_path):
+    site.write(labels={"1": "organ", "2": "lesion"}, labels_annotated=[2])
+    with pytest.raises(
+        DataError, match=r"case 'a': a-mask.png must hold the label values 0 \(background\), 2 \(lesion\)"
+    ):
+        load_site_data(site.folder, study(labels=ORGANS), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("value", [[], [3], [1, 1], ["1"], 1, {"1": "organ"}, [True], None])
+def test_labels_that_no_site_can_annotate_are_refused(site, study, value):
+    site.write(labels={"1": "organ", "2": "lesion"}, labels_annotated=value)
+    with pytest.raises(DataError, match="labels_annotated in dataset.json must list some of the study's labels once"):
+        read_manifest(site.folder, study(labels=ORGANS))
+
+
+def test_classes_are_annotated_always(site, study):
+    content = {"task": "classification", "labels": {"0": "normal", "1": "tumour"}, "labels_annotated": [0]}
+    site.write(**content, training=[], validation=[], test=[])
+    with pytest.raises(DataError, match="labels_annotated in dataset.json must go with a segmentation"):
+        read_manifest(site.folder, study("classification"))

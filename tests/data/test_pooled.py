@@ -1,11 +1,13 @@
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from silofl.data.manifest import read_manifest
+from silofl.data.parts import joined
 from silofl.data.pooled import by_site, pool_sites, pooled_content
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
@@ -167,3 +169,23 @@ def test_the_pool_of_other_data_is_refused_and_kept(pool, sites):
 def test_a_pools_values_go_back_to_their_sites():
     values = {"north/a": 0.5, "south/series/b": 0.75, "north/c": 1.0}
     assert by_site(values) == {"north": [0.5, 1.0], "south": [0.75]}
+
+
+def test_a_pool_says_which_labels_its_sites_annotate(empty_site, study):
+    empty_site.content |= {"labels": {"1": "organ", "2": "lesion"}, "labels_annotated": [1]}
+    for part, name in (("training", "a"), ("test", "b")):
+        empty_site.add(part, name)
+    settings = study(labels={1: "organ", 2: "lesion"})
+    manifest = read_manifest(empty_site.write(), settings)
+    assert pooled_content({"north": manifest})["labels_annotated"] == [1]
+    del empty_site.content["labels_annotated"]
+    with pytest.raises(DataError, match="site 'south' must have the labels_annotated of site 'north', .1,.,"):
+        pooled_content({"north": manifest, "south": read_manifest(empty_site.write(), settings)})
+
+
+def test_sites_that_annotate_different_labels_are_not_taken_as_one(site, study, tmp_path):
+    site.write(labels={"1": "organ", "2": "lesion"})
+    part = load_site_data(site.folder, study(labels={1: "organ", 2: "lesion"}), tmp_path / "cache").test
+    assert joined({"north": part, "south": part}).annotated is None
+    with pytest.raises(DataError, match="sites must have the same labels_annotated to be taken as one"):
+        joined({"north": part, "south": replace(part, annotated=(1,))})

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 
 from silofl.data.site_data import Examples
 from silofl.models import build_plain_model
-from silofl.training.evaluation import evaluate, most_likely, predict, score
+from silofl.training.evaluation import evaluate, most_likely, numbers_of_test, predict, score
 
 CPU = torch.device("cpu")
 
@@ -168,3 +169,17 @@ def test_building_and_evaluating_our_own_networks_imports_no_monai():
     found = subprocess.run([sys.executable, "-c", WITHOUT_MONAI], capture_output=True, text=True, check=True)
     # The two images are the same: a tie.
     assert found.stdout.split() == ["0.5", "False"] * 3
+
+
+@pytest.mark.parametrize("metric", ["dice", "dice_with_background"])
+def test_a_label_that_is_not_annotated_is_neither_right_nor_wrong(make_study, make_part, metric):
+    study = make_study(labels={1: "organ", 2: "lesion"}, metric=metric)
+    part = replace(make_part(np.uint8([[[0, 1], [1, 0]]])), annotated=(1,))
+    # What is called a lesion in the background is background; what is called one in the organ is missed there.
+    in_background, in_organ = (score(np.uint8([[row, [1, 0]]]), part, study) for row in ([2, 1], [0, 2]))
+    assert in_background.value == 1 and list(in_background.labels_by_case) == ([1] if metric == "dice" else [0, 1])
+    # The organ's Dice is 2 * 1 / (1 + 2), the background's 2 * 2 / (3 + 2).
+    assert in_organ.value == pytest.approx(2 / 3 if metric == "dice" else (2 / 3 + 4 / 5) / 2)
+    # A surface of the lesion, which nobody drew, would be undefined.
+    surface = numbers_of_test(np.uint8([[[2, 1], [1, 0]]]), in_background, part, study)["surface"]
+    assert (surface["hd95"], surface["num_undefined"]) == (0, 0)

@@ -121,3 +121,39 @@ def test_an_image_without_any_label_has_a_finite_gradient(make_study, name, labe
     logits = random_batch(2, study.out_channels)[0].requires_grad_()
     make_loss(study)(logits, torch.zeros(3, 6, 6, dtype=torch.long)).backward()
     assert torch.isfinite(logits.grad).all() and logits.grad.any()
+
+
+def test_a_label_that_is_not_annotated_is_background(make_study):
+    # Softmax of (0, log 2, log 5) is 1/8, 2/8, 5/8: without label 2 background has 6/8, label 1 has 2/8.
+    study = make_study(labels=ORGANS, training={"loss": "cross_entropy"})
+    logits = torch.tensor([0.0, math.log(2), math.log(5)]).reshape(1, 3, 1, 1)
+    loss = make_loss(study, annotated=[1])
+    assert loss(logits, torch.tensor([[[0]]])).item() == pytest.approx(-math.log(6 / 8))
+    assert loss(logits, torch.tensor([[[1]]])).item() == pytest.approx(-math.log(2 / 8))
+    # Without label 1 background has 3/8, and label 2 comes first among the rest.
+    loss = make_loss(study, annotated=[2])
+    assert loss(logits, torch.tensor([[[0]]])).item() == pytest.approx(-math.log(3 / 8))
+    assert loss(logits, torch.tensor([[[2]]])).item() == pytest.approx(-math.log(5 / 8))
+
+
+@pytest.mark.parametrize("name", ["dice", "dice_ce", "cross_entropy"])
+def test_the_loss_of_some_labels_is_that_of_a_network_without_the_others(make_study, name):
+    logits, targets = random_batch(3, 4)
+    labels = {1: "a", 2: "b", 3: "c"}
+    merged = torch.stack([torch.logsumexp(logits[:, [0, 2]], 1), logits[:, 1], logits[:, 3]], dim=1)
+    wanted = make_loss(make_study(labels=ORGANS, training={"loss": name}))(merged, targets)
+    # The sites' label maps hold 1 and 3, which are the merged network's 1 and 2.
+    loss = make_loss(make_study(labels=labels, training={"loss": name}), annotated=[1, 3])
+    found = loss(logits, torch.where(targets == 2, 3, targets))
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
+
+
+def test_nothing_pulls_at_a_label_where_the_truth_cannot_tell_it_from_background(make_study):
+    study = make_study(labels=ORGANS, training={"loss": "cross_entropy"})
+    logits = torch.zeros(1, 3, 4, 4, requires_grad=True)
+    make_loss(study, annotated=[1])(logits, torch.zeros(1, 4, 4, dtype=torch.long)).backward()
+    # Background and label 2 rise alike, at the cost of label 1; by the plain loss label 2 falls with label 1.
+    assert torch.equal(logits.grad[:, 0], logits.grad[:, 2]) and (logits.grad[:, 2] < 0).all()
+    plain = torch.zeros(1, 3, 4, 4, requires_grad=True)
+    make_loss(study)(plain, torch.zeros(1, 4, 4, dtype=torch.long)).backward()
+    assert (plain.grad[:, 2] > 0).all()

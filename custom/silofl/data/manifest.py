@@ -16,7 +16,7 @@ from silofl.study import SplitUnit, Study
 
 FILE_NAME = "dataset.json"
 PARTS = ("training", "validation", "test")
-KEYS = ("task", "labels", "split_unit", "channel_names", *PARTS)
+KEYS = ("task", "labels", "split_unit", "labels_annotated", "channel_names", *PARTS)
 SPLIT_UNITS = get_args(SplitUnit)
 
 
@@ -33,6 +33,7 @@ class Manifest:
         training: Cases to learn from, at least one.
         validation: Cases to choose a model by; may be empty, then no choice is made.
         test: Cases to measure on, at least one.
+        labels_annotated: The labels that the label maps show, some or all of the study's.
         channel_names: The contrasts that the image files hold, in their order; some or all of the study's.
         places: Where each image and label file lies, by the path that dataset.json gives, links resolved.
         digest: SHA-256 of the file's bytes.
@@ -45,6 +46,7 @@ class Manifest:
     training: tuple[Record, ...]
     validation: tuple[Record, ...]
     test: tuple[Record, ...]
+    labels_annotated: tuple[int, ...]
     channel_names: tuple[str, ...]
     places: dict[str, Path]
     digest: str
@@ -78,6 +80,7 @@ def read_manifest(folder: Path, study: Study) -> Manifest:
     """
     content, digest = _read(folder)
     _check_fits(content, study)
+    annotated = _annotated(content, study)
     parts = {part: _records(content.get(part, []), part, study) for part in PARTS}
     for part in ("training", "test"):
         if not parts[part]:
@@ -89,8 +92,17 @@ def read_manifest(folder: Path, study: Study) -> Manifest:
     split_unit = content.get("split_unit", "patient")
     # A patient may be in several parts only where both study and data say so; otherwise the stricter rule holds.
     check_parts(parts, places, split_unit if study.data.split_unit == split_unit else "patient")
-    labels = dict(study.labels)
-    return Manifest(folder, study.task, labels, split_unit, **parts, channel_names=names, places=places, digest=digest)
+    return Manifest(
+        folder,
+        study.task,
+        dict(study.labels),
+        split_unit,
+        **parts,
+        labels_annotated=annotated,
+        channel_names=names,
+        places=places,
+        digest=digest,
+    )
 
 
 def read_content(folder: Path) -> dict[str, object]:
@@ -193,6 +205,22 @@ def check_channels(record: Record, names: tuple[str, ...]) -> None:
         raise DataError(
             f"case {record.case!r} must name an image, or {wanted}, not {len(record.images)}; correct {FILE_NAME}"
         )
+
+
+def _annotated(content: Mapping[str, object], study: Study) -> tuple[int, ...]:
+    """Return the labels that the label maps show."""
+    numbers = content.get("labels_annotated", sorted(study.labels))
+    # JSON's true is an int in Python, and equals 1.
+    is_list = isinstance(numbers, list) and all(type(one) is int and one in study.labels for one in numbers)
+    if not is_list or not numbers or len({*numbers}) < len(numbers):
+        known = ", ".join(f"{number} ({name})" for number, name in sorted(study.labels.items()))
+        raise DataError(
+            f"labels_annotated in {FILE_NAME} must list some of the study's labels once, {known}, not {numbers!r}; "
+            "leave it out where all are annotated"
+        )
+    if study.task != "segmentation" and "labels_annotated" in content:
+        raise DataError(f"labels_annotated in {FILE_NAME} must go with a segmentation, not a {study.task}; remove it")
+    return tuple(sorted(numbers))
 
 
 def _records(values: object, part: str, study: Study) -> tuple[Record, ...]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.errors import DataError
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -19,6 +21,8 @@ class Examples:
         cases: The case that each example belongs to; the slices of a volume follow one another.
         slices: Each example's slice of its volume, from 0; None for a picture.
         patients: The patient that each example belongs to; None where nobody knows.
+        annotated: The labels that the label maps show, where those are not all of the study's: what has another one is
+            background in them.
     """
 
     images: NDArray[np.float32]
@@ -26,6 +30,7 @@ class Examples:
     cases: tuple[str, ...]
     slices: tuple[int | None, ...]
     patients: tuple[str | None, ...]
+    annotated: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.cases)
@@ -44,11 +49,21 @@ class Examples:
     def taken(self, rows: Sequence[int]) -> Examples:
         """Return the examples of the given rows, in that order."""
         names = {key: tuple(getattr(self, key)[i] for i in rows) for key in ("cases", "slices", "patients")}
-        return Examples(self.images[rows], self.targets[rows], **names)
+        return Examples(self.images[rows], self.targets[rows], **names, annotated=self.annotated)
 
 
 def joined(parts: Mapping[str, Examples]) -> Examples:
-    """Return the examples of several sites as one part, cases and patients named ``site/...``: simulation only."""
+    """Return the examples of several sites as one part, cases and patients named ``site/...``: simulation only.
+
+    Raises:
+        DataError: The sites annotate different labels.
+    """
+    annotated = {part.annotated for part in parts.values()}
+    if len(annotated) > 1:
+        raise DataError(
+            "sites must have the same labels_annotated to be taken as one, not different ones; leave out those that "
+            "annotate fewer labels"
+        )
 
     def named(key: str) -> tuple[str | None, ...]:
         pairs = ((site, name) for site, part in parts.items() for name in getattr(part, key))
@@ -56,7 +71,7 @@ def joined(parts: Mapping[str, Examples]) -> Examples:
 
     images, targets = (np.concatenate([getattr(part, key) for part in parts.values()]) for key in ("images", "targets"))
     slices = tuple(number for part in parts.values() for number in part.slices)
-    return Examples(images, targets, named("cases"), slices, named("patients"))
+    return Examples(images, targets, named("cases"), slices, named("patients"), annotated.pop())
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def pooled_content(manifests: Mapping[str, Manifest]) -> dict[str, Any]:
     """
     # A pool of which one site does not know its patients is unknown; what the others keep apart stays apart.
     known = {site: one for site, one in manifests.items() if one.split_unit != "unknown"}
-    _check_alike(manifests, ("task", "labels"))
+    _check_alike(manifests, ("task", "labels", "labels_annotated"))
     _check_alike(known, ("split_unit",))
     manifest = next(iter(manifests.values()))
     unit = manifest.split_unit if len(known) == len(manifests) else "unknown"
@@ -71,8 +71,9 @@ def pooled_content(manifests: Mapping[str, Manifest]) -> dict[str, Any]:
         part: [_record(site, record, one, names) for site, one in manifests.items() for record in one.parts[part]]
         for part in PARTS
     }
-    channels = {"channel_names": list(names)} if names else {}
-    return {"task": manifest.task, "labels": labels, "split_unit": unit, **channels, **records}
+    more = {"channel_names": list(names)} if names else {}
+    more |= {} if len(manifest.labels_annotated) == len(labels) else {"labels_annotated": [*manifest.labels_annotated]}
+    return {"task": manifest.task, "labels": labels, "split_unit": unit, **more, **records}
 
 
 def by_site(values: Mapping[str, float]) -> dict[str, list[float]]:

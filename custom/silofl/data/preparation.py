@@ -219,7 +219,7 @@ def _label_of(record: Record, manifest: Manifest, image: Image, study: Study) ->
     if not isinstance(record.label, str):
         return None
     label = read_label(manifest.places[record.label], record.label, record.index)
-    check_label(label, image, study.labels, record.label)
+    check_label(label, image, {number: study.labels[number] for number in manifest.labels_annotated}, record.label)
     return label.array
 
 

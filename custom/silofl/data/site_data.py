@@ -1,7 +1,7 @@
 """Load a site's data folder as arrays for training, validation and test."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -68,7 +68,10 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
     """
     manifest = read_manifest(folder, study)
     prepare = partial(_prepared_cases, manifest, study, has_progress)
-    data = SiteData(**load_or_prepare(cache_dir, fingerprint(manifest, study), prepare), manifest=manifest)
+    parts = load_or_prepare(cache_dir, fingerprint(manifest, study), prepare)
+    if len(manifest.labels_annotated) < len(study.labels):
+        parts = {name: replace(part, annotated=manifest.labels_annotated) for name, part in parts.items()}
+    data = SiteData(**parts, manifest=manifest)
     if len(data.training) == 1 and study.model.normalization.startswith("batch"):
         raise DataError(
             "training must hold at least 2 images for BatchNorm, which cannot learn from a batch of one, not 1; add "

@@ -24,7 +24,6 @@ from silofl.models.names import traveling_names
 from silofl.models.roles import MODEL, of_role, role_of, with_role
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
-from silofl.training.losses import make_loss
 
 # A site's own c_i travels to it as control/own/NAME, should it have lost it.
 ROLE, OWN = "control", "own"
@@ -169,7 +168,7 @@ class SiteControl(SitePart):
 
     def _gradient_here(self, model: nn.Module) -> Arrays:
         """Return the mean gradient of all training data at the received model."""
-        work, gather, loss = self.work, GradientStep(), make_loss(self.work.study)
+        work, gather, loss = self.work, GradientStep(), self.work.loss
         # A copy, because a pass in training mode moves running statistics, and this one only probes.
         probe = copy.deepcopy(model).train()
         for batch in evaluation_batches(work.data.training, work.study.training.batch_size, work.device):

@@ -43,7 +43,6 @@ from silofl.training.evaluation import score
 from silofl.training.joined import AVERAGED, BLEND, CHOSEN, FEDERATED, LOCAL, TUNED, WORDS, Joined
 from silofl.training.local_model import LEAST_UNITS, LocalModel, better, borrowed, memo_of, state_of
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
-from silofl.training.losses import make_loss
 from silofl.training.metrics import Score, members_of
 from silofl.training.schedule import learning_rate
 from silofl.training.units import Units, by_unit, units_of
@@ -138,7 +137,7 @@ class SiteGuard(SitePart):
         """Return the local model, which learns from the same batches as a study of the algorithm ``local``."""
         if not self.is_on or self.local.is_borrowed:
             return {}
-        return {LOCAL: self.local.learner(self.work.learning_rate, self.work.number)}
+        return {LOCAL: self.local.learner(self.work.loss, self.work.learning_rate, self.work.number)}
 
     def epoch(self) -> None:
         """Begin an epoch of the local model."""
@@ -207,7 +206,7 @@ class SiteGuard(SitePart):
         optimizer = make_optimizer(work.study.training, model)
         settings = work.study.training
         set_learning_rate(optimizer, learning_rate(settings.schedule, settings.learning_rate, step, rounds))
-        learner = Learner(model, optimizer, make_loss(work.study), _head_step if is_head else plain_step)
+        learner = Learner(model, optimizer, work.loss, _head_step if is_head else plain_step)
         work.train({TUNED: learner}, work.data.training, TUNE, step)
         self._kept[TUNED] = {"step": step, "state": state_of(model)}
         self._save()

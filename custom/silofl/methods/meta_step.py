@@ -22,7 +22,6 @@ from silofl.models import HarmonizedModel
 from silofl.study import Study
 from silofl.training.device import seed_of
 from silofl.training.loop import Learner, train
-from silofl.training.losses import make_loss
 
 ROLE = "meta_step"
 
@@ -52,7 +51,7 @@ class SiteMetaStep(SitePart):
         work, constants = self.work, self.work.study.recipe.answer(ROLE)
         batches = islice(self._batches(), constants.deployed_steps)
         try:
-            return adapted(model, make_loss(work.study), batches, constants.alpha)
+            return adapted(model, work.loss, batches, constants.alpha)
         except TrainingError as error:
             raise TrainingError(f"site {work.site!r}, steps to its own model: {error}") from None
 

@@ -44,7 +44,6 @@ from silofl.models.roles import GLOBAL, role_of, with_role
 from silofl.study import Study
 from silofl.training.evaluation import evaluate, numbers_of_test
 from silofl.training.loop import Learner, TrainingResult, make_optimizer, set_learning_rate
-from silofl.training.losses import make_loss
 from silofl.training.pictures import keep_test
 
 WEIGHTS = "what the round's training changed in the model's weights; they are mixed with other sites'"
@@ -264,7 +263,7 @@ class SiteModels(SitePart):
         study, kept = self.work.study, self.work.kept.get(self.name)
         self._before = self._read()
         self._optimizers = {r: make_optimizer(study.training, model) for r, model in self.work.models.items()}
-        loss, learners = make_loss(study), {}
+        loss, learners = self.work.loss, {}
         for role, model in self.work.models.items():
             if kept:
                 # Momentum and Adam's moments go on from round to round; they never travel.

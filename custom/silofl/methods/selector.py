@@ -39,7 +39,6 @@ from silofl.models.selector import build_selector
 from silofl.study import Study
 from silofl.training.evaluation import softmax_of
 from silofl.training.loop import Learner, TrainingResult
-from silofl.training.losses import make_loss
 from silofl.training.metrics import Score, members_of
 
 ROLE = "selector"
@@ -243,7 +242,7 @@ class SiteSelector(SitePart):
         if self._settings.labels != "ensemble":
             return Learner(self._model, self._optimizer, loss, step)
         ensemble = Ensemble(self._model, fixed_models(self.work, outputs))
-        return Learner(ensemble, self._optimizer, make_loss(self.work.study), step)
+        return Learner(ensemble, self._optimizer, self.work.loss, step)
 
     def _update(self) -> Arrays:
         if self._settings.learning == "gradients":

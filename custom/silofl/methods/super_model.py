@@ -36,7 +36,6 @@ from silofl.models.selector import build_selector
 from silofl.settings import Section
 from silofl.study import Study
 from silofl.training.evaluation import numbers_of_test, outputs_of
-from silofl.training.losses import make_loss
 from silofl.training.metrics import members_of
 from silofl.training.pictures import keep_test
 from silofl.training.site_score import Counted, SuperScore
@@ -325,7 +324,7 @@ def _domain(facts: Mapping[str, Any]) -> Domain:
 def _losses(work: Work, network: nn.Module, part: Examples) -> NDArray:
     """Return a model's loss of each image, shape (N,)."""
     # One image at a time: a study's loss is the mean over its batch.
-    loss, values = make_loss(work.study), []
+    loss, values = work.loss, []
     with torch.inference_mode():
         for images, targets in evaluation_batches(part, work.study.training.batch_size, work.device):
             logits = network(images)

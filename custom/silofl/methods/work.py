@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from silofl.algorithms.steps import Batch
+from silofl.algorithms.steps import Batch, Loss
 from silofl.data.batches import training_batches
 from silofl.data.domain import Domain
 from silofl.data.parts import Examples
@@ -25,6 +25,7 @@ from silofl.schema import plain
 from silofl.study import Study
 from silofl.training.device import seed_of
 from silofl.training.loop import Learner, TrainingResult, train
+from silofl.training.losses import make_loss
 from silofl.training.schedule import learning_rate
 
 
@@ -110,6 +111,11 @@ class Work:
     def number(self) -> int:
         """The round that the task belongs to."""
         return self.message.meta["round"]
+
+    @cached_property
+    def loss(self) -> Loss:
+        """The study's loss, of the labels that this site annotates."""
+        return make_loss(self.study, self.data.training.annotated)
 
     @property
     def learning_rate(self) -> float:

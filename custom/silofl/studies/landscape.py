@@ -137,7 +137,7 @@ def landscapes(runs: Mapping[str, RunRecords], asked: Asked, data: Path | None) 
 
 def _of_run(name: str, models: Contents, parts: Mapping[str, Examples], asked: Asked) -> Iterator[SiteLandscape]:
     study = models.study
-    device, loss = choose_device(study.device), make_loss(study)
+    device = choose_device(study.device)
     # Set as at the sites: on a busy machine more threads are slower than one.
     torch.set_num_threads(study.torch_threads)
     points = [asked.points(scale) for scale in asked.scales]
@@ -145,6 +145,7 @@ def _of_run(name: str, models: Contents, parts: Mapping[str, Examples], asked: A
     for site, model in networks_of_sites(models, device):
         part = parts[site]
         batches = list(evaluation_batches(part, BATCH_SIZE, device))
+        loss = make_loss(study, part.annotated)
         directions = filter_directions(model, DIRECTIONS[asked.kind], asked.seed)
         followed = follow(np.concatenate(points), total, f"{name}, {site}", unit="points")
         losses = losses_at(model, directions, followed, partial(mean_loss, model, batches, loss))

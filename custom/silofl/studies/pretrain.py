@@ -109,7 +109,7 @@ def _trained(study: Study, pool: Examples, epochs: int) -> tuple[torch.nn.Module
     device = choose_device(study.device)
     model = build_plain_model(study, study.seed).to(device)
     learners: Mapping[str, Learner] = {
-        "": Learner(model, make_optimizer(study.training, model), make_loss(study), plain_step)
+        "": Learner(model, make_optimizer(study.training, model), make_loss(study, pool.annotated), plain_step)
     }
     for batches in follow(_epochs(study, pool, epochs, device), epochs, "pretraining", unit="epochs"):
         result = train(learners, [batches])[""]

@@ -35,7 +35,7 @@ def numbers_of_test(predictions: NDArray, result: Score, part: Examples, study: 
     numbers = result.numbers() | {"num_patients": part.patients_of(result.by_case)}
     if study.task == "classification":
         return numbers
-    surface = surface_by_case(predictions, part.targets, part.cases, sorted(study.labels))
+    surface = surface_by_case(predictions, part.targets, part.cases, _labels(part, study))
     return numbers | {"surface": surface_numbers(surface)}
 
 
@@ -83,5 +83,13 @@ def score(predictions: NDArray, part: Examples, study: Study, probabilities: NDA
     """
     if study.task == "classification":
         return accuracy_by_case(predictions, part.targets, part.cases, study.metric, probabilities)
-    has_background = study.metric == "dice_with_background"
-    return dice_by_case(predictions, part.targets, part.cases, sorted(study.labels), has_background)
+    has_background, labels = study.metric == "dice_with_background", _labels(part, study)
+    if part.annotated is not None:
+        # Right or wrong, nobody knows: the truth has background there.
+        predictions = np.where(np.isin(predictions, labels), predictions, 0)
+    return dice_by_case(predictions, part.targets, part.cases, labels, has_background)
+
+
+def _labels(part: Examples, study: Study) -> list[int]:
+    """Return the labels that a part's label maps show."""
+    return sorted(study.labels) if part.annotated is None else list(part.annotated)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from silofl.algorithms.steps import OwnDraws, plain_step
+from silofl.algorithms.steps import Loss, OwnDraws, plain_step
 from silofl.data.cache import fingerprint
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
@@ -24,7 +24,6 @@ from silofl.models import HarmonizedModel, build_plain_model
 from silofl.study import Study
 from silofl.training.evaluation import evaluate
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
-from silofl.training.losses import make_loss
 
 State = dict[str, Tensor]
 FOLDER, FORMAT = "local", 1
@@ -71,8 +70,8 @@ class LocalModel:
         """Return its state in its best round on so many validation units, or after the last one where they are few."""
         return self._kept["best"]["state"] if num_units >= LEAST_UNITS else self._kept["state"]
 
-    def learner(self, rate: float, number: int) -> Learner:
-        """Return it as a learner of a round with a learning rate."""
+    def learner(self, loss: Loss, rate: float, number: int) -> Learner:
+        """Return it as a learner of a round with a loss and a learning rate."""
         self._kept.setdefault("since", number)
         self._draws.begin()
         self._optimizer = make_optimizer(self.study.training, self.model)
@@ -80,7 +79,7 @@ class LocalModel:
             self._optimizer.load_state_dict(self._kept["optimizer"])
         set_learning_rate(self._optimizer, rate)
         step = self._draws.step(plain_step)
-        return Learner(self.model, self._optimizer, make_loss(self.study), step, stays_home=True)
+        return Learner(self.model, self._optimizer, loss, step, stays_home=True)
 
     def epoch(self) -> None:
         """Begin an epoch with the random numbers that every other learner begins it with."""

@@ -2,22 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor, nn
 
 from silofl.algorithms.steps import Loss
 from silofl.study import Study
 
 
-def make_loss(study: Study) -> Loss:
+def make_loss(study: Study, annotated: Sequence[int] | None = None) -> Loss:
     """Return the study's loss of logits and integer targets.
 
     ``dice_ce`` is Dice plus cross entropy, ``dice`` Dice alone; background does not count in the Dice part. With a
     single label the network has one output: sigmoid and binary cross entropy. Otherwise softmax over background
     and labels.
+
+    Args:
+        study: The study.
+        annotated: The labels that a site's label maps show, in rising order, where those are not all of the study's:
+            the others count as background then, in the targets and in the network's answer.
     """
+    if annotated is not None:
+        return _marginal(make_loss(study), annotated)
     if study.task == "classification" or (study.training.loss == "cross_entropy" and study.out_channels > 1):
         return nn.functional.cross_entropy
     return _segmentation_loss(study)
+
+
+def _marginal(loss: Loss, annotated: Sequence[int]) -> Loss:
+    """Return a loss to which a label that is not annotated is background (marginal loss: Shi et al., MedIA 2021).
+
+    Where nobody drew the liver, a pixel of background may be liver: the network may call it either, so that the
+    probability of background is the sum of both. The logarithm of a sum of exponentials of logits has that softmax.
+    """
+
+    def merged(logits: Tensor, targets: Tensor) -> Tensor:
+        others = [channel for channel in range(logits.shape[1]) if channel not in annotated]
+        background = logits[:, others].logsumexp(dim=1, keepdim=True)
+        numbers = torch.zeros(logits.shape[1], dtype=targets.dtype, device=targets.device)
+        numbers[list(annotated)] = torch.arange(1, len(annotated) + 1, dtype=targets.dtype, device=targets.device)
+        return loss(torch.cat([background, logits[:, list(annotated)]], dim=1), numbers[targets])
+
+    return merged
 
 
 def _segmentation_loss(study: Study) -> Loss:
