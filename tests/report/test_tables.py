@@ -12,6 +12,7 @@ from silofl.report.tables import (
     markdown_table,
     mean_of_known,
     metric_columns,
+    missing_labels_sentence,
     number,
     print_table,
     site_table,
@@ -68,6 +69,16 @@ def test_false_positives_in_empty_cases_are_printed_beside_the_values(results, p
     text = " ".join(printed(print_results, results(**counts)).split())
     assert "false positives in cases without any label: west 1 of 3 (0.900 over the others); each counts as 0" in text
     assert "false positives" not in printed(print_results, results())
+
+
+def test_sites_that_count_different_labels_are_named(results, printed):
+    labels = {"east": {"organ": 0.8}, "west": {"organ": 0.7, "lesion": 0.2}}
+    text = " ".join(printed(print_results, results(by_label=labels)).split())
+    assert "means over different labels and compare sites badly: east without lesion (in none of" in text
+    both = {"east": {"organ": 0.8, "lesion": 0.1}, "west": {"organ": 0.7, "lesion": 0.2}}
+    assert missing_labels_sentence(results(by_label=both)) == ""
+    # A class that a site lacks is no label of its images.
+    assert missing_labels_sentence(results(by_label=labels, metric="accuracy")) == ""
 
 
 def test_an_incomplete_result_is_printed_with_its_reasons(results, printed):

@@ -11,6 +11,7 @@ from silofl.report.tables import (
     MISSING,
     empty_cases_sentence,
     everyone_sentence,
+    missing_labels_sentence,
     print_lines,
     print_table,
     site_table,
@@ -40,6 +41,8 @@ def print_results(results: Results, console: Console) -> None:
         print_table(site_table(results), console)
     if results.tested.empty_cases:
         print_lines([empty_cases_sentence(results)], console)
+    if sentence := missing_labels_sentence(results):
+        print_lines([sentence], console)
     if results.tested.surface:
         print_lines([surface_sentence(results)], console)
     if results.everyone:

@@ -15,6 +15,7 @@ from rich.text import Text
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results, SiteResult
 from silofl.report.sentences import SURFACE
+from silofl.study import SEGMENTATION_ONLY
 
 MISSING = "-"
 MARK_STYLES = {"*": "bold", "=": "underline", "": ""}
@@ -162,6 +163,22 @@ def empty_cases_sentence(results: Results) -> str:
     ]
     counted = "; each counts as 0 in its site's value" if results.metric == "dice" else ""
     return f"false positives in cases without any label: {', '.join(of_sites)}{counted}"
+
+
+def missing_labels_sentence(results: Results) -> str:
+    """Say whose value is a mean over fewer labels than the others'; nothing where all are over the same."""
+    if results.metric not in SEGMENTATION_ONLY["metric"]:
+        return ""
+    missing = {
+        site: [name for name, values in label_columns(results).items() if values[i] is None]
+        for i, site in enumerate(results.sites)
+        if results.sites[site] is not None
+    }
+    of_sites = [f"{site} without {' and '.join(names)}" for site, names in missing.items() if names]
+    if not of_sites:
+        return ""
+    why = "in none of a site's test cases, or not annotated there"
+    return f"values are means over different labels and compare sites badly: {', '.join(of_sites)} ({why})"
 
 
 def print_lines(lines: Sequence[str], console: Console) -> None:
