@@ -1,3 +1,4 @@
+import hashlib
 import io
 import json
 from dataclasses import replace
@@ -10,6 +11,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 
+import silofl
 from silofl.cli import main
 from silofl.errors import ConfigError, ExitCode
 from silofl.inference import command
@@ -59,6 +61,9 @@ def test_every_input_gets_its_label_map_its_record_and_its_line(predict, super_m
         "lesion",
     }
     assert volume["super_model"] == fingerprint_of(super_model)
+    # As sha256sum prints it.
+    assert plane["sha256"] == {"pic.png": hashlib.sha256(picture.read_bytes()).hexdigest()}
+    assert volume["silofl"] == silofl.__version__
     assert plane["volumes_ml"] is None
     image = nibabel.load(tmp_path / "out" / volume["label_map"])
     np.testing.assert_allclose(image.affine, np.diag([-0.5, -0.75, 2, 1]))

@@ -59,19 +59,21 @@ def read_bytes(path: Path, name: str) -> bytes:
 
 
 def content_digest(path: Path, name: str) -> str:
-    """Return the SHA-256 of a file's bytes, or of all files of a folder in the order of their names.
+    """Return the SHA-256 of a file's bytes; of a folder that of its files' SHA-256, in the order of their names.
 
     Raises:
         DataError: A file is missing, may not be read, or the disk fails.
     """
-    digest = hashlib.sha256()
+    digests = []
     try:
         for member in files_of(path):
             with member.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+                digests.append(hashlib.file_digest(file, "sha256"))
     except OSError as error:
         raise open_error(name, error) from None
-    return digest.hexdigest()
+    if not path.is_dir():
+        return digests[0].hexdigest()
+    return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
 
 
 def link_or_copy(source: Path, target: Path, name: str) -> None:

@@ -79,9 +79,9 @@ def parse_case(text: str) -> Case:
     return case
 
 
-def first_file(case: Case) -> Path:
-    """Return the file, or the first of several, by which messages and results call a case."""
-    return case if isinstance(case, Path) else next(iter(case.values()))
+def files_in(case: Case) -> list[Path]:
+    """Return the files of a case; messages and results call it by the first one's name."""
+    return [case] if isinstance(case, Path) else list(case.values())
 
 
 def read_source(source: Source, settings: DataSettings) -> Image:

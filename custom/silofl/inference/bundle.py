@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from silofl.data.contrasts import first_file, parse_case, source_of
+from silofl.data.contrasts import files_in, parse_case, source_of
 from silofl.data.domain import Domain
 from silofl.data.preparation import preparation, prepare_with_way_back
 from silofl.files import write_json
@@ -58,7 +58,7 @@ class FilePredictor:
         """
         steps = preparation(self.study, has_label_map=False)
         case = parse_case(image)
-        path = first_file(case)
+        path = files_in(case)[0]
         prepared = prepare_with_way_back(source_of(case, self.study.data), steps, self.domain)
         check_images(prepared.images, self.image_shape)
         with torch.inference_mode():

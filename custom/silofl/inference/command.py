@@ -12,7 +12,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from silofl.data.contrasts import Case, first_file, parse_case
+from silofl import __version__
+from silofl.data.access import content_digest
+from silofl.data.contrasts import Case, files_in, parse_case
 from silofl.errors import ConfigError, ExitCode, SiloFLError
 from silofl.files import write_atomically, write_json
 from silofl.inference.directory import fingerprint_of
@@ -119,30 +121,35 @@ class _Runner:
 
     def predict(self, case: Case) -> tuple[dict[str, Any], str]:
         """Return an input's record and its line; an input that cannot be predicted has its error in both."""
-        path = first_file(case)
-        name = path.resolve().name
-        record = {"input": name, "super_model": self.fingerprint}
+        files = files_in(case)
+        name = files[0].resolve().name
+        record = {"input": name, "super_model": self.fingerprint, "silofl": __version__}
         try:
             prediction, line = self._predicted(case)
             return record | prediction, f"{name}: {line}"
         except SiloFLError as error:
             reason = str(error)
         except Exception as error:  # one bad input must not stop the others; record and exit code report it
-            message = " ".join(str(error).replace(str(path), name).split())[:200]
+            message = str(error)
+            for path in files:
+                message = message.replace(str(path), path.name)
+            message = " ".join(message.split())[:200]
             reason = f"it must be predicted without {type(error).__name__}; {message}: check the image, or report this"
         return record | {"error": reason}, reason if reason.startswith(name) else f"{name}: {reason}"
 
     def _predicted(self, case: Case) -> tuple[dict[str, Any], str]:
-        options, study, stem = self.options, self.model.contents.study, stem_of(first_file(case))
+        options, study, stem = self.options, self.model.contents.study, stem_of(files_in(case)[0])
         prediction = self.model.predict(case, options.batch_size, options.threshold, options.site)
-        record = record_of(prediction, study, self.threshold)
+        # So that an answer can be told to be this image's, long after.
+        sums = {path.resolve().name: content_digest(path, path.name) for path in files_in(case)}
+        record = {"sha256": sums} | record_of(prediction, study, self.threshold)
         if options.site is not None:
             record["asked_for"] = options.site
         if prediction.label_map is not None:
             record["label_map"] = write_label_map(self.out, stem, prediction.label_map, prediction.affine)
         if options.has_picture:
             record["picture"] = f"{stem}_picture.png"
-            content = self._picture(first_file(case), prediction)
+            content = self._picture(files_in(case)[0], prediction)
             write_atomically(self.out / record["picture"], lambda stream: stream.write(content))
         return record, sentence_of(prediction, study, self.threshold)
 
@@ -163,7 +170,7 @@ class _Runner:
 
 def _check_names(inputs: Sequence[Case]) -> None:
     seen: dict[str, str] = {}
-    for path in map(first_file, inputs):
+    for path in (files_in(case)[0] for case in inputs):
         stem, name = stem_of(path).casefold(), path.resolve().name
         if stem in seen:
             raise ConfigError(
