@@ -72,6 +72,16 @@ def test_every_input_gets_its_label_map_its_record_and_its_line(predict, super_m
     assert text.startswith("scan.nii.gz: model of south (0.70); organ ") and "\npic.png: model of south" in text
 
 
+def test_what_cannot_be_a_dicom_segmentation_is_a_warning_and_no_error(predict, write_dicom, picture, tmp_path):
+    pytest.importorskip("highdicom")
+    series = write_dicom(tmp_path / "series", np.random.default_rng(0).integers(0, 900, (20, 24, 3), dtype=np.int16))
+    code, (bare, plane), _ = predict(series, picture, has_dicom_seg=True)
+    assert code == ExitCode.COMPLETE and "dicom_seg" not in bare | plane
+    assert "no DICOM segmentation: the input is no DICOM, and names no patient" in plane["warnings"]
+    assert any("the series must have all that it refers to" in warning for warning in bare["warnings"])
+    assert (tmp_path / "out" / bare["label_map"]).is_file()
+
+
 def test_a_bad_input_does_not_stop_the_rest(predict, bad, picture, tmp_path):
     code, (first, second, third), text = predict(bad, tmp_path / "missing.png", picture)
     assert code == ExitCode.INCOMPLETE
@@ -184,5 +194,6 @@ def test_the_command_ends_with_the_codes_of_all_commands(super_model, picture, b
     assert main([*common, str(tmp_path / "d"), str(picture), "--threshold", "2"]) == 2
     assert main([*common, str(tmp_path / "f"), str(picture), "--picture", "--batch-size", "1"]) == 0
     assert (tmp_path / "f" / "pic_picture.png").is_file()
+    assert main([*common, str(tmp_path / "g"), str(picture), "--dicom-seg"]) == 0
     assert main(["predict", str(tmp_path), str(picture), "-o", str(tmp_path / "e")]) == 2
     assert not (tmp_path / "d").exists() and not (tmp_path / "e").exists()

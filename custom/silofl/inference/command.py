@@ -15,8 +15,9 @@ from rich.progress import Progress
 from silofl import __version__
 from silofl.data.access import content_digest
 from silofl.data.contrasts import Case, files_in, parse_case
-from silofl.errors import ConfigError, ExitCode, SiloFLError
+from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
 from silofl.files import write_atomically, write_json
+from silofl.inference.dicom_seg import check_can_write, is_dicom, write_dicom_seg
 from silofl.inference.directory import fingerprint_of
 from silofl.inference.output import model_sentence, record_of, sentence_of, stem_of, write_label_map
 from silofl.inference.prediction import Prediction
@@ -32,6 +33,7 @@ class Options:
 
     Attributes:
         has_picture: Whether an overlay is drawn of each input.
+        has_dicom_seg: Whether a DICOM segmentation is written of each DICOM input.
         site: The site whose model answers, instead of a choice.
         threshold: Replaces the super model's gamma.
         batch_size: Slices at a time.
@@ -39,6 +41,7 @@ class Options:
     """
 
     has_picture: bool = False
+    has_dicom_seg: bool = False
     site: str | None = None
     threshold: float | None = None
     batch_size: int = BATCH_SIZE
@@ -53,6 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--out", type=Path, required=True, help="new folder, or that of an earlier prediction")
     parser.add_argument("--picture", action="store_true", help="also an overlay of each input, as PNG")
+    parser.add_argument("--dicom-seg", action="store_true", help="also a DICOM segmentation of each DICOM input")
     parser.add_argument("--site", help="the site whose model answers, or global, instead of the selector's choice")
     parser.add_argument("--threshold", type=float, help="score above which a site's model answers, from 0 to 1")
     parser.add_argument("--batch-size", type=count, default=BATCH_SIZE, help="slices at a time; the answer is the same")
@@ -62,7 +66,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Predict the inputs and return the exit code."""
-    how = Options(options.picture, options.site, options.threshold, options.batch_size, options.device)
+    how = Options(
+        options.picture, options.dicom_seg, options.site, options.threshold, options.batch_size, options.device
+    )
     cases = [parse_case(text) for text in options.inputs]
     code, records = predict_inputs(options.super_model, cases, options.out, how, console_for(options))
     if options.json:
@@ -115,6 +121,8 @@ class _Runner:
     def __init__(self, folder: Path, out: Path, options: Options) -> None:
         self.model, self.out, self.options = SuperModel.load(folder, options.device), out, options
         self.model.check_options(options.batch_size, options.threshold, options.site)
+        if options.has_dicom_seg:
+            check_can_write(self.model.contents.study)
         self.fingerprint = fingerprint_of(folder)
         threshold = self.model.contents.threshold if options.threshold is None else options.threshold
         self.threshold = threshold if options.site is None else None
@@ -147,11 +155,31 @@ class _Runner:
             record["asked_for"] = options.site
         if prediction.label_map is not None:
             record["label_map"] = write_label_map(self.out, stem, prediction.label_map, prediction.affine)
+        if options.has_dicom_seg:
+            record |= self._dicom_seg(files_in(case)[0], prediction, record["warnings"])
         if options.has_picture:
             record["picture"] = f"{stem}_picture.png"
             content = self._picture(files_in(case)[0], prediction)
             write_atomically(self.out / record["picture"], lambda stream: stream.write(content))
         return record, sentence_of(prediction, study, self.threshold)
+
+    def _dicom_seg(self, source: Path, prediction: Prediction, warnings: list[str]) -> dict[str, Any]:
+        """Write a DICOM segmentation and return the record's entries; what prevents it is one more warning."""
+        name = f"{stem_of(source)}_seg.dcm"
+        try:
+            if not is_dicom(source):
+                raise DataError("no DICOM segmentation: the input is no DICOM, and names no patient")
+            write_dicom_seg(
+                self.out / name,
+                source,
+                prediction.label_map,
+                prediction.affine,
+                self.model.contents.study,
+                self.fingerprint,
+            )
+        except DataError as error:
+            return {"warnings": [*warnings, str(error)]}
+        return {"dicom_seg": name}
 
     def _picture(self, path: Path, prediction: Prediction) -> bytes:
         # Imported here: matplotlib is slow to load, and most predictions need no picture.

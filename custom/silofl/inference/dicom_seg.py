@@ -1,0 +1,124 @@
+"""A label map as a DICOM segmentation of its series, for viewers and archives (highdicom)."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import logging
+import warnings
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl import __version__
+from silofl.data.access import files_of
+from silofl.data.raw_volume import LPS_TO_RAS
+from silofl.errors import ConfigError, DataError
+from silofl.files import write_atomically
+from silofl.study import Study
+
+# Of the series that a viewer lists; those of scanners have low numbers.
+SERIES_NUMBER = 9000
+# A DICOM person, label or description holds no more.
+MOST_LETTERS = 64
+
+
+def check_can_write(study: Study) -> None:
+    """Refuse to write segmentations before any work.
+
+    Raises:
+        ConfigError: highdicom is not installed, or the study's answers are classes.
+    """
+    if study.task != "segmentation":
+        raise ConfigError(f"--dicom-seg must go with a segmentation, not with the {study.task} of {study.name}")
+    if importlib.util.find_spec("highdicom") is None:
+        raise ConfigError("--dicom-seg must have the package highdicom; it is missing: pip install 'silofl[dicom]'")
+
+
+def is_dicom(source: Path) -> bool:
+    """Return whether an input is a DICOM file or the folder of a series, whose patient a segmentation names."""
+    return source.is_dir() or source.name.lower().endswith(".dcm")
+
+
+def write_dicom_seg(
+    target: Path,
+    source: Path,
+    label_map: NDArray[np.uint8],
+    affine: NDArray[np.float64],
+    study: Study,
+    fingerprint: str,
+) -> None:
+    """Write a label map as a DICOM segmentation that belongs to its source's patient, study and frame of reference.
+
+    Args:
+        target: The file.
+        source: The DICOM file, or the folder of the series, that was predicted.
+        label_map: Label numbers, (X, Y, Z).
+        affine: Voxel indices to millimetres in NIfTI's world, (4, 4).
+        study: Names the labels.
+        fingerprint: The super model's.
+
+    Raises:
+        DataError: The source lacks what a segmentation refers to, as its frame of reference.
+    """
+    import highdicom
+
+    # What highdicom says of unusual headers is of no use to who asked for a label map.
+    logging.getLogger("highdicom").setLevel(logging.ERROR)
+    volume = highdicom.Volume(
+        # Slices, rows and columns; a volume's affine maps these to the patient's left, back and head.
+        np.ascontiguousarray(label_map.transpose(2, 1, 0)),
+        (LPS_TO_RAS @ affine)[:, [2, 1, 0, 3]],
+        coordinate_system="PATIENT",
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            segmentation = highdicom.seg.Segmentation(
+                source_images=_sources(source),
+                pixel_array=volume,
+                segmentation_type="BINARY",
+                segment_descriptions=[_described(number, study, fingerprint) for number in sorted(study.labels)],
+                series_instance_uid=highdicom.UID(),
+                series_number=SERIES_NUMBER,
+                sop_instance_uid=highdicom.UID(),
+                instance_number=1,
+                manufacturer="SiloFL",
+                manufacturer_model_name=study.name[:MOST_LETTERS],
+                software_versions=__version__,
+                device_serial_number=fingerprint[:MOST_LETTERS],
+                series_description=f"SiloFL {study.name}"[:MOST_LETTERS],
+            )
+            stream = io.BytesIO()
+            segmentation.save_as(stream, enforce_file_format=True)
+    except (AttributeError, KeyError, ValueError, TypeError) as error:  # a missing or odd element of the header
+        reason = " ".join(str(error).split())[:160]
+        raise DataError(
+            f"no DICOM segmentation: the series must have all that it refers to; highdicom says: {reason}; take the "
+            "NIfTI label map, or export the series again"
+        ) from None
+    write_atomically(target, lambda file: file.write(stream.getvalue()))
+
+
+def _sources(source: Path) -> list:
+    """Return the headers of the series; of a folder's other files, as a DICOMDIR, none."""
+    import pydicom
+    from pydicom.misc import is_dicom as is_dicom_file
+
+    headers = [pydicom.dcmread(file, stop_before_pixels=True) for file in files_of(source) if is_dicom_file(file)]
+    return [header for header in headers if "Rows" in header]
+
+
+def _described(number: int, study: Study, fingerprint: str):  # noqa: ANN202 - highdicom is imported where it is used
+    from highdicom import AlgorithmIdentificationSequence
+    from highdicom.seg import SegmentDescription
+    from pydicom.sr.codedict import codes
+
+    algorithm = AlgorithmIdentificationSequence(
+        f"SiloFL {study.algorithm.name}", codes.DCM.ArtificialIntelligence, fingerprint[:MOST_LETTERS]
+    )
+    # A study names its labels in words, and no code of an anatomy; every viewer knows a tissue.
+    tissue = codes.SCT.Tissue
+    label = study.labels[number][:MOST_LETTERS]
+    return SegmentDescription(number, label, tissue, tissue, "AUTOMATIC", algorithm)

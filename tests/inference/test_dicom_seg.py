@@ -1,0 +1,102 @@
+import importlib.util
+
+import numpy as np
+import pydicom
+import pytest
+from pydicom.uid import generate_uid
+
+from silofl.data.images import read_image
+from silofl.errors import ConfigError, DataError
+from silofl.inference.dicom_seg import check_can_write, is_dicom, write_dicom_seg
+
+highdicom = pytest.importorskip("highdicom")
+
+OBLIQUE = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))[0]
+OBLIQUE *= np.sign(np.linalg.det(OBLIQUE))
+AXES = {
+    "axial": np.eye(3),
+    "oblique": OBLIQUE,
+    # Columns run to the back, rows to the feet, slices to the left.
+    "sagittal": np.float64([[0, 0, 1], [1, 0, 0], [0, -1, 0]]),
+}
+LABELS = {1: "organ", 2: "lesion"}
+
+
+@pytest.fixture
+def series(tmp_path, write_dicom):
+    """Write a series as a scanner does, with a patient, a study and a frame of reference."""
+
+    def write(volume, direction):
+        folder, frame = write_dicom(tmp_path / "series", volume, direction), generate_uid()
+        for path in folder.iterdir():
+            header = pydicom.dcmread(path)
+            header.FrameOfReferenceUID, header.PatientName, header.PatientID = frame, "Doe^Jane", "p1"
+            header.PatientBirthDate = header.PatientSex = header.StudyDate = header.StudyTime = ""
+            header.AccessionNumber = header.StudyID = header.ReferringPhysicianName = ""
+            header.Manufacturer = header.PositionReferenceIndicator = ""
+            pydicom.dcmwrite(path, header)
+        return folder
+
+    return write
+
+
+def random_labels(shape=(7, 6, 5)):
+    return np.random.default_rng(0).integers(0, 3, shape, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("direction", AXES.values(), ids=AXES)
+def test_a_segmentation_lies_on_its_series_voxel_by_voxel(tmp_path, series, make_study, direction):
+    labels = random_labels()
+    folder = series(np.zeros(labels.shape, np.int16), direction)
+    image, target = read_image(folder), tmp_path / "seg.dcm"
+    write_dicom_seg(target, folder, labels, image.affine, make_study(labels=LABELS), "f" * 16)
+    found = highdicom.seg.segread(target)
+    volume = found.get_volume(combine_segments=True)
+    # Each voxel's label at its place in the patient, whatever order the frames are stored in.
+    places = np.argwhere(volume.array >= 0)
+    in_patient = places @ volume.affine[:3, :3].T + volume.affine[:3, 3]
+    back = np.linalg.inv(np.diag([-1, -1, 1, 1]) @ image.affine)
+    here = in_patient @ back[:3, :3].T + back[:3, 3]
+    np.testing.assert_allclose(here, here.round(), atol=1e-4)
+    np.testing.assert_array_equal(volume.array[tuple(places.T)], labels[tuple(here.round().astype(int).T)])
+    assert volume.array.size == labels.size
+
+
+def test_a_segmentation_names_patient_labels_and_program(tmp_path, series, make_study):
+    labels = random_labels()
+    folder = series(np.zeros(labels.shape, np.int16), np.eye(3))
+    write_dicom_seg(tmp_path / "seg.dcm", folder, labels, read_image(folder).affine, make_study(labels=LABELS), "abc")
+    found, source = pydicom.dcmread(tmp_path / "seg.dcm"), pydicom.dcmread(folder / "99.dcm")
+    for key in ("PatientName", "PatientID", "StudyInstanceUID", "FrameOfReferenceUID"):
+        assert getattr(found, key) == getattr(source, key)
+    assert found.SeriesInstanceUID != source.SeriesInstanceUID and found.Modality == "SEG"
+    assert [one.SegmentLabel for one in found.SegmentSequence] == ["organ", "lesion"]
+    assert (found.Manufacturer, found.SegmentSequence[0].SegmentAlgorithmType) == ("SiloFL", "AUTOMATIC")
+    assert found.SegmentSequence[0].SegmentationAlgorithmIdentificationSequence[0].AlgorithmVersion == "abc"
+
+
+def test_an_answer_without_any_label_is_a_segmentation_too(tmp_path, series, make_study):
+    labels = np.zeros((7, 6, 5), np.uint8)
+    folder = series(np.zeros(labels.shape, np.int16), np.eye(3))
+    write_dicom_seg(tmp_path / "seg.dcm", folder, labels, read_image(folder).affine, make_study(), "abc")
+    assert not highdicom.seg.segread(tmp_path / "seg.dcm").get_volume(combine_segments=True).array.any()
+
+
+def test_a_series_that_lacks_what_a_segmentation_refers_to_is_refused(tmp_path, write_dicom, make_study):
+    folder = write_dicom(tmp_path / "bare", np.zeros((7, 6, 5), np.int16))
+    with pytest.raises(DataError, match="no DICOM segmentation: the series must have all that it refers to"):
+        write_dicom_seg(
+            tmp_path / "seg.dcm", folder, random_labels(), read_image(folder).affine, make_study(labels=LABELS), "abc"
+        )
+    assert not (tmp_path / "seg.dcm").exists()
+
+
+def test_the_package_and_a_segmentation_are_asked_for_before_any_work(make_study, monkeypatch):
+    check_can_write(make_study())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="must have the package highdicom; it is missing: pip install"):
+        check_can_write(make_study())
+
+
+def test_a_folder_and_a_file_by_its_ending_are_dicom(tmp_path):
+    assert is_dicom(tmp_path) and is_dicom(tmp_path / "a.DCM") and not is_dicom(tmp_path / "a.nii.gz")
