@@ -33,3 +33,10 @@ def test_neighbours_are_said_where_there_are_some(make_study):
         study = make_study(data={"neighbours": neighbours})
         for text in (super_model_readme(study, (), (1, 32, 32), Domain()), bundle_readme(study, ["a"], (1, 32, 32))):
             assert ("An image holds 3 slices of its volume as channels" in text) == (neighbours == 1)
+
+
+def test_contrasts_are_named_where_the_study_names_them(make_study):
+    for names in ([], ["T1", "T2"]):
+        study = make_study(data={"channels": 2, "channel_names": names})
+        for text in (super_model_readme(study, (), (2, 32, 32), Domain()), bundle_readme(study, ["a"], (2, 32, 32))):
+            assert ("the contrasts T1, T2 as channels" in text and "`T1=FILE,T2=FILE`" in text) == bool(names)

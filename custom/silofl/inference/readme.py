@@ -23,6 +23,7 @@ def super_model_readme(study: Study, sites: Sequence[str], image_shape: Sequence
         selector_note=SELECTOR if len(sites) > 1 else "",
         batch_note=STATELESS if study.model.normalization == "batch_stateless" else "",
         neighbour_note=_neighbour_note(study),
+        contrast_note=_contrast_note(study),
     )
 
 
@@ -41,13 +42,17 @@ it, in this order, each with all of its own channels ({channels}). At the ends o
 repeated. The answer is that of the middle slice. SiloFL stacks the slices of a file itself; prepared arrays must come
 stacked.
 """
+CONTRASTS = """
+An image holds the contrasts {names} as channels, in this order, each scaled on its own. A case is one file with all of
+them, or a file for each, given as `{example}`; zeros stand for one that is missing.
+"""
 README = """# Super model of {name}
 
 - task: {task}; labels: {labels}
 - trained with {algorithm}; models of sites: {sites}
 - learnt from {domain}; images of another kind are refused, unusual ones are answered with a warning
 - images are prepared as in training, to channels x rows x columns = {shape}
-{selector_note}{batch_note}{neighbour_note}
+{selector_note}{batch_note}{neighbour_note}{contrast_note}
 `model.json` says what this is and how it decides, with the SHA-256 of every file in `weights/` and one fingerprint of
 all that decides predictions; a folder that was changed is refused. It needs SiloFL, and no federation.
 
@@ -111,7 +116,15 @@ def bundle_readme(study: Study, members: Sequence[str], image_shape: Sequence[in
         selector_note=SELECTOR if len(members) > 1 else "",
         shape=", ".join(map(str, image_shape)),
         neighbour_note=_neighbour_note(study),
+        contrast_note=_contrast_note(study),
     )
+
+
+def _contrast_note(study: Study) -> str:
+    """Return the paragraph on the channels that have names; empty where none has."""
+    names = study.data.channel_names
+    example = ",".join(f"{name}=FILE" for name in names)
+    return CONTRASTS.format(names=", ".join(names), example=example) if names else ""
 
 
 def _neighbour_note(study: Study) -> str:
@@ -125,7 +138,7 @@ BUNDLE_README = """# {name}: a super model as a MONAI bundle
 `models/model.ts` is TorchScript and needs PyTorch alone. It takes all slices of one case, prepared as in training, as
 float32 (n, {shape}), picks the model that fits the case, and returns probabilities ({task}); its method
 `member_weights` returns the weight of each of {members}. On a GPU it computes in float32.
-{selector_note}{neighbour_note}
+{selector_note}{neighbour_note}{contrast_note}
 `configs/inference.json` reads a NIfTI, MHA, NRRD, PNG, JPEG or TIFF file or a DICOM series folder, prepares it as the
 study did, and writes the answer on the file's own grid; a file of another kind than the `domain` there, the images that
 the models learnt from, is refused, and an unusual one is warned of in the log. Reading and preparing are SiloFL's,
