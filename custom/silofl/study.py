@@ -41,15 +41,21 @@ Seconds = Annotated[Positive, Field(le=10**7)]
 Modality = Literal["CT", "MR", "PT", "NM", "US", "DX", "MG", "XA", "RF", "OP", "OPT", "SM", "GM", "ES", "XC"]
 
 
+def _monai(*names: str) -> tuple[str, ...]:
+    return tuple(f"monai.networks.nets.{name}" for name in names)
+
+
 # What each task allows; a key that is in neither table fits both tasks.
 SEGMENTATION_ONLY = {
     "metric": ("dice", "dice_with_background"),
     "model.name": ("unet",),
+    "model.network": _monai("UNet", "DynUNet", "SegResNet", "SwinUNETR", "UNETR", "HighResNet", "VNet"),
     "training.loss": ("dice_ce", "dice", "cross_entropy"),
 }
 CLASSIFICATION_ONLY = {
     "metric": ("accuracy", "balanced_accuracy"),
     "model.name": ("densenet121", "lenet5", "alexnet", "activity_cnn"),
+    "model.network": _monai("DenseNet169", "DenseNet201", "DenseNet264", "ResNet", "EfficientNetBN"),
     "training.loss": ("cross_entropy",),
 }
 WITHOUT_DROPOUT = ("lenet5", "activity_cnn")
@@ -151,6 +157,9 @@ class ModelSettings(Section):
     Attributes:
         name: ``unet`` (MONAI BasicUNet, 2D) for segmentation; ``densenet121`` (MONAI), ``lenet5``, ``alexnet`` or, for
             sensors over time, ``activity_cnn`` for classification.
+        network: A network of MONAI instead, by its class, as ``monai.networks.nets.SegResNet``, of those that are
+            listed; in 2D, with the study's channels and normalisation. ``features`` and ``dropout`` are not used.
+        arguments: Further arguments of that class, as ``{init_filters: 16}``.
         normalization: The network's normalisation layer; ``batch_stateless`` is BatchNorm without parameters and
             without running statistics, so that a prediction depends on the other images of its batch. After a fully
             connected layer ``instance`` and ``group`` are both a GroupNorm of one group.
@@ -163,11 +172,26 @@ class ModelSettings(Section):
     """
 
     name: Literal["unet", "densenet121", "lenet5", "alexnet", "activity_cnn"] = "unet"
+    network: str | None = None
+    arguments: dict[str, Any] = {}
     normalization: Literal["batch", "batch_stateless", "instance", "group"] = "batch"
     features: Annotated[tuple[Features, ...], Field(min_length=6, max_length=6)] = (32, 32, 64, 128, 256, 32)
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     pretrained: Name = "pretrained.pt"
+
+    @model_validator(mode="after")
+    def _names_one_network(self) -> ModelSettings:
+        if self.network is None and self.arguments:
+            raise ConfigError("model.arguments must go with model.network, whose arguments they are; leave them out")
+        defaults = {key: ModelSettings.model_fields[key].default for key in ("name", "features", "dropout")}
+        for key, value in defaults.items() if self.network else ():
+            if getattr(self, key) != value:
+                raise ConfigError(
+                    f"model.{key} must be left out with model.network, not {getattr(self, key)}; give what the class "
+                    "has of it in model.arguments"
+                )
+        return self
 
     @model_validator(mode="after")
     def _has_what_it_drops(self) -> ModelSettings:
@@ -322,7 +346,8 @@ class Study(Section):
         if self.task == "classification" and len(self.labels) < 2:
             raise ConfigError(f"labels must be at least 2 for classification, not {len(self.labels)}")
         fits = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[self.task]
-        chosen = {"metric": self.metric, "model.name": self.model.name, "training.loss": self.training.loss}
+        network = {"model.network": self.model.network} if self.model.network else {"model.name": self.model.name}
+        chosen = {"metric": self.metric, **network, "training.loss": self.training.loss}
         for key, value in chosen.items():
             if value not in fits[key]:
                 raise ConfigError(f"{key} must be one of {', '.join(fits[key])} for {self.task}, not {value!r}")

@@ -10,6 +10,7 @@ from silofl.algorithms.mixing import Arrays
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.federation.server import ServerRounds
 from silofl.flare.kit import Kit, read_kit
+from silofl.models.networks import check_network
 from silofl.models.pretrained import read_pretrained
 from silofl.settings import load
 from silofl.site import Site
@@ -58,8 +59,10 @@ class Candidate:
     # cached_property writes to __dict__ directly, which a frozen dataclass does not prevent.
     @cached_property
     def data(self) -> SiteData:
-        """The site's data; decoded images stay in the site's cache for the first round."""
-        return load_site_data(self.data_folder, self.study, self.cache_folder, self.settings.has_progress)
+        """The site's data, which the network can take; decoded images stay in the site's cache for the first round."""
+        data = load_site_data(self.data_folder, self.study, self.cache_folder, self.settings.has_progress)
+        check_network(self.study, data.training.images.shape[1:])
+        return data
 
     @cached_property
     def pretrained(self) -> Arrays | None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from silofl.models.activity_cnn import ActivityCNN
 from silofl.models.alexnet import AlexNet
 from silofl.models.lenet5 import LeNet5
+from silofl.models.monai_networks import build_monai_network
 from silofl.models.normalization import groups_of
 from silofl.study import ModelSettings, Study
 
@@ -61,6 +62,32 @@ def build_plain_model(study: Study, seed: int) -> HarmonizedModel:
     return HarmonizedModel(nn.Identity(), _build_network(study, seed), study.model.precision)
 
 
+def check_network(study: Study, image_shape: Sequence[int]) -> None:
+    """Refuse a network of MONAI that does not take a study's images, by trying it once.
+
+    Args:
+        study: The study.
+        image_shape: (C, H, W) of the images.
+
+    Raises:
+        ConfigError: The network cannot be built, or gives no answer of the images' size for two blank images.
+    """
+    if study.model.network is None:
+        return
+    model, size = build_plain_model(study, study.seed).eval(), tuple(image_shape[1:])
+    wanted = (2, study.out_channels, *size) if study.task == "segmentation" else (2, study.out_channels)
+    try:
+        with torch.inference_mode():
+            found = tuple(model(torch.zeros(2, *image_shape)).shape)
+    except Exception as error:  # a network raises whatever torch does where sizes do not fit
+        found = " ".join(str(error).split())[:160] or type(error).__name__
+    if found != wanted:
+        raise ConfigError(
+            f"{study.model.network} must answer images of {' x '.join(map(str, size))} with an array of {wanted}, not "
+            f"{found}; change model.arguments, or the size in data.transforms"
+        )
+
+
 def build_models(study: Study, image_shape: Sequence[int] | None) -> dict[str, HarmonizedModel]:
     """Build a site's models by role, all with the same initial weights.
 
@@ -79,7 +106,8 @@ def _build_network(study: Study, seed: int) -> nn.Module:
     # devices=[]: by default fork_rng initialises every GPU to save its generator.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return NETWORKS[study.model.name](study.model, study.data.in_channels, study.out_channels)
+        build = _from_monai if study.model.network else NETWORKS[study.model.name]
+        return build(study.model, study.data.in_channels, study.out_channels)
 
 
 def _unet(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:
@@ -107,6 +135,11 @@ def _densenet121(settings: ModelSettings, in_channels: int, out_channels: int) -
         norm=_norm(settings.normalization),
         dropout_prob=settings.dropout,
     )
+    return _with_own_norms(network, settings.normalization)
+
+
+def _from_monai(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:
+    network = build_monai_network(settings, _norm(settings.normalization), in_channels, out_channels)
     return _with_own_norms(network, settings.normalization)
 
 

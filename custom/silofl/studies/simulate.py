@@ -25,6 +25,7 @@ from silofl.federation.run_folder import RunFolder
 from silofl.files import held, make_folder, read_json, write_json, write_text
 from silofl.flare.workspace import prepare_workspace
 from silofl.methods.parts import kinds
+from silofl.models.networks import check_network
 from silofl.models.pretrained import read_pretrained
 from silofl.options import (
     add_backend,
@@ -196,7 +197,9 @@ def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, Site
     check_transforms(study)
     choose_device(study.device)
     names = (*simulation.sites, *([simulation.left_out] if simulation.left_out else []))
-    return {name: _site_data(study, simulation, run, name) for name in names}
+    data = {name: _site_data(study, simulation, run, name) for name in names}
+    check_network(study, data[names[0]].training.images.shape[1:])
+    return data
 
 
 def _write_counts(run: Path, simulation: Simulation, data: Mapping[str, SiteData]) -> None:

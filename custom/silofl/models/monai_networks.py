@@ -1,0 +1,103 @@
+"""Networks of MONAI that a study names by their class, with arguments of its own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from silofl.errors import ConfigError, nearest
+from silofl.study import ModelSettings
+
+# Arguments that fetch weights from elsewhere, or hide others behind them.
+NEVER = ("self", "pretrained", "progress", "kwargs")
+
+
+@dataclass(frozen=True)
+class _Form:
+    """The names that a class has for what a study decides.
+
+    Attributes:
+        norm: Argument of the normalisation layer; None where it is always BatchNorm.
+        inputs: Argument of the input's channels.
+        outputs: Argument of the output's channels.
+        is_pretrained: Whether it loads weights from elsewhere unless told not to.
+    """
+
+    norm: str | None = "norm"
+    inputs: str = "in_channels"
+    outputs: str = "out_channels"
+    is_pretrained: bool = False
+
+
+FORMS = {
+    "UNet": _Form(),
+    "DynUNet": _Form(norm="norm_name"),
+    "SegResNet": _Form(),
+    "SwinUNETR": _Form(norm="norm_name"),
+    "UNETR": _Form(norm="norm_name"),
+    "HighResNet": _Form(norm="norm_type"),
+    "VNet": _Form(norm=None),
+    "DenseNet169": _Form(),
+    "DenseNet201": _Form(),
+    "DenseNet264": _Form(),
+    "ResNet": _Form(inputs="n_input_channels", outputs="num_classes"),
+    "EfficientNetBN": _Form(outputs="num_classes", is_pretrained=True),
+}
+
+
+def build_monai_network(settings: ModelSettings, norm: tuple[str, dict], in_channels: int, out_channels: int) -> nn.Module:
+    """Build the network of ``model.network`` for images of two axes.
+
+    Args:
+        settings: Names the class, which the study's check has found among those that may be named, and its arguments.
+        norm: The normalisation layer, in MONAI's form.
+        in_channels: Channels of the input.
+        out_channels: Channels of the output.
+
+    Raises:
+        ConfigError: An argument is not known or not the study's to give, MONAI cannot build the network, or it has
+            other normalisation layers than ``model.normalization``.
+    """
+    import monai.networks.nets
+
+    name = settings.network.rpartition(".")[2]
+    kind, form = getattr(monai.networks.nets, name), FORMS[name]
+    decided = {form.inputs: in_channels, form.outputs: out_channels, "spatial_dims": 2}
+    decided |= {form.norm: norm} if form.norm else {}
+    decided |= {"pretrained": False} if form.is_pretrained else {}
+    _check_arguments(kind, settings.arguments, decided)
+    try:
+        network = kind(**settings.arguments, **decided)
+    except Exception as error:  # MONAI raises whatever its checks raise
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ConfigError(f"model.arguments must be such that MONAI can build {name}; it says: {reason}") from None
+    _check_normalization(network, name, settings.normalization)
+    return network
+
+
+def _check_arguments(kind: type[nn.Module], arguments: Mapping[str, Any], decided: Mapping[str, Any]) -> None:
+    known = [name for name in inspect.signature(kind.__init__).parameters if name not in (*decided, *NEVER)]
+    for name in arguments:
+        if name in decided:
+            raise ConfigError(f"model.arguments must leave out {name!r}, which the study's other keys decide; remove it")
+        if name not in known:
+            raise ConfigError(
+                f"model.arguments must be among {', '.join(known)} for {kind.__name__}, not {name!r}"
+                f"{nearest(name, known)}; rename or remove it"
+            )
+
+
+def _check_normalization(network: nn.Module, name: str, normalization: str) -> None:
+    """Refuse a network whose BatchNorm the study does not know of, or that has none where the study names it."""
+    has_batchnorm = any(isinstance(module, _BatchNorm) for module in network.modules())
+    if has_batchnorm != normalization.startswith("batch"):
+        wanted = "batch" if has_batchnorm else "instance or group"
+        raise ConfigError(
+            f"model.normalization must be {wanted} for {name} with these arguments, not {normalization}: what keeps "
+            "or compares BatchNorm depends on it"
+        )

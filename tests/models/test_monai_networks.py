@@ -1,0 +1,124 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from silofl.errors import ConfigError
+from silofl.models import build_plain_model
+from silofl.models.features import feature_layer
+from silofl.models.monai_networks import FORMS
+from silofl.models.names import head_names
+from silofl.models.networks import check_network
+from silofl.study import CLASSIFICATION_ONLY, SEGMENTATION_ONLY
+
+SMALL = {
+    "UNet": {"channels": [8, 16, 32], "strides": [2, 2]},
+    "DynUNet": {"kernel_size": [3, 3, 3], "strides": [1, 2, 2], "upsample_kernel_size": [2, 2], "filters": [8, 16, 32]},
+    "SegResNet": {"init_filters": 8},
+    "SwinUNETR": {"feature_size": 12},
+    "UNETR": {"img_size": [64, 64], "feature_size": 8, "hidden_size": 48, "mlp_dim": 64, "num_heads": 4},
+    "ResNet": {"block": "basic", "layers": [1, 1, 1, 1], "block_inplanes": [8, 16, 32, 64]},
+    "EfficientNetBN": {"model_name": "efficientnet-b0"},
+}
+SEGMENTING = [path.rpartition(".")[2] for path in SEGMENTATION_ONLY["model.network"]]
+CLASSIFYING = [path.rpartition(".")[2] for path in CLASSIFICATION_ONLY["model.network"]]
+
+
+@pytest.fixture
+def study_of(make_study):
+    """Build a study with one of MONAI's networks."""
+
+    def build(name, arguments=None, normalization="batch", task=None, **model):
+        task = task or ("segmentation" if name in SEGMENTING else "classification")
+        arguments = SMALL.get(name, {}) if arguments is None else arguments
+        model |= {"network": f"monai.networks.nets.{name}", "arguments": arguments, "normalization": normalization}
+        labels = {1: "organ", 2: "lesion"} if task == "segmentation" else {0: "a", 1: "b", 2: "c"}
+        other = {} if task == "segmentation" else {"metric": "accuracy", "training": {"loss": "cross_entropy"}}
+        return make_study(task, labels=labels, model=model, data={"channels": 2}, **other)
+
+    return build
+
+
+def test_each_network_that_may_be_named_has_a_form():
+    assert sorted(FORMS) == sorted([*SEGMENTING, *CLASSIFYING])
+
+
+@pytest.mark.parametrize("name", [*SEGMENTING, *CLASSIFYING])
+def test_a_network_answers_and_learns_and_its_head_gives_the_answer(study_of, name):
+    study = study_of(name)
+    check_network(study, (2, 64, 64))
+    model = build_plain_model(study, seed=0)
+    answer = model(torch.randn(2, 2, 64, 64, generator=torch.Generator().manual_seed(0)))
+    assert tuple(answer.shape) == ((2, 3, 64, 64) if name in SEGMENTING else (2, 3))
+    answer.square().sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    heads = [model.state_dict()[one] for one in head_names(model)]
+    assert any(3 in value.shape for value in heads)
+    assert any(isinstance(module, _BatchNorm) for module in model.modules())
+
+
+@pytest.mark.parametrize("name", [name for name in FORMS if FORMS[name].norm])
+@pytest.mark.parametrize(("normalization", "kind"), [("instance", nn.InstanceNorm2d), ("group", nn.GroupNorm)])
+def test_a_network_takes_the_studys_normalisation(study_of, name, normalization, kind):
+    model = build_plain_model(study_of(name, normalization=normalization), seed=0)
+    kinds = {type(module) for module in model.modules() if "Norm" in type(module).__name__}
+    # Transformers have a LayerNorm in any case.
+    assert kind in kinds and kinds <= {kind, nn.LayerNorm}
+
+
+def test_the_same_seed_gives_the_same_weights(study_of):
+    one, same, other = (build_plain_model(study_of("SegResNet"), seed).state_dict() for seed in (0, 0, 1))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "sentence"),
+    [
+        ("SegResNet", {"init_filter": 8}, "model.arguments must be among .* for SegResNet, not 'init_filter'.*init_filters"),
+        ("SegResNet", {"in_channels": 8}, "model.arguments must leave out 'in_channels', which the study's other keys"),
+        ("EfficientNetBN", {"model_name": "efficientnet-b0", "pretrained": True}, "must leave out 'pretrained'"),
+        ("ResNet", {**SMALL["ResNet"], "kwargs": {}}, "not 'kwargs'"),
+        ("UNet", {"channels": [8]}, "model.arguments must be such that MONAI can build UNet; it says: "),
+        ("UNet", {}, "model.arguments must be such that MONAI can build UNet; it says: .*channels"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused_in_one_sentence(study_of, name, arguments, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        build_plain_model(study_of(name, arguments), seed=0)
+
+
+def test_a_network_with_batchnorm_alone_is_refused_without_it(study_of):
+    with pytest.raises(ConfigError, match="model.normalization must be batch for VNet with these arguments, not instance"):
+        build_plain_model(study_of("VNet", normalization="instance"), seed=0)
+
+
+def test_images_that_a_network_cannot_take_are_refused_before_training(study_of):
+    study = study_of("SwinUNETR")
+    check_network(study, (2, 64, 64))
+    with pytest.raises(ConfigError, match="SwinUNETR must answer images of 48 x 48 with an array of"):
+        check_network(study, (2, 48, 48))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sentence"),
+    [
+        ("AHNet", {}, "model.network must be one of monai.networks.nets.UNet, .* for segmentation, not"),
+        ("ResNet", {}, "model.network must be one of .* for segmentation, not 'monai.networks.nets.ResNet'"),
+        ("UNet", {"dropout": 0.2}, "model.dropout must be left out with model.network, not 0.2"),
+        ("UNet", {"name": "densenet121"}, "model.name must be left out with model.network, not densenet121"),
+    ],
+)
+def test_a_study_names_a_network_of_the_list_and_nothing_beside_it(study_of, name, changes, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        study_of(name, task="segmentation", **changes)
+
+
+def test_arguments_without_a_network_are_refused(make_study):
+    with pytest.raises(ConfigError, match="model.arguments must go with model.network"):
+        make_study(model={"arguments": {"channels": [8]}})
+
+
+def test_an_algorithm_that_needs_a_representation_refuses_a_network_without_one(study_of):
+    with pytest.raises(ConfigError, match="model.name must be unet for an algorithm that compares representations"):
+        feature_layer(build_plain_model(study_of("SegResNet"), seed=0))
