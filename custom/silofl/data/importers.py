@@ -25,7 +25,7 @@ from silofl.data.layouts.nuclei_dsb2018 import plan_nuclei
 from silofl.data.layouts.nuclei_histology import plan_histology
 from silofl.data.layouts.options import PARTITIONS, ImportOptions
 from silofl.data.layouts.pamap2 import plan_pamap2
-from silofl.data.layouts.plan import JsonRecord, SitePlan
+from silofl.data.layouts.plan import JsonRecord, SitePlan, paths_of
 from silofl.data.layouts.prostate_saml import plan_prostate
 from silofl.data.layouts.spine_gm import plan_spine
 from silofl.data.records import slice_numbers
@@ -140,7 +140,7 @@ def _cut(plan: SitePlan, count: int, seed: int) -> SitePlan:
         if taken:
             kept[place] = _middle(training[place], taken)
     records = {**plan.records, "training": [kept[place] for place in sorted(kept)]}
-    used = {record[key] for part in records.values() for record in part for key in ("image", "label")}
+    used = {path for part in records.values() for record in part for path in paths_of(record)}
     return replace(plan, records=records, files={name: write for name, write in plan.files.items() if name in used})
 
 

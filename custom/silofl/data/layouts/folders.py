@@ -70,7 +70,7 @@ def _pairs(folder: Path, labels: dict[int, str]) -> list[Pair]:
             )
     patients = _patients(folder, images)
     return [
-        Pair(stem, patients[stem], (f"images/{image.name}", copy_of(image)), _mask(masks[stem], stem, labels))
+        Pair(stem, patients[stem], ((f"images/{image.name}", copy_of(image)),), _mask(masks[stem], stem, labels))
         for stem, image in sorted(images.items())
     ]
 

@@ -69,8 +69,8 @@ def _volumes(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
 
 def _pair(case: str, image: Path, segmentation: Path) -> Pair:
     num_slices = read_image(image, f"{image.parent.name}/{image.name}").spatial_shape[-1]
-    files = (f"images/{image.name}", copy_of(image)), (f"labels/{case}.nii.gz", _whole_prostate(segmentation))
-    return Pair(case, case, *files, slices=(0, num_slices - 1))
+    mask = f"labels/{case}.nii.gz", _whole_prostate(segmentation)
+    return Pair(case, case, ((f"images/{image.name}", copy_of(image)),), mask, slices=(0, num_slices - 1))
 
 
 def _whole_prostate(segmentation: Path) -> Writer:

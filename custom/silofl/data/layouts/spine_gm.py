@@ -108,8 +108,8 @@ def _rated(image: Path, patient: str) -> Pair:
             f"{patient} must have the masks of {len(RATERS)} raters; {', '.join(missing)} missing: add them"
         )
     num_slices = read_image(image).spatial_shape[-1]
-    files = (f"images/{image.name}", copy_of(image)), (f"labels/{patient}.nii.gz", partial(_save_majority, masks))
-    return Pair(patient, patient, *files, slices=(0, num_slices - 1))
+    mask = f"labels/{patient}.nii.gz", partial(_save_majority, masks)
+    return Pair(patient, patient, ((f"images/{image.name}", copy_of(image)),), mask, slices=(0, num_slices - 1))
 
 
 def _save_majority(masks: Sequence[Path], target: Path) -> None:
