@@ -53,7 +53,7 @@ _DEALT = {"partition": "dirichlet", "num_sites": 20, "alpha": 0.1, "is_equal": F
 _DEALT |= {"test": 0.5, "validation": 0.0}
 _OWN_PARTS = {"num_sites": 4, "alpha": 0.5, "test": None, "validation": None}
 LAYOUTS: Mapping[str, Layout] = {
-    "folders": Layout(plan_folders, _FIFTHS),
+    "folders": Layout(plan_folders, {**_FIFTHS, "label_values": None, "image_pattern": None, "mask_pattern": None}),
     "nuclei-dsb2018": Layout(plan_nuclei, _FIFTHS),
     "nuclei-histology": Layout(plan_histology, _FIFTHS),
     "spine-gm": Layout(plan_spine, {"test": None, "validation": None}),

@@ -35,13 +35,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.images import read_image, read_label
+from silofl.data.layouts.masks import Values, mask_file
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import (
     Pair,
     SitePlan,
     chosen_labels,
     copy_of,
-    mask_png,
     plan_pairs,
     read_description,
     sample_file,
@@ -98,7 +98,7 @@ def _named_tiles(source: Path, labels: dict[int, str]) -> tuple[dict[str, list[P
         image, mask = sample_file(source, sample, "image"), sample_file(source, sample, "mask")
         case = str(sample["id"])
         images = ((f"images/{image.name}", copy_of(image)),)
-        pair = Pair(case, str(sample["group"]), images, (f"masks/{case}.png", mask_png(mask, labels)))
+        pair = Pair(case, str(sample["group"]), images, mask_file(mask, case, Values(labels), mask.name))
         pairs.setdefault(str(sample["site"]), []).append(pair)
     return pairs, ()
 

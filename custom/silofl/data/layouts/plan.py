@@ -7,10 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from silofl.data.access import link_or_copy, read_bytes
-from silofl.data.images import Image, check_values, read_label
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.manifest import PARTS
 from silofl.data.partition import split_by_patient
@@ -103,7 +100,8 @@ def plan_pairs(
     records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
     for pair, unit in zip(pairs, units, strict=True):
         records[part_of[unit]].append(pair.record)
-    files = dict(file for pair in pairs for file in (*pair.images, pair.mask) if file is not None)
+    # Masks first: one that is refused is refused before many images are copied.
+    files = dict([*(pair.mask for pair in pairs), *(file for pair in pairs for file in pair.images if file)])
     split_unit, notes = ("patient", ()) if is_known else ("unknown", (UNKNOWN,))
     return SitePlan("segmentation", dict(labels), records, files, split_unit, notes, channel_names)
 
@@ -151,21 +149,6 @@ def copy_of(source: Path) -> Writer:
 def link_of(source: Path) -> Writer:
     """Return a writer that links a file, and copies it where the disk has no such links."""
     return partial(link_or_copy, source, name=source.name)
-
-
-def mask_png(source: Path, labels: Mapping[int, str]) -> Writer:
-    """Return a writer that saves a picture's mask as PNG; where there is one label, 255 becomes 1."""
-
-    def write(target: Path) -> None:
-        from PIL import Image as Picture
-
-        numbers = read_label(source).array
-        if len(labels) == 1 and np.isin(numbers, (0, 255)).all():
-            numbers = numbers // 255
-        check_values(Image(numbers, None, None), labels, source.name)
-        Picture.fromarray(numbers[0].astype(np.uint8)).save(target)
-
-    return write
 
 
 def numbered_labels(names: Iterable[str], first: int) -> dict[int, str]:
