@@ -21,6 +21,7 @@ from silofl.data.layouts.folders import plan_folders
 from silofl.data.layouts.fundus_disc_cup import plan_fundus
 from silofl.data.layouts.hmp import plan_hmp
 from silofl.data.layouts.medmnist import plan_medmnist
+from silofl.data.layouts.nnunet import plan_nnunet
 from silofl.data.layouts.nuclei_dsb2018 import plan_nuclei
 from silofl.data.layouts.nuclei_histology import plan_histology
 from silofl.data.layouts.options import PARTITIONS, ImportOptions
@@ -54,6 +55,7 @@ _DEALT |= {"test": 0.5, "validation": 0.0}
 _OWN_PARTS = {"num_sites": 4, "alpha": 0.5, "test": None, "validation": None}
 LAYOUTS: Mapping[str, Layout] = {
     "folders": Layout(plan_folders, {**_FIFTHS, "label_values": None, "image_pattern": None, "mask_pattern": None}),
+    "nnunet": Layout(plan_nnunet, _FIFTHS),
     "nuclei-dsb2018": Layout(plan_nuclei, _FIFTHS),
     "nuclei-histology": Layout(plan_histology, _FIFTHS),
     "spine-gm": Layout(plan_spine, {"test": None, "validation": None}),
