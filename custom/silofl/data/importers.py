@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from silofl.data.access import open_error
+from silofl.data.layouts.brats import plan_brats
 from silofl.data.layouts.camelyon17_wilds import plan_camelyon17
 from silofl.data.layouts.covid_xray import plan_covid_xray
 from silofl.data.layouts.folders import plan_folders
@@ -56,6 +57,7 @@ _OWN_PARTS = {"num_sites": 4, "alpha": 0.5, "test": None, "validation": None}
 LAYOUTS: Mapping[str, Layout] = {
     "folders": Layout(plan_folders, {**_FIFTHS, "label_values": None, "image_pattern": None, "mask_pattern": None}),
     "nnunet": Layout(plan_nnunet, _FIFTHS),
+    "brats": Layout(plan_brats, _FIFTHS),
     "nuclei-dsb2018": Layout(plan_nuclei, _FIFTHS),
     "nuclei-histology": Layout(plan_histology, _FIFTHS),
     "spine-gm": Layout(plan_spine, {"test": None, "validation": None}),

@@ -24,7 +24,7 @@ def read_patients(found: SiteCases) -> dict[str, str] | dict[str, None]:
     tables = [found.folder / name for name in TABLES if (found.folder / name).exists()]
     if not tables:
         return dict.fromkeys(found.images)
-    rows, table = _rows(tables[0]), f"{tables[0].name} of site {found.site!r}"
+    rows, table = read_columns(tables[0], "file", "patient"), f"{tables[0].name} of site {found.site!r}"
     named = {
         case: {patient for name in (case, *found.image_names(case)) for patient in rows.get(name, ())}
         for case in found.images
@@ -54,8 +54,17 @@ def say_unknown(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
     return {**plans, **{site: replace(plans[site], notes=tuple(notes[site])) for site in unknown}}
 
 
-def _rows(table: Path) -> dict[str, set[str]]:
-    """Return the patients that a table names by file."""
+def read_columns(table: Path, key: str, value: str) -> dict[str, set[str]]:
+    """Return what a table with a header says of each name: the values of one column by those of another.
+
+    Args:
+        table: The file; its columns are separated by tabs, semicolons or commas.
+        key: The column of the names.
+        value: The column of what is said of them; empty ones say nothing.
+
+    Raises:
+        DataError: The table cannot be read, is not in UTF-8, or lacks a column.
+    """
     try:
         lines = read_bytes(table, table.name).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
@@ -63,11 +72,11 @@ def _rows(table: Path) -> dict[str, set[str]]:
     delimiter = next((d for d in "\t;," if lines and d in lines[0]), ",")
     header, *rows = list(csv.reader(lines, delimiter=delimiter)) or [[""]]
     columns = [column.strip() for column in header]
-    if not {"file", "patient"} <= set(columns):
-        raise DataError(f"{table.name} must have the columns file and patient, not {', '.join(columns)}; rename them")
+    if not {key, value} <= set(columns):
+        raise DataError(f"{table.name} must have the columns {key} and {value}, not {', '.join(columns)}; rename them")
     found: dict[str, set[str]] = {}
     for row in rows:
         values = dict(zip(columns, map(str.strip, row), strict=False))
-        if values.get("patient"):
-            found.setdefault(values.get("file", ""), set()).add(values["patient"])
+        if values.get(key) and values.get(value):
+            found.setdefault(values[key], set()).add(values[value])
     return found
