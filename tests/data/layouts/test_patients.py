@@ -52,6 +52,11 @@ def test_a_case_without_a_row_is_refused(patients, rows):
         patients("file,patient", *rows)
 
 
+def test_a_table_that_is_broken_is_refused(patients):
+    with pytest.raises(DataError, match=r"patients.csv must be a table of columns, not broken \(field larger"):
+        patients("file,patient", f"a,{'x' * (1 << 18)}")
+
+
 def test_what_follows_from_unknown_patients_is_said_in_the_place_of_the_quiet_sentence():
     records = {"training": [{}, {}], "validation": [], "test": [{}]}
     known = SitePlan("segmentation", {1: "x"}, records, {}, notes=("another",))

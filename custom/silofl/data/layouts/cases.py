@@ -146,6 +146,16 @@ def check_complete(site: str, images: Iterable[str], masks: Iterable[str]) -> No
             raise DataError(f"site {site!r} must have {what} for {some(absent)}; add them or remove the others")
 
 
+def check_text(site: str, name: str) -> None:
+    """Refuse a file whose name is no text.
+
+    Raises:
+        DataError: Its bytes are not UTF-8.
+    """
+    if name.encode(errors="ignore").decode() != name:
+        raise DataError(f"site {site!r} must have file names in UTF-8, not {name!r}; rename the file")
+
+
 def plan_cases(
     found: SiteCases, patients: Mapping[str, str] | Mapping[str, None], values: Values, options: ImportOptions
 ) -> SitePlan:
@@ -201,16 +211,6 @@ def _found(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[str, P
             taken.add(path)
             found[place][match["case"]] = path
     return found
-
-
-def check_text(site: str, name: str) -> None:
-    """Refuse a file whose name is no text.
-
-    Raises:
-        DataError: Its bytes are not UTF-8.
-    """
-    if name.encode(errors="ignore").decode() != name:
-        raise DataError(f"site {site!r} must have file names in UTF-8, not {name!r}; rename the file")
 
 
 def _expression(pattern: str) -> re.Pattern[str]:

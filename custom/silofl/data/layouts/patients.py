@@ -70,7 +70,10 @@ def read_columns(table: Path, key: str, value: str) -> dict[str, set[str]]:
     except UnicodeDecodeError:
         raise DataError(f"{table.name} must be text in UTF-8, not something else; save it anew") from None
     delimiter = next((d for d in "\t;," if lines and d in lines[0]), ",")
-    header, *rows = list(csv.reader(lines, delimiter=delimiter)) or [[""]]
+    try:
+        header, *rows = list(csv.reader(lines, delimiter=delimiter)) or [[""]]
+    except csv.Error as error:
+        raise DataError(f"{table.name} must be a table of columns, not broken ({error}); save it anew") from None
     columns = [column.strip() for column in header]
     if not {key, value} <= set(columns):
         raise DataError(f"{table.name} must have the columns {key} and {value}, not {', '.join(columns)}; rename them")
