@@ -31,7 +31,8 @@ SplitUnit = Literal["patient", "recordings", "slices", "examples", "unknown"]
 MOST_CHANNELS = 4096
 Channels = Annotated[Whole, Field(gt=0, le=MOST_CHANNELS)]
 # In a command NAME=FILE,NAME=FILE gives the files of a case.
-ChannelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.+-]*$", max_length=32)]
+CHANNEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9 _.+-]{0,31}$"
+ChannelName = Annotated[str, Field(pattern=CHANNEL_NAME)]
 Neighbours = Annotated[Whole, Field(ge=0, le=8)]
 Features = Annotated[Whole, Field(gt=0, le=1024)]
 # More threads than that are on no machine; a wait of months is a slip of the pen.

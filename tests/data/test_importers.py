@@ -35,7 +35,7 @@ def content_of(folder):
 
 def test_the_layouts_are_known_by_name():
     nuclei = {"nuclei-dsb2018", "nuclei-histology"}
-    segmentation = nuclei | {"folders", "spine-gm", "prostate-saml", "fundus-disc-cup"}
+    segmentation = nuclei | {"folders", "nnunet", "brats", "spine-gm", "prostate-saml", "fundus-disc-cup"}
     assert set(LAYOUTS) == segmentation | {"camelyon17-wilds", "medmnist", "hmp", "pamap2", "covid-xray"}
 
 

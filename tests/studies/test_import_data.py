@@ -118,6 +118,43 @@ def test_an_import_takes_the_names_of_labels(silofl, tmp_path):
     assert written["labels"] == {"1": "organ", "2": "lesion"}
 
 
+def test_an_import_takes_the_values_of_labels(silofl, tmp_path):
+    for kind in ("images", "masks"):
+        (tmp_path / "source" / "ward" / kind).mkdir(parents=True)
+        for number in range(2):
+            pixels = np.full((3, 3), number, np.uint8) if kind == "images" else np.uint8([[0, 1, 4]] * 3)
+            Image.fromarray(pixels).save(tmp_path / "source" / "ward" / kind / f"{number}.png")
+    command = ["import", "folders", tmp_path / "source"]
+    assert "name each value with --labels" in silofl(*command, tmp_path / "a", "--labels", "organ,lesion")[2]
+    assert silofl(*command, tmp_path / "target", "--labels", "4=lesion, 1=organ")[0] == 0
+    site = tmp_path / "target" / "ward"
+    assert json.loads((site / "dataset.json").read_text())["labels"] == {"1": "organ", "2": "lesion"}
+    np.testing.assert_array_equal(np.asarray(Image.open(site / "masks" / "0.png")), [[0, 1, 2]] * 3)
+
+
+@pytest.mark.parametrize("labels", ["1=organ,lesion", "one=organ", "-1=organ", "1=", "1=organ,2", "9999999999=organ"])
+def test_labels_with_values_for_some_are_refused(refused, tmp_path, labels):
+    error = refused("import", "folders", tmp_path, tmp_path / "out", f"--labels={labels}")
+    assert "must be names, as organ,lesion, or a value and a name for each label, as 1=organ,4=lesion, not" in error
+
+
+def test_an_import_takes_patterns(silofl, refused, tmp_path):
+    for number in range(4):
+        folder = tmp_path / "source" / "ward" / f"p{number}"
+        folder.mkdir(parents=True)
+        for name in ("t1", "t2", "seg"):
+            pixels = np.full((3, 3), number % 2 if name == "seg" else 50 * number + len(name), np.uint8)
+            Image.fromarray(pixels).save(folder / f"{name}.png")
+    patterns = ["--image-pattern", "T1={case}/t1.png,T2={case}/t2.png", "--mask-pattern", "{case}/seg.png"]
+    command = ["import", "folders", tmp_path / "source", tmp_path / "target"]
+    assert "must be given together" in refused(*command, *patterns[:2])
+    code, out, error = silofl(*command, *patterns)
+    # of 4: round(4 * 0.2) = 1 test, round(3 * 0.2) = 1 validation, 2 training
+    assert (code, out.splitlines()[0], error) == (0, "ward: 2 training, 1 validation, 1 test, patients unknown", "")
+    content = json.loads((tmp_path / "target" / "ward" / "dataset.json").read_text())
+    assert content["channel_names"] == ["T1", "T2"]
+
+
 def test_an_import_of_classes_counts_them_and_draws_who_has_which(silofl, tmp_path):
     parts = {"train": 8, "val": 4, "test": 4}
     images = {f"{part}_images": np.zeros((count, 4, 4), np.uint8) for part, count in parts.items()}

@@ -109,8 +109,16 @@ def check_label(label: Image, image: Image, labels: Mapping[int, str], name: str
     check_values(label, labels, name)
 
 
-def check_values(label: Image, labels: Mapping[int, str], name: str) -> None:
-    """Refuse a label map that holds numbers which are not declared; arguments as `check_label`.
+def check_values(
+    label: Image, labels: Mapping[int, str], name: str, remedy: str = "save it with the study's numbers"
+) -> None:
+    """Refuse a label map that holds numbers which are not declared.
+
+    Args:
+        label: The label map.
+        labels: The labels by number; 0 is the background.
+        name: What messages call the label map.
+        remedy: What to do about such a label map.
 
     Raises:
         DataError: A value is neither 0 nor a label's number; the message names the values.
@@ -119,7 +127,7 @@ def check_values(label: Image, labels: Mapping[int, str], name: str) -> None:
     if undeclared:
         known = ", ".join(["0 (background)", *(f"{number} ({text})" for number, text in sorted(labels.items()))])
         shown = ", ".join(map(str, undeclared[:8])) + (", ..." if len(undeclared) > 8 else "")
-        raise DataError(f"{name} must hold the label values {known}, not {shown}; save it with the study's numbers")
+        raise DataError(f"{name} must hold the label values {known}, not {shown}; {remedy}")
 
 
 def check_grid(other: Image, image: Image, name: str, what: str) -> None:

@@ -15,17 +15,19 @@ from pathlib import Path
 import numpy as np
 
 from silofl.data.access import open_error
+from silofl.data.layouts.brats import plan_brats
 from silofl.data.layouts.camelyon17_wilds import plan_camelyon17
 from silofl.data.layouts.covid_xray import plan_covid_xray
 from silofl.data.layouts.folders import plan_folders
 from silofl.data.layouts.fundus_disc_cup import plan_fundus
 from silofl.data.layouts.hmp import plan_hmp
 from silofl.data.layouts.medmnist import plan_medmnist
+from silofl.data.layouts.nnunet import plan_nnunet
 from silofl.data.layouts.nuclei_dsb2018 import plan_nuclei
 from silofl.data.layouts.nuclei_histology import plan_histology
 from silofl.data.layouts.options import PARTITIONS, ImportOptions
 from silofl.data.layouts.pamap2 import plan_pamap2
-from silofl.data.layouts.plan import JsonRecord, SitePlan
+from silofl.data.layouts.plan import JsonRecord, SitePlan, paths_of
 from silofl.data.layouts.prostate_saml import plan_prostate
 from silofl.data.layouts.spine_gm import plan_spine
 from silofl.data.records import slice_numbers
@@ -53,7 +55,9 @@ _DEALT = {"partition": "dirichlet", "num_sites": 20, "alpha": 0.1, "is_equal": F
 _DEALT |= {"test": 0.5, "validation": 0.0}
 _OWN_PARTS = {"num_sites": 4, "alpha": 0.5, "test": None, "validation": None}
 LAYOUTS: Mapping[str, Layout] = {
-    "folders": Layout(plan_folders, _FIFTHS),
+    "folders": Layout(plan_folders, {**_FIFTHS, "label_values": None, "image_pattern": None, "mask_pattern": None}),
+    "nnunet": Layout(plan_nnunet, _FIFTHS),
+    "brats": Layout(plan_brats, _FIFTHS),
     "nuclei-dsb2018": Layout(plan_nuclei, _FIFTHS),
     "nuclei-histology": Layout(plan_histology, _FIFTHS),
     "spine-gm": Layout(plan_spine, {"test": None, "validation": None}),
@@ -140,7 +144,7 @@ def _cut(plan: SitePlan, count: int, seed: int) -> SitePlan:
         if taken:
             kept[place] = _middle(training[place], taken)
     records = {**plan.records, "training": [kept[place] for place in sorted(kept)]}
-    used = {record[key] for part in records.values() for record in part for key in ("image", "label")}
+    used = {path for part in records.values() for record in part for path in paths_of(record)}
     return replace(plan, records=records, files={name: write for name, write in plan.files.items() if name in used})
 
 

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 
 from silofl.data.importers import LAYOUTS, PARTITIONS, ImportOptions, ImportSummary, import_layout
-from silofl.errors import ExitCode
+from silofl.errors import ExitCode, shown
 from silofl.options import console_for, count, names, natural, share
+
+LABEL = re.compile(r"(?P<value>[0-9]{1,9})=(?P<name>.+)")
+
+
+def label_names(text: str) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
+    """Read ``organ,lesion``, or with their values in the masks ``1=organ,4=lesion``."""
+    parts = [part.strip() for part in names(text)]
+    if "=" not in text:
+        return tuple(parts), None
+    found = [LABEL.fullmatch(part) for part in parts]
+    if not all(found):
+        raise argparse.ArgumentTypeError(
+            f"must be names, as organ,lesion, or a value and a name for each label, as 1=organ,4=lesion, not "
+            f"{shown(text)}"
+        )
+    return tuple(one["name"] for one in found), tuple(int(one["value"]) for one in found)
 
 
 class _ChosenLayout(argparse.Action):
@@ -37,7 +54,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("layout", action=_ChosenLayout, **known)
     parser.add_argument("source", type=Path, help="the downloaded set")
     parser.add_argument("target", type=Path, help="new folder for the sites")
-    parser.add_argument("--labels", type=names, help="names in the order of the labels' numbers, as organ,lesion")
+    labels = "names in the order of the labels' numbers, as organ,lesion; with values in the masks 1=organ,4=lesion"
+    parser.add_argument("--labels", type=label_names, default=(None, None), help=labels)
+    image_pattern = "where a site's images lie, as images/{case}.png or T1={case}/t1.nii.gz,T2={case}/t2.nii.gz"
+    parser.add_argument("--image-pattern", metavar="PATTERN", help=image_pattern)
+    parser.add_argument("--mask-pattern", metavar="PATTERN", help="where its masks lie, as {case}/seg.nii.gz")
     parser.add_argument("--seed", type=natural, default=0, help="of every random choice")
     parser.add_argument("--partition", choices=PARTITIONS, help="how examples of classes come to sites")
     parser.add_argument("--sites", type=count, help="number of sites to make")
@@ -53,12 +74,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Import a set and print the counts of each site."""
+    labels, label_values = options.labels
     settings = ImportOptions(
         seed=options.seed,
         test=options.test,
         validation=options.validation,
         num_sites=options.sites,
-        labels=None if options.labels is None else tuple(options.labels),
+        labels=labels,
+        label_values=label_values,
+        image_pattern=options.image_pattern,
+        mask_pattern=options.mask_pattern,
         alpha=options.alpha,
         is_truncated=options.truncate,
         partition=options.partition,

@@ -8,7 +8,7 @@ from PIL import Image
 
 from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.site_data import load_site_data
-from silofl.errors import DataError
+from silofl.errors import ConfigError, DataError
 
 
 @pytest.fixture
@@ -31,6 +31,40 @@ def run(source, tmp_path):
     def go(**options):
         import_layout("folders", source, tmp_path / "target", ImportOptions(**options))
         return json.loads((tmp_path / "target" / "north" / "dataset.json").read_text())
+
+    return go
+
+
+PATTERNS = {"image_pattern": "T1={case}/t1.nii.gz,T2={case}/t2.nii.gz", "mask_pattern": "{case}/seg.nii.gz"}
+LESIONS = {"labels": ("organ", "lesion"), "label_values": (1, 4)}
+AFFINE = np.diag([0.5, 0.5, 3, 1])
+
+
+@pytest.fixture
+def contrasts(tmp_path):
+    """Two sites with six cases each, a folder a case with T1, T2 and a mask of 0, 1 and 4; north/c5 has no T2."""
+    rng = np.random.default_rng(0)
+    for site in ("north", "south"):
+        for number in range(6):
+            folder = tmp_path / "contrasts" / site / f"c{number}"
+            folder.mkdir(parents=True)
+            for name in ("t1", "t2", "seg"):
+                seg = rng.choice(np.int16([0, 1, 4]), (8, 8, 3))
+                volume = seg if name == "seg" else rng.integers(1, 900, (8, 8, 3), dtype=np.int16)
+                nibabel.save(nibabel.Nifti1Image(volume, AFFINE), folder / f"{name}.nii.gz")
+        rows = [f"c{number},p{number // 2}" for number in range(6)]
+        (tmp_path / "contrasts" / site / "patients.csv").write_text("\n".join(["file,patient", *rows]))
+    (tmp_path / "contrasts" / "north" / "c5" / "t2.nii.gz").unlink()
+    return tmp_path / "contrasts"
+
+
+@pytest.fixture
+def run_patterns(contrasts, tmp_path):
+    """Import both sites and return the summary and north's dataset.json."""
+
+    def go(**options):
+        summary = import_layout("folders", contrasts, tmp_path / "target", ImportOptions(**{**PATTERNS, **options}))
+        return summary, json.loads((tmp_path / "target" / "north" / "dataset.json").read_text())
 
     return go
 
@@ -200,13 +234,14 @@ def test_volumes_are_copied_as_they_are(run, source):
         for path in (source / "north" / kind).iterdir():
             path.unlink()
     for number in range(3):
-        volume = np.full((4, 4, 2), number, np.int16)
-        for kind in ("images", "masks"):
+        for kind, value in (("images", number), ("masks", 1)):
+            volume = np.full((4, 4, 2), value, np.int16)
             nibabel.save(nibabel.Nifti1Image(volume, np.eye(4)), source / "north" / kind / f"v{number}.nii.gz")
     first = next(record for record in records_of(run()) if record["case"] == "v0")
     assert (first["image"], first["label"]) == ("images/v0.nii.gz", "masks/v0.nii.gz")
-    original = (source / "north" / "images" / "v0.nii.gz").read_bytes()
-    assert (source.parent / "target" / "north" / "images" / "v0.nii.gz").read_bytes() == original
+    for kind in ("images", "masks"):
+        original = (source / "north" / kind / "v0.nii.gz").read_bytes()
+        assert (source.parent / "target" / "north" / kind / "v0.nii.gz").read_bytes() == original
 
 
 def test_a_series_of_slices_is_copied_as_a_folder(run, source):
@@ -222,3 +257,80 @@ def test_an_unreadable_file_is_told(run, deny):
     deny("scan2.png")
     with pytest.raises(DataError, match="scan2.png must be readable; permission was denied"):
         run()
+
+
+# --- patterns
+
+
+def test_cases_of_several_contrasts_become_records_with_their_files(run_patterns):
+    summary, content = run_patterns(**LESIONS)
+    assert (content["channel_names"], content["labels"]) == (["T1", "T2"], {"1": "organ", "2": "lesion"})
+    records = {record["case"]: record for record in records_of(content)}
+    assert records["c0"]["image"] == ["images/c0/t1.nii.gz", "images/c0/t2.nii.gz"]
+    assert records["c5"]["image"] == ["images/c5/t1.nii.gz", None]
+    assert (records["c5"]["label"], records["c5"]["patient"]) == ("masks/c5.nii.gz", "p2")
+    assert summary.notes == (
+        "north: 1 of 6 cases have no T2; dataset.json has null there, for which networks see zeros",
+    )
+    assert summary.patients == {"north": 3, "south": 3}
+
+
+def test_a_study_that_names_the_contrasts_loads_them(run_patterns, contrasts, study, tmp_path):
+    run_patterns(**LESIONS)
+    labels = {1: "organ", 2: "lesion"}
+    wanted = study(labels=labels, channels=2, channel_names=["T2", "T1"], intensity="raw")
+    data = load_site_data(tmp_path / "target" / "north", wanted, tmp_path / "cache")
+    found = {}
+    for part in (data.training, data.validation, data.test):
+        for number, case in enumerate(part.cases):
+            found.setdefault(case, []).append((np.array(part.images[number]), np.array(part.targets[number])))
+    for case, slices in found.items():
+        t1, t2, seg = (contrasts / "north" / case / f"{name}.nii.gz" for name in ("t1", "t2", "seg"))
+        stored = [np.asanyarray(nibabel.load(path).dataobj) if path.exists() else None for path in (t1, t2, seg)]
+        for z, (image, target) in enumerate(slices):
+            np.testing.assert_array_equal(image[1], stored[0][..., z])
+            np.testing.assert_array_equal(image[0], 0 if stored[1] is None else stored[1][..., z])
+            # 1 stays, 4 is lesion, label 2
+            np.testing.assert_array_equal(target, np.where(stored[2][..., z] == 4, 2, stored[2][..., z]))
+    assert {case: len(slices) for case, slices in found.items()} == {f"c{number}": 3 for number in range(6)}
+
+
+def test_a_pattern_without_a_name_gives_images_as_before(run_patterns):
+    _, content = run_patterns(image_pattern="{case}/t1.nii.gz", **LESIONS)
+    assert "channel_names" not in content
+    assert {record["image"] for record in records_of(content)} == {f"images/c{n}/t1.nii.gz" for n in range(6)}
+
+
+def test_without_a_table_patterns_split_by_case_and_say_so(run_patterns, contrasts):
+    (contrasts / "north" / "patients.csv").unlink()
+    summary, content = run_patterns(**LESIONS)
+    assert summary.notes[0].startswith("PATIENTS UNKNOWN: no patients.csv says whose the 6 images are (north 6)")
+    assert content["split_unit"] == "unknown" and len(summary.notes) == 2
+
+
+def test_a_value_without_a_name_is_refused_with_the_sites_file(run_patterns, tmp_path):
+    sentence = (
+        r"site 'north': c0/seg.nii.gz must hold the label values 0 \(background\), 1 \(organ\), 2 \(lesion\), not 4; "
+        "name each value with --labels"
+    )
+    with pytest.raises(DataError, match=sentence):
+        run_patterns(labels=("organ", "lesion"))
+    assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("option", ["image_pattern", "mask_pattern"])
+def test_one_pattern_alone_is_refused(run_patterns, option):
+    with pytest.raises(ConfigError, match="image-pattern and mask-pattern must be given together, not one alone"):
+        run_patterns(**{option: None})
+
+
+def test_a_contrast_may_be_missing_at_a_site_and_not_at_all(run_patterns, contrasts, tmp_path):
+    for number in range(5):
+        (contrasts / "north" / f"c{number}" / "t2.nii.gz").unlink()
+    notes = run_patterns(**LESIONS)[0].notes
+    assert notes[0].startswith("north: 6 of 6 cases have no T2; ")
+    shutil.rmtree(tmp_path / "target")
+    for number in range(6):
+        (contrasts / "south" / f"c{number}" / "t2.nii.gz").unlink()
+    with pytest.raises(DataError, match="some site must have a file as {case}/t2.nii.gz for T2, not none; correct the"):
+        run_patterns(**LESIONS)

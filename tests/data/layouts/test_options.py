@@ -67,3 +67,29 @@ def test_an_option_that_the_partition_does_not_use_is_refused(partition, given, 
 def test_an_unknown_partition_is_refused():
     with pytest.raises(ConfigError, match="partition must be one of own, dirichlet, .*, not 'even'"):
         ImportOptions(partition="even").filled("pamap2", DEALT)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"label_values": (1, 4), "labels": ("a", "b")}, "values in labels must not be given with layout 'hmp'"),
+        ({"image_pattern": "{case}.png"}, "image-pattern must not be given with layout 'hmp'"),
+        ({"mask_pattern": "{case}.png"}, "mask-pattern must not be given with layout 'hmp'"),
+    ],
+)
+def test_what_only_own_folders_need_is_refused_by_other_layouts(given, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        ImportOptions(**given).filled("hmp", {"test": 0.2})
+
+
+@pytest.mark.parametrize(
+    ("labels", "values", "sentence"),
+    [
+        (("a", "b", "a"), None, "labels must have a name of its own each, not 'a' twice"),
+        (("a", "b"), (0, 1), "labels must have a value of its own each, from 1, because 0 .*, not 0, 1; correct them"),
+        (("a", "b"), (4, 4), "labels must have a value of its own each, from 1, .*, not 4, 4"),
+    ],
+)
+def test_labels_and_their_values_differ(labels, values, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        ImportOptions(labels=labels, label_values=values)

@@ -5,92 +5,97 @@ Own data, from nowhere else::
     SOURCE/
       north/                 a folder for each site
         images/a.png ...     pictures, NIfTI, MHA or NRRD volumes, or folders of a DICOM series
-        masks/a.png ...      of the same name but for the ending; 0 is the background, 1 or 255 the label
+        masks/a.png ...      of the same name but for the ending; 0 is the background, 1 or in pictures 255 the label
         patients.csv         whose image it is, in the columns file and patient (or patients.tsv)
       south/ ...
 
+Files that lie elsewhere, or several contrasts of a case, are named by patterns: paths relative to a site's folder, in
+which {case} is the name of a case, a folder's or a part of a name::
+
+    --image-pattern "scans/{case}_t1.nii.gz" --mask-pattern "scans/{case}_seg.nii.gz"
+    --image-pattern "T1={case}/t1.nii.gz,T2={case}/t2.nii.gz" --mask-pattern "{case}/seg.nii.gz"
+
+A file that fits several patterns belongs to the one with most letters beside {case}. Where a case lacks a contrast, the
+import counts it and dataset.json has null. In patients.csv file is then the case, or the path of one of its images.
+
 Without patients.csv nobody knows whose images they are: they are split by file.
+
+--labels organ,lesion says that 1 is organ and 2 lesion, --labels 1=organ,4=lesion that 4 is: at the site it becomes 2.
+Masks with another number are refused.
 """
 
-import csv
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
-from silofl.data.access import read_bytes
-from silofl.data.formats import PICTURES, READERS
-from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import (
-    Pair,
-    SitePlan,
-    Writer,
-    copy_of,
-    mask_png,
-    numbered_labels,
-    plan_pairs,
-    visible_folders,
+from silofl.data.layouts.cases import (
+    Patterns,
+    SiteCases,
+    check_complete,
+    check_text,
+    find_cases,
+    parse_patterns,
+    plan_cases,
 )
-from silofl.errors import DataError
+from silofl.data.layouts.masks import Values, split_ending
+from silofl.data.layouts.options import ImportOptions
+from silofl.data.layouts.patients import read_patients, say_unknown
+from silofl.data.layouts.plan import SitePlan, visible_folders
+from silofl.errors import ConfigError, DataError
+
+REMEDY = "name each value with --labels, as --labels 1=organ,4=lesion, or save the mask with these"
 
 
 def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
-    """Plan the import of SOURCE/<site>/images and SOURCE/<site>/masks.
+    """Plan the import of SOURCE/<site>/images and SOURCE/<site>/masks, or of the files that patterns name.
 
     Raises:
-        DataError: No site is found, an image has no mask or a mask no image, or patients.csv does not fit.
+        ConfigError: A pattern is not one, or only one of the two is given.
+        DataError: No site is found, an image has no mask or a mask no image, no site has some contrast, or patients.csv
+            does not fit.
     """
+    patterns = _patterns(options)
     folders = visible_folders(source)
     if not folders:
         raise DataError(f"{source.name} must hold a folder for each site with images and masks in it, not none")
-    labels = numbered_labels(options.labels or ("foreground",), first=1)
-    pairs = {folder.name: _pairs(folder, labels) for folder in folders}
-    plans = {site: plan_pairs(site, found, labels, options) for site, found in pairs.items()}
-    unknown = {site: len(pairs[site]) for site, plan in plans.items() if plan.split_unit == "unknown"}
-    return plans | {site: replace(plans[site], notes=(_unknown_sentence(unknown),)) for site in unknown}
+    sites = [_by_stem(folder) if patterns is None else find_cases(folder.name, folder, patterns) for folder in folders]
+    if patterns is not None:
+        _check_found(sites, patterns)
+    names = options.labels or ("foreground",)
+    values = Values(dict(zip(options.label_values or range(1, 1 + len(names)), names, strict=True)), REMEDY)
+    return say_unknown({found.site: plan_cases(found, read_patients(found), values, options) for found in sites})
 
 
-def _unknown_sentence(files: Mapping[str, int]) -> str:
-    """Say what follows from sites without a table of patients, by the number of each one's images."""
-    counts = ", ".join(f"{site} {count}" for site, count in files.items())
-    return (
-        f"PATIENTS UNKNOWN: no patients.csv says whose the {sum(files.values())} images are ({counts}); the split is "
-        "by file, so that one person may be in training and test, min_patients counts them as none, and the study "
-        "needs split_unit: unknown; put patients.csv with the columns file and patient into each site's folder and "
-        "import again"
-    )
+def _patterns(options: ImportOptions) -> Patterns | None:
+    if (options.image_pattern is None) != (options.mask_pattern is None):
+        raise ConfigError("image-pattern and mask-pattern must be given together, not one alone; give both or none")
+    return None if options.image_pattern is None else parse_patterns(options.image_pattern, options.mask_pattern)
 
 
-def _pairs(folder: Path, labels: dict[int, str]) -> list[Pair]:
-    images, masks = _by_stem(folder, "images"), _by_stem(folder, "masks")
-    for present, absent, what in ((images, masks, "masks"), (masks, images, "images")):
-        missing = sorted(present.keys() - absent.keys())
-        if missing:
-            raise DataError(
-                f"site {folder.name!r} must have {what} for {_some(missing)}; add them or remove the others"
-            )
-    patients = _patients(folder, images)
-    return [
-        Pair(stem, patients[stem], (f"images/{image.name}", copy_of(image)), _mask(masks[stem], stem, labels))
-        for stem, image in sorted(images.items())
-    ]
+def _check_found(sites: list[SiteCases], patterns: Patterns) -> None:
+    """Refuse a pattern that no site has a file for: it is mistyped."""
+    for name, pattern in zip(patterns.channel_names, patterns.images, strict=False):
+        if all(found.missing.get(name) == len(found.images) for found in sites):
+            raise DataError(f"some site must have a file as {pattern} for {name}, not none; correct the pattern")
 
 
-def _mask(mask: Path, stem: str, labels: dict[int, str]) -> tuple[str, Writer]:
-    if mask.name.lower().endswith(PICTURES):
-        return f"masks/{stem}.png", mask_png(mask, labels)
-    return f"masks/{mask.name}", copy_of(mask)
+def _by_stem(folder: Path) -> SiteCases:
+    """Return the cases of a site whose images and masks lie in folders of these names."""
+    site, images, masks = folder.name, _files(folder, "images"), _files(folder, "masks")
+    check_complete(site, images, masks)
+    return SiteCases(site, folder, {case: (image,) for case, image in images.items()}, masks, images_in="images")
 
 
-def _by_stem(folder: Path, kind: str) -> dict[str, Path]:
+def _files(folder: Path, kind: str) -> dict[str, Path]:
     if not (folder / kind).is_dir():
-        raise DataError(f"site {folder.name!r} must have the folder {kind!r}; it is not there: SOURCE/<site>/{kind}")
+        raise DataError(
+            f"site {folder.name!r} must have the folder {kind!r}; it is not there: make it, or name the files with"
+            " --image-pattern and --mask-pattern"
+        )
     found: dict[str, Path] = {}
     for path in sorted((folder / kind).iterdir()):
         if path.name.startswith("."):
             continue
-        stem = _stem(path)
-        if stem.encode(errors="ignore").decode() != stem:
-            raise DataError(f"site {folder.name!r} must have file names in UTF-8, not {path.name!r}; rename the file")
+        stem, _ = split_ending(path, f"{kind}/{path.name}")
+        check_text(folder.name, path.name)
         if stem in found:
             raise DataError(
                 f"site {folder.name!r} must have one file {stem!r} in {kind}, not {found[stem].name} and {path.name}"
@@ -99,45 +104,3 @@ def _by_stem(folder: Path, kind: str) -> dict[str, Path]:
     if not found:
         raise DataError(f"site {folder.name!r} must have files in {kind!r}, not none")
     return found
-
-
-def _stem(path: Path) -> str:
-    endings = [e for e in READERS if path.name.lower().endswith(e) and e != ".npz"]
-    if path.is_dir():
-        return path.name
-    if not endings:
-        known = ", ".join(e for e in READERS if e != ".npz")
-        raise DataError(
-            f"{path.parent.name}/{path.name} must end in one of {known}, not {path.suffix!r}; remove or convert it"
-        )
-    return path.name[: -len(endings[0])]
-
-
-def _patients(folder: Path, images: dict[str, Path]) -> dict[str, str] | dict[str, None]:
-    tables = [folder / name for name in ("patients.csv", "patients.tsv") if (folder / name).exists()]
-    if not tables:
-        return dict.fromkeys(images)
-    rows = _rows(tables[0])
-    patients = {stem: rows.get(image.name, rows.get(stem, "")) for stem, image in images.items()}
-    missing = sorted(stem for stem, patient in patients.items() if not patient)
-    if missing:
-        raise DataError(f"{tables[0].name} of site {folder.name!r} must name the patient of {_some(missing)}; add rows")
-    return patients
-
-
-def _rows(table: Path) -> dict[str, str]:
-    try:
-        lines = read_bytes(table, table.name).decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise DataError(f"{table.name} must be text in UTF-8, not something else; save it anew") from None
-    header = lines[0] if lines else ""
-    delimiter = next((d for d in "\t;," if d in header), ",")
-    rows = list(csv.DictReader(lines, delimiter=delimiter))
-    columns = [column.strip() for column in header.split(delimiter)]
-    if not {"file", "patient"} <= set(columns):
-        raise DataError(f"{table.name} must have the columns file and patient, not {', '.join(columns)}; rename them")
-    return {(row["file"] or "").strip(): (row["patient"] or "").strip() for row in rows}
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -65,8 +65,8 @@ def _pairs(folder: Path) -> list[Pair]:
             )
         for stem, image in images.items():
             case = f"{prefix}{stem}"
-            mask = f"masks/{case}.png", _numbered(masks[stem], case)
-            pairs.append(Pair(case, None, (f"images/{case}{image.suffix.lower()}", copy_of(image)), mask))
+            picture = f"images/{case}{image.suffix.lower()}", copy_of(image)
+            pairs.append(Pair(case, None, (picture,), (f"masks/{case}.png", _numbered(masks[stem], case))))
     if not pairs:
         raise DataError(f"site {folder.name!r} must have pictures in images or train/ROIs/image, not none; add them")
     return pairs

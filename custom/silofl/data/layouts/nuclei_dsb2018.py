@@ -35,13 +35,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.images import read_image, read_label
+from silofl.data.layouts.masks import Values, mask_file
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import (
     Pair,
     SitePlan,
     chosen_labels,
     copy_of,
-    mask_png,
     plan_pairs,
     read_description,
     sample_file,
@@ -97,8 +97,9 @@ def _named_tiles(source: Path, labels: dict[int, str]) -> tuple[dict[str, list[P
             raise DataError(f"every sample of {source.name} must have id, site and group, not {sample!r}")
         image, mask = sample_file(source, sample, "image"), sample_file(source, sample, "mask")
         case = str(sample["id"])
-        files = (f"images/{image.name}", copy_of(image)), (f"masks/{case}.png", mask_png(mask, labels))
-        pairs.setdefault(str(sample["site"]), []).append(Pair(case, str(sample["group"]), *files))
+        images = ((f"images/{image.name}", copy_of(image)),)
+        pair = Pair(case, str(sample["group"]), images, mask_file(mask, case, Values(labels), mask.name))
+        pairs.setdefault(str(sample["site"]), []).append(pair)
     return pairs, ()
 
 
@@ -159,7 +160,7 @@ def _tiles(folder: Path, shape: tuple[int, int], tiles: int) -> Iterator[Pair]:
         place = slice(top, top + TILE), slice(left, left + TILE)
         case = f"{folder.name}_{number}"
         image = f"images/{case}.png", partial(_save_image, folder, place)
-        yield Pair(case, folder.name, image, (f"masks/{case}.png", partial(_save_mask, folder, shape, place)))
+        yield Pair(case, folder.name, (image,), (f"masks/{case}.png", partial(_save_mask, folder, shape, place)))
 
 
 def _save_image(folder: Path, place: tuple[slice, slice], target: Path) -> None:

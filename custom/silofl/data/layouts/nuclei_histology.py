@@ -107,7 +107,7 @@ def _pair(picture: Path, nuclei: Path, patient: str) -> Pair:
     if not nuclei.is_file():
         raise DataError(f"{picture.name} must have its nuclei in {nuclei.parent.name}/{nuclei.name}; it is not there")
     mask = f"masks/{picture.stem}.png", partial(_save_mask, picture, nuclei)
-    return Pair(picture.stem, patient, (f"images/{picture.name}", copy_of(picture)), mask)
+    return Pair(picture.stem, patient, ((f"images/{picture.name}", copy_of(picture)),), mask)
 
 
 def _save_mask(picture: Path, nuclei: Path, target: Path) -> None:

@@ -24,6 +24,9 @@ NAMES = {
     "num_shards": "shards",
     "test": "test",
     "validation": "validation",
+    "label_values": "values in labels",
+    "image_pattern": "image-pattern",
+    "mask_pattern": "mask-pattern",
 }
 
 
@@ -39,6 +42,9 @@ class ImportOptions:
         alpha: Concentration of the Dirichlet split over those sites, above 0; small values differ more.
         is_equal: Whether that split gives all sites the same number of examples, as AdaFed's.
         labels: Names of the labels in the order of their numbers.
+        label_values: Number of each of them in the masks, from 1.
+        image_pattern: Where the images of a site's cases lie, or ``T1=PATTERN,T2=PATTERN``.
+        mask_pattern: Where their masks lie.
         is_truncated: Whether every site is cut to as many training examples as the smallest has.
         partition: A name in `PARTITIONS`: the set's ``own`` sites; examples dealt by ``dirichlet`` or by ``shards``;
             or whole ``patients`` or ``recordings``, evenly.
@@ -55,6 +61,20 @@ class ImportOptions:
     partition: str | None = None
     num_shards: int | None = None
     is_equal: bool | None = None
+    label_values: tuple[int, ...] | None = None
+    image_pattern: str | None = None
+    mask_pattern: str | None = None
+
+    def __post_init__(self) -> None:
+        names, values = self.labels or (), self.label_values or ()
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"labels must have a name of its own each, not {name!r} twice; rename one")
+        if values and (len({*values}) < len(names) or min(values) < 1):
+            raise ConfigError(
+                f"labels must have a value of its own each, from 1, because 0 is the background, not "
+                f"{', '.join(map(str, values))}; correct them"
+            )
 
     def filled(self, layout: str, defaults: Mapping[str, object]) -> ImportOptions:
         """Return the options with a layout's values for those that are not given.

@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from silofl.data.access import link_or_copy, read_bytes
-from silofl.data.images import Image, check_values, read_label
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.manifest import PARTS
 from silofl.data.partition import split_by_patient
 from silofl.errors import ConfigError, DataError
 
 Writer = Callable[[Path], object]
+# A file's path at the site, and the function that writes it.
+File = tuple[str, Writer]
 JsonRecord = dict[str, object]
 
 
@@ -27,7 +26,7 @@ UNKNOWN = "the set names no patients: one person may stand in training and test;
 class SitePlan:
     """A site's dataset.json, and the functions that write its files, by path relative to dataset.json.
 
-    `notes` are sentences for the person who imports.
+    `notes` are sentences for the person who imports; `channel_names` are the contrasts whose files each case lists.
     """
 
     task: str
@@ -36,30 +35,60 @@ class SitePlan:
     files: dict[str, Writer]
     split_unit: str = "patient"
     notes: tuple[str, ...] = ()
+    channel_names: tuple[str, ...] = ()
 
     @property
     def dataset(self) -> dict[str, object]:
         """The content of dataset.json."""
         labels = {str(number): name for number, name in self.labels.items()}
-        return {"task": self.task, "labels": labels, "split_unit": self.split_unit, **self.records}
+        channels = {"channel_names": list(self.channel_names)} if self.channel_names else {}
+        return {"task": self.task, "labels": labels, "split_unit": self.split_unit, **channels, **self.records}
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An image and its mask, each with its path at the site and the function that writes it.
+    """A case's image, or its images of several contrasts, and its mask.
 
-    `patient` is None where the set names none; `slices` are the first and the last slice of a volume, where known.
+    `images` has None for a contrast that the case lacks; `patient` is None where the set names none; `slices` are the
+    first and the last slice of a volume, where known.
     """
 
     case: str
     patient: str | None
-    image: tuple[str, Writer]
-    mask: tuple[str, Writer] = field(repr=False)
+    images: tuple[File | None, ...]
+    mask: File = field(repr=False)
     slices: tuple[int, int] | None = None
 
+    @property
+    def record(self) -> JsonRecord:
+        """What dataset.json says of the case."""
+        images = [None if image is None else image[0] for image in self.images]
+        record: JsonRecord = {"image": images if len(images) > 1 else images[0], "label": self.mask[0]}
+        record |= {} if self.patient is None else {"patient": self.patient}
+        return record | {"case": self.case} | ({} if self.slices is None else {"slices": list(self.slices)})
 
-def plan_pairs(site: str, pairs: Iterable[Pair], labels: Mapping[int, str], options: ImportOptions) -> SitePlan:
+
+def paths_of(record: JsonRecord) -> list[object]:
+    """Return the files that a record names; of a classification also its class."""
+    images = record["image"] if isinstance(record["image"], list) else [record["image"]]
+    return [*images, record["label"]]
+
+
+def plan_pairs(
+    site: str,
+    pairs: Iterable[Pair],
+    labels: Mapping[int, str],
+    options: ImportOptions,
+    channel_names: tuple[str, ...] = (),
+) -> SitePlan:
     """Plan a segmentation site whose images are split by patient, or each by itself where one's patient is not known.
+
+    Args:
+        site: Its name.
+        pairs: Its cases.
+        labels: Name by number.
+        options: Fractions and seed.
+        channel_names: The contrasts in the order of each case's images, where they have names.
 
     Raises:
         DataError: The site has fewer than two patients, so that training and test cannot be kept apart.
@@ -70,14 +99,11 @@ def plan_pairs(site: str, pairs: Iterable[Pair], labels: Mapping[int, str], opti
     part_of = split_patients(site, units, options, "patients" if is_known else "images")
     records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
     for pair, unit in zip(pairs, units, strict=True):
-        record: JsonRecord = {"image": pair.image[0], "label": pair.mask[0]}
-        record |= {} if pair.patient is None else {"patient": pair.patient}
-        record |= {"case": pair.case} | ({} if pair.slices is None else {"slices": list(pair.slices)})
-        records[part_of[unit]].append(record)
-    files = dict(file for pair in pairs for file in (pair.image, pair.mask))
-    if is_known:
-        return SitePlan("segmentation", dict(labels), records, files)
-    return SitePlan("segmentation", dict(labels), records, files, "unknown", (UNKNOWN,))
+        records[part_of[unit]].append(pair.record)
+    # Masks first: one that is refused is refused before many images are copied.
+    files = dict([*(pair.mask for pair in pairs), *(file for pair in pairs for file in pair.images if file)])
+    split_unit, notes = ("patient", ()) if is_known else ("unknown", (UNKNOWN,))
+    return SitePlan("segmentation", dict(labels), records, files, split_unit, notes, channel_names)
 
 
 def split_patients(
@@ -123,21 +149,6 @@ def copy_of(source: Path) -> Writer:
 def link_of(source: Path) -> Writer:
     """Return a writer that links a file, and copies it where the disk has no such links."""
     return partial(link_or_copy, source, name=source.name)
-
-
-def mask_png(source: Path, labels: Mapping[int, str]) -> Writer:
-    """Return a writer that saves a picture's mask as PNG; where there is one label, 255 becomes 1."""
-
-    def write(target: Path) -> None:
-        from PIL import Image as Picture
-
-        numbers = read_label(source).array
-        if len(labels) == 1 and np.isin(numbers, (0, 255)).all():
-            numbers = numbers // 255
-        check_values(Image(numbers, None, None), labels, source.name)
-        Picture.fromarray(numbers[0].astype(np.uint8)).save(target)
-
-    return write
 
 
 def numbered_labels(names: Iterable[str], first: int) -> dict[int, str]:

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from silofl.data.images import read_image, read_label
+from silofl.data.layouts.masks import save_like
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import Pair, SitePlan, Writer, chosen_labels, copy_of, plan_pairs, visible_folders
 from silofl.errors import DataError
@@ -69,20 +70,15 @@ def _volumes(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
 
 def _pair(case: str, image: Path, segmentation: Path) -> Pair:
     num_slices = read_image(image, f"{image.parent.name}/{image.name}").spatial_shape[-1]
-    files = (f"images/{image.name}", copy_of(image)), (f"labels/{case}.nii.gz", _whole_prostate(segmentation))
-    return Pair(case, case, *files, slices=(0, num_slices - 1))
+    mask = f"labels/{case}.nii.gz", _whole_prostate(segmentation)
+    return Pair(case, case, ((f"images/{image.name}", copy_of(image)),), mask, slices=(0, num_slices - 1))
 
 
 def _whole_prostate(segmentation: Path) -> Writer:
     """Return a writer that saves every number but 0 as 1, on the same grid."""
 
     def write(target: Path) -> None:
-        import nibabel
-
         numbers = read_label(segmentation, f"{segmentation.parent.name}/{segmentation.name}").array[0]
-        stored = nibabel.load(segmentation)
-        header = stored.header.copy()
-        header.set_data_dtype(np.uint8)
-        nibabel.save(type(stored)((numbers != 0).astype(np.uint8), stored.affine, header), target)
+        save_like(segmentation, (numbers != 0).astype(np.uint8), target)
 
     return write

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.images import read_image, read_label
+from silofl.data.layouts.masks import Values, checked_copy, save_like
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import (
     JsonRecord,
@@ -108,13 +109,11 @@ def _rated(image: Path, patient: str) -> Pair:
             f"{patient} must have the masks of {len(RATERS)} raters; {', '.join(missing)} missing: add them"
         )
     num_slices = read_image(image).spatial_shape[-1]
-    files = (f"images/{image.name}", copy_of(image)), (f"labels/{patient}.nii.gz", partial(_save_majority, masks))
-    return Pair(patient, patient, *files, slices=(0, num_slices - 1))
+    mask = f"labels/{patient}.nii.gz", partial(_save_majority, masks)
+    return Pair(patient, patient, ((f"images/{image.name}", copy_of(image)),), mask, slices=(0, num_slices - 1))
 
 
 def _save_majority(masks: Sequence[Path], target: Path) -> None:
-    import nibabel
-
     raters = [read_label(mask).array[0] for mask in masks]
     for mask, numbers in zip(masks, raters, strict=True):
         if numbers.shape != raters[0].shape or not np.isin(numbers, (0, RATED_GREY, RATED_WHITE)).all():
@@ -122,10 +121,7 @@ def _save_majority(masks: Sequence[Path], target: Path) -> None:
                 f"{mask.name} must hold 0, 1 and 2 in the shape {raters[0].shape}, not up to {numbers.max()} in "
                 f"{numbers.shape}; download it again"
             )
-    stored = nibabel.load(masks[0])
-    header = stored.header.copy()
-    header.set_data_dtype(np.uint8)
-    nibabel.save(type(stored)(majority(np.stack(raters)), stored.affine, header), target)
+    save_like(masks[0], majority(np.stack(raters)), target)
 
 
 def _plan_volunteers(source: Path, labels: dict[int, str]) -> dict[str, SitePlan]:
@@ -157,7 +153,7 @@ def _add_volume(plan: SitePlan, source: Path, sample: dict) -> None:
     names = f"images/{volume.name}", f"labels/{label.name}"
     if names[0] in plan.files:  # every slice of the public set is a sample; the volume is added once
         return
-    plan.files.update({names[0]: copy_of(volume), names[1]: copy_of(label)})
+    plan.files.update({names[0]: copy_of(volume), names[1]: checked_copy(label, Values(plan.labels), label.name)})
     stem = volume.name.split(".")[0]
     for part, slices in slices_by_part(read_image(volume).spatial_shape[-1]).items():
         record: JsonRecord = {"image": names[0], "label": names[1], "patient": SESSION.sub("", str(sample["group"]))}

@@ -1,0 +1,235 @@
+"""The cases of a site by their files, found by patterns of paths, and the plan of their import.
+
+A pattern is a path relative to the site's folder in which ``{case}`` stands for the name of a case, as
+``scans/{case}_t1.nii.gz`` or ``{case}/t1.nii.gz``.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from silofl.data.layouts.masks import Values, mask_file, split_ending
+from silofl.data.layouts.options import ImportOptions
+from silofl.data.layouts.plan import File, Pair, SitePlan, copy_of, plan_pairs
+from silofl.errors import ConfigError, DataError, shown
+from silofl.study import CHANNEL_NAME
+
+CASE = "{case}"
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """Where the files of a site's cases lie.
+
+    Attributes:
+        images: A pattern for the image, or one for each contrast.
+        mask: The pattern of the mask.
+        channel_names: The contrasts; none where there is one image without a name.
+    """
+
+    images: tuple[str, ...]
+    mask: str
+    channel_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SiteCases:
+    """The files of a site's cases, each of which has a mask and at least one image.
+
+    Attributes:
+        site: The site's name.
+        folder: Where its files lie.
+        images: Case -> its image, or one for each contrast, None where there is none.
+        masks: Case -> its mask.
+        channel_names: The contrasts; none where there is one image without a name.
+        images_in: The folder in `folder` that all images lie in.
+    """
+
+    site: str
+    folder: Path
+    images: Mapping[str, tuple[Path | None, ...]]
+    masks: Mapping[str, Path]
+    channel_names: tuple[str, ...] = ()
+    images_in: str = "."
+
+    def image_names(self, case: str) -> list[str | None]:
+        """Return the paths of a case's images relative to the folder of the images."""
+        root = self.folder / self.images_in
+        return [None if path is None else path.relative_to(root).as_posix() for path in self.images[case]]
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """By contrast, how many cases lack it, of those that some case lacks."""
+        counts = {
+            name: sum(images[place] is None for images in self.images.values())
+            for place, name in enumerate(self.channel_names)
+        }
+        return {name: count for name, count in counts.items() if count}
+
+
+def parse_patterns(images: str, mask: str) -> Patterns:
+    """Read the patterns of a command line.
+
+    Args:
+        images: A pattern, or ``T1=PATTERN,T2=PATTERN``.
+        mask: A pattern.
+
+    Raises:
+        ConfigError: A pattern has no ``{case}`` or leaves the folder, only some have a name, or two are the same.
+    """
+    parts = [part.strip().partition("=") for part in images.split(",")]
+    has_names = any(equals for _, equals, _ in parts)
+    if not all(bool(equals) is has_names for _, equals, _ in parts) or (len(parts) > 1 and not has_names):
+        raise ConfigError(
+            f"image-pattern must be one pattern, or NAME=PATTERN,NAME=PATTERN with a name for each contrast, not "
+            f"{shown(images)}"
+        )
+    names = tuple(name.strip() for name, _, _ in parts) if has_names else ()
+    check_contrasts(names, "image-pattern")
+    patterns = [_checked(pattern if has_names else name, "image-pattern") for name, _, pattern in parts]
+    masks = _checked(mask, "mask-pattern")
+    twins = [pattern for pattern in patterns if [*patterns, masks].count(pattern) > 1]
+    if twins:
+        raise ConfigError(f"a pattern must stand for one kind of file, not {twins[0]} for two; correct one of them")
+    return Patterns(tuple(patterns), masks, names)
+
+
+def check_contrasts(names: Sequence[str], where: str) -> None:
+    """Refuse names of contrasts that no study can have.
+
+    Args:
+        names: The names.
+        where: What messages call their place.
+
+    Raises:
+        ConfigError: Two are the same, or one holds another sign than letters, digits, spaces, '.', '_', '+' and '-'.
+    """
+    for name in names:
+        if names.count(name) > 1 or not re.fullmatch(CHANNEL_NAME, name):
+            raise ConfigError(
+                f"{where} must give each contrast a name of its own, of at most 32 letters, digits, spaces, '.', '_', "
+                f"'+' and '-', not {shown(name)}{' twice' * (names.count(name) > 1)}; rename it"
+            )
+
+
+def find_cases(site: str, folder: Path, patterns: Patterns) -> SiteCases:
+    """Find the cases of a site; a file that fits several patterns belongs to the one with most letters of its own.
+
+    Raises:
+        DataError: There is none, or one without a mask or without an image, or a file of a form that cannot be read.
+    """
+    *images, masks = _found(site, folder, (*patterns.images, patterns.mask))
+    names = sorted({name for found in images for name in found})
+    if not names and not masks:
+        wanted = ", ".join([*patterns.images, patterns.mask])
+        raise DataError(
+            f"site {site!r} must have files as {wanted}, not none; correct the patterns, or remove its folder"
+        )
+    check_complete(site, names, masks)
+    by_case = {name: tuple(found.get(name) for found in images) for name in names}
+    return SiteCases(site, folder, by_case, masks, patterns.channel_names)
+
+
+def check_complete(site: str, images: Iterable[str], masks: Iterable[str]) -> None:
+    """Refuse a site whose cases with an image and cases with a mask are not the same.
+
+    Raises:
+        DataError: A case lacks one of the two.
+    """
+    images, masks = set(images), set(masks)
+    for absent, what in ((images - masks, "masks"), (masks - images, "images")):
+        if absent:
+            raise DataError(f"site {site!r} must have {what} for {some(absent)}; add them or remove the others")
+
+
+def check_text(site: str, name: str) -> None:
+    """Refuse a file whose name is no text.
+
+    Raises:
+        DataError: Its bytes are not UTF-8.
+    """
+    if name.encode(errors="ignore").decode() != name:
+        raise DataError(f"site {site!r} must have file names in UTF-8, not {name!r}; rename the file")
+
+
+def plan_cases(
+    found: SiteCases, patients: Mapping[str, str] | Mapping[str, None], values: Values, options: ImportOptions
+) -> SitePlan:
+    """Plan a site: images are copied, masks get the site's numbers.
+
+    Args:
+        found: Its cases.
+        patients: Case -> patient, or None for all where they are not known.
+        values: What the masks may hold.
+        options: Fractions and seed.
+
+    Raises:
+        DataError: The site has fewer than two patients.
+    """
+    pairs = [_pair(found, case, patients[case], values) for case in sorted(found.images)]
+    plan = plan_pairs(found.site, pairs, values.labels, options, found.channel_names)
+    lacks = [f"{count} of {len(pairs)} cases have no {name}" for name, count in found.missing.items()]
+    note = f"{found.site}: {', '.join(lacks)}; dataset.json has null there, for which networks see zeros"
+    return replace(plan, notes=(*plan.notes, *([note] if lacks else [])))
+
+
+def some(names: Iterable[str]) -> str:
+    """Return the first three names, and how many more there are."""
+    names = sorted(names)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _checked(pattern: str, option: str) -> str:
+    pattern = pattern.strip()
+    rest = pattern.replace(CASE, "")
+    if CASE not in pattern or {"{", "}"} & {*rest}:
+        raise ConfigError(f"{option} must hold {CASE} and no other braces, as {CASE}/t1.nii.gz, not {shown(pattern)}")
+    path = PurePosixPath(pattern)
+    if path.is_absolute() or ".." in path.parts:
+        raise ConfigError(f"{option} must be a path within the folder of a site, not {shown(pattern)}; begin it there")
+    return str(path)
+
+
+def _found(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[str, Path]]:
+    """Return for each pattern the file of each case."""
+    found: list[dict[str, Path]] = [{} for _ in patterns]
+    taken: set[Path] = set()
+    # {case}.png also fits the files of {case}_mask.png.
+    for place in sorted(range(len(patterns)), key=lambda i: -len(patterns[i].replace(CASE, ""))):
+        expression = _expression(patterns[place])
+        for path in sorted(folder.glob(_wildcards(patterns[place]))):
+            name = path.relative_to(folder).as_posix()
+            match = expression.fullmatch(name)
+            if match is None or path in taken:
+                continue
+            check_text(site, name)
+            split_ending(path, f"site {site!r}: {name}")
+            taken.add(path)
+            found[place][match["case"]] = path
+    return found
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    first, *others = map(re.escape, pattern.split(CASE))
+    # A name that begins with a dot is a hidden file's.
+    return re.compile(f"{first}(?P<case>[^/.][^/]*){'(?P=case)'.join(others)}")
+
+
+def _wildcards(pattern: str) -> str:
+    # Two stars would be any number of folders.
+    return re.sub(r"\*+", "*", "*".join(map(glob.escape, pattern.split(CASE))))
+
+
+def _pair(found: SiteCases, case: str, patient: str | None, values: Values) -> Pair:
+    images = zip(found.image_names(case), found.images[case], strict=True)
+    mask = found.masks[case]
+    name = f"site {found.site!r}: {mask.relative_to(found.folder).as_posix()}"
+    return Pair(case, patient, tuple(_copied(*image) for image in images), mask_file(mask, case, values, name))
+
+
+def _copied(name: str | None, path: Path | None) -> File | None:
+    return None if name is None else (f"images/{name}", copy_of(path))

@@ -1,0 +1,142 @@
+"""The masks of a site: their numbers checked when they are imported, and renumbered from 1 where they are others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.data.formats import PICTURES, READERS
+from silofl.data.images import Image, check_values, read_label
+from silofl.data.layouts.plan import File, Writer, copy_of, numbered_labels
+from silofl.errors import DataError
+
+NIFTI = (".nii", ".nii.gz")
+# An npz file holds many images.
+ENDINGS = tuple(ending for ending in READERS if ending != ".npz")
+
+
+@dataclass(frozen=True)
+class Values:
+    """The numbers that a set's masks may hold.
+
+    Attributes:
+        names: Number in the masks, above 0 -> name of the label; 0 is the background.
+        remedy: What to do about a mask that holds another number.
+    """
+
+    names: Mapping[int, str]
+    remedy: str = "save it with these numbers"
+
+    @property
+    def labels(self) -> dict[int, str]:
+        """The labels at the site, numbered from 1 in the order of their numbers in the masks."""
+        return numbered_labels((self.names[number] for number in sorted(self.names)), first=1)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the site has the numbers of the masks."""
+        return self.labels == dict(self.names)
+
+    def check(self, numbers: NDArray[np.integer], name: str) -> None:
+        """Refuse a mask that holds another number, by the mask's name.
+
+        Raises:
+            DataError: It does; the message names the number.
+        """
+        check_values(Image(numbers, None, None), self.names, name, self.remedy)
+
+    def renumbered(self, numbers: NDArray[np.integer]) -> NDArray[np.uint8]:
+        """Return checked numbers as the site's."""
+        return np.searchsorted([0, *sorted(self.names)], numbers).astype(np.uint8)
+
+
+def split_ending(path: Path, name: str) -> tuple[str, str]:
+    """Return the name of an image or mask without its ending, and the ending; a folder (a DICOM series) has none.
+
+    Args:
+        path: The file or the folder.
+        name: What messages call it.
+
+    Raises:
+        DataError: No reader knows the ending.
+    """
+    if path.is_dir():
+        return path.name, ""
+    for ending in ENDINGS:
+        if path.name.lower().endswith(ending):
+            return path.name[: -len(ending)], path.name[-len(ending) :]
+    known = ", ".join(ENDINGS)
+    raise DataError(f"{name} must end in one of {known}, not {path.suffix!r}; remove or convert it")
+
+
+def mask_file(mask: Path, case: str, values: Values, name: str) -> File:
+    """Plan a case's mask with the site's numbers.
+
+    A picture is saved as PNG; where there is one label, 255 is 1. A volume is copied where it has the site's numbers
+    already; otherwise NIfTI keeps its grid and header, and other volumes become NIfTI.
+
+    Args:
+        mask: The file, or the folder of a DICOM series.
+        case: The name of its case.
+        values: What it may hold.
+        name: What messages call it.
+    """
+    _, ending = split_ending(mask, name)
+    if ending.lower() in PICTURES:
+        return f"masks/{case}.png", partial(_save_picture, mask, values, name)
+    if values.is_kept:
+        return f"masks/{case}{ending}", checked_copy(mask, values, name)
+    return f"masks/{case}{ending if ending.lower() in NIFTI else '.nii.gz'}", partial(_save_volume, mask, values, name)
+
+
+def checked_copy(mask: Path, values: Values, name: str) -> Writer:
+    """Return a writer that copies a mask if it holds no other number; arguments as `mask_file`."""
+
+    def write(target: Path) -> None:
+        values.check(read_label(mask, name).array, name)
+        copy_of(mask)(target)
+
+    return write
+
+
+def save_like(stored: Path, numbers: NDArray[np.uint8], target: Path) -> None:
+    """Save a label map with the grid and the header of a NIfTI file.
+
+    Args:
+        stored: The NIfTI file.
+        numbers: (X, Y, Z).
+        target: The new NIfTI file.
+    """
+    import nibabel
+
+    image = nibabel.load(stored)
+    header = image.header.copy()
+    header.set_data_dtype(np.uint8)
+    nibabel.save(type(image)(numbers, image.affine, header), target)
+
+
+def _save_picture(mask: Path, values: Values, name: str, target: Path) -> None:
+    from PIL import Image as Picture
+
+    numbers = read_label(mask, name).array
+    if list(values.names) == [1] and np.isin(numbers, (0, 255)).all():
+        numbers = numbers // 255
+    values.check(numbers, name)
+    Picture.fromarray(values.renumbered(numbers)[0]).save(target)
+
+
+def _save_volume(mask: Path, values: Values, name: str, target: Path) -> None:
+    import nibabel
+
+    label = read_label(mask, name)
+    values.check(label.array, name)
+    numbers = values.renumbered(label.array)[0]
+    if mask.name.lower().endswith(NIFTI):
+        save_like(mask, numbers, target)
+    else:
+        nibabel.save(nibabel.Nifti1Image(numbers, label.affine), target)

@@ -1,0 +1,182 @@
+"""Data sets of nnU-Net, of its version 2 or 1: one as one site, or a folder with one for each site.
+
+Own data, or what others have brought to the format of Isensee et al., nnU-Net: a self-configuring method for deep
+learning-based biomedical image segmentation, Nature Methods 2021::
+
+    SOURCE/                      or SOURCE/<site>/ with the same for each site
+      dataset.json               channel_names (or modality), labels and file_ending are read
+      imagesTr/
+        case1_0000.nii.gz        the first contrast
+        case1_0001.nii.gz ...    the second, of which every case has a file
+      labelsTr/
+        case1.nii.gz ...
+      patients.csv               whose image it is, in the columns file (the case) and patient (or patients.tsv)
+
+Files end in .nii.gz, .nii, .mha, .nrrd, .png or .tif. All sites must have the same labels in the same order; where
+their numbers are not 1, 2 and so on, the masks are renumbered. --labels gives the labels other names. Regions and the
+label ignore are refused. Pictures in colours, one file a case, are one image without contrasts. imagesTs has no labels
+and is not read: training, validation and test are drawn from imagesTr.
+
+Without patients.csv nobody knows whose images they are: they are split by case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from silofl.data.formats import PICTURES
+from silofl.data.layouts.cases import CASE, Patterns, SiteCases, check_contrasts, find_cases, plan_cases, some
+from silofl.data.layouts.masks import ENDINGS, Values
+from silofl.data.layouts.options import ImportOptions
+from silofl.data.layouts.patients import read_patients, say_unknown
+from silofl.data.layouts.plan import SitePlan, chosen_labels, read_description, visible_folders
+from silofl.errors import DataError, shown
+
+PARTS = ("dataset.json", "imagesTr", "labelsTr")
+# Label maps are read as 32 bits.
+MOST = 1 << 31
+REMEDY = "correct the mask, or labels in its dataset.json"
+
+
+@dataclass(frozen=True)
+class Description:
+    """What the dataset.json of one of nnU-Net's sets says.
+
+    Attributes:
+        channel_names: The contrasts in the order of the files' numbers.
+        labels: Number in the masks -> name, without the background, in the order of the numbers.
+        ending: Of all files.
+    """
+
+    channel_names: tuple[str, ...]
+    labels: dict[int, str]
+    ending: str
+
+    def file_name(self, channel: int) -> str:
+        """Return the name of a contrast's file, as a pattern."""
+        return f"{CASE}_{channel:04}{self.ending}"
+
+
+def plan_nnunet(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
+    """Plan the import of SOURCE/imagesTr and SOURCE/labelsTr, or of these in each folder of SOURCE.
+
+    Raises:
+        ConfigError: A contrast has a name that no study can have, or there are more or fewer names than labels.
+        DataError: A folder is no such set, a file is missing or named otherwise, labels are regions, or sites differ.
+    """
+    is_one = source.is_dir() and any((source / part).exists() for part in PARTS)
+    sites = {source.resolve().name: source} if is_one else {folder.name: folder for folder in visible_folders(source)}
+    if not sites:
+        raise DataError(f"{source.name} must hold {', '.join(PARTS)} of nnU-Net, or a folder with them for each site")
+    found = {site: _description(site, folder) for site, folder in sites.items()}
+    _check_labels(found)
+    return say_unknown({site: _plan(site, sites[site], described, options) for site, described in found.items()})
+
+
+def _plan(site: str, folder: Path, described: Description, options: ImportOptions) -> SitePlan:
+    names = chosen_labels(options.labels, described.labels.values(), first=1).values()
+    cases = _cases(site, folder, described)
+    values = Values(dict(zip(described.labels, names, strict=True)), REMEDY)
+    return plan_cases(cases, read_patients(cases), values, options)
+
+
+def _cases(site: str, folder: Path, described: Description) -> SiteCases:
+    _check_names(site, folder, described)
+    numbers = range(len(described.channel_names))
+    images = tuple(f"imagesTr/{described.file_name(number)}" for number in numbers)
+    mask, names = f"labelsTr/{CASE}{described.ending}", described.channel_names
+    has_second = any(path.name.endswith(f"_0001{described.ending}") for path in (folder / "imagesTr").iterdir())
+    if described.ending in PICTURES and len(images) > 1 and not has_second:
+        # Red, green and blue of one picture.
+        images, names = images[:1], ()
+    found = replace(find_cases(site, folder, Patterns(images, mask, names)), images_in="imagesTr")
+    for place, name in enumerate(found.channel_names):
+        lacking = [case for case, files in found.images.items() if files[place] is None]
+        if lacking:
+            raise DataError(
+                f"site {site!r} must have imagesTr/{described.file_name(place)} ({name}) of every case; missing of "
+                f"{some(lacking)}: add it, or remove the case"
+            )
+    return found
+
+
+def _check_names(site: str, folder: Path, described: Description) -> None:
+    """Refuse a file of another name: it would be left out."""
+    count = len(described.channel_names)
+    numbers = "|".join(f"{number:04}" for number in range(count))
+    last = "" if count == 1 else f" to {described.file_name(count - 1)}"
+    forms = {
+        "imagesTr": (rf".+_({numbers})", f"{described.file_name(0)}{last}, one contrast a file"),
+        "labelsTr": (".+", f"{CASE}{described.ending}"),
+    }
+    for place, (expression, wanted) in forms.items():
+        for path in sorted((folder / place).iterdir()):
+            if not (path.name.startswith(".") or re.fullmatch(expression + re.escape(described.ending), path.name)):
+                raise DataError(f"site {site!r}: {place}/{path.name} must be named as {wanted}; rename or remove it")
+
+
+def _check_labels(found: Mapping[str, Description]) -> None:
+    (first, described), *others = found.items()
+    wanted = list(described.labels.values())
+    for site, other in others:
+        labels = list(other.labels.values())
+        if labels != wanted:
+            raise DataError(
+                f"site {site!r} must have the labels of site {first!r} in their order, {', '.join(wanted)}, not "
+                f"{', '.join(labels)}; bring the sites to one form, or import them apart"
+            )
+
+
+def _description(site: str, folder: Path) -> Description:
+    missing = [part for part in PARTS if not (folder / part).exists()]
+    if missing:
+        raise DataError(f"site {site!r} must have {', '.join(PARTS)} of nnU-Net; {', '.join(missing)} missing")
+    content = read_description(folder, ("labels",))
+    where = f"dataset.json of site {site!r}"
+    # Version 1 called them modality, and knew one ending.
+    channels, ending = content.get("channel_names", content.get("modality")), content.get("file_ending", ".nii.gz")
+    if ending not in ENDINGS:
+        raise DataError(f"file_ending in {where} must be one of {', '.join(ENDINGS)}, not {shown(ending)}; convert it")
+    return Description(_channels(channels, where), _labels(content["labels"], where), ending)
+
+
+def _channels(value: object, where: str) -> tuple[str, ...]:
+    numbers = [str(number) for number in range(len(value))] if isinstance(value, dict) else []
+    if not numbers or {*numbers} != value.keys():
+        raise DataError(
+            f'channel_names in {where} must be as {{"0": "T1", "1": "T2"}}, not {shown(value)}; correct them'
+        )
+    names = tuple(str(value[number]) for number in numbers)
+    check_contrasts(names, f"channel_names in {where}")
+    return names
+
+
+def _labels(value: object, where: str) -> dict[int, str]:
+    """Return name by number, from ``{"organ": 1}`` of version 2 or ``{"1": "organ"}`` of version 1."""
+    pairs = [_label(key, item, where) for key, item in (value.items() if isinstance(value, dict) else ())]
+    found = {number: name for number, name in sorted(pairs) if number}
+    names: Sequence[str] = list(found.values())
+    if not names or len({*names}) < len(names) or len({number for number, _ in pairs}) < len(pairs):
+        raise DataError(f"labels in {where} must be names with a number of its own each, not {shown(value)}; name them")
+    return found
+
+
+def _label(key: str, item: object, where: str) -> tuple[int, str]:
+    if isinstance(item, list):
+        raise DataError(
+            f"labels in {where} must be a number each, not the region {key!r}: {shown(item)}; save masks with a "
+            "number for each label"
+        )
+    is_first_version = isinstance(item, str) and key.isdecimal()
+    number, name = (int(key), item) if is_first_version else (item, key)
+    if isinstance(number, bool) or not isinstance(number, int) or number not in range(MOST):
+        raise DataError(f"labels in {where} must be a number from 0 each, not {key!r}: {shown(item)}; correct it")
+    if name == "ignore":
+        raise DataError(
+            f"labels in {where} must not have 'ignore', which no loss here leaves out; annotate these voxels, or leave "
+            "such cases out"
+        )
+    return number, name

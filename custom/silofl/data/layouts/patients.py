@@ -1,0 +1,85 @@
+"""A site's table of patients, which says whose the images of own data are, and what to say where there is none."""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from silofl.data.access import read_bytes
+from silofl.data.layouts.cases import SiteCases, some
+from silofl.data.layouts.plan import UNKNOWN, SitePlan
+from silofl.errors import DataError
+
+TABLES = ("patients.csv", "patients.tsv")
+
+
+def read_patients(found: SiteCases) -> dict[str, str] | dict[str, None]:
+    """Return the patient of each case of a site by patients.csv or patients.tsv in its folder; None without a table.
+
+    Its column ``file`` holds a case, or one of the case's images, by its path.
+
+    Raises:
+        DataError: The table cannot be read, lacks a column, or does not name one patient for each case.
+    """
+    tables = [found.folder / name for name in TABLES if (found.folder / name).exists()]
+    if not tables:
+        return dict.fromkeys(found.images)
+    rows, table = read_columns(tables[0], "file", "patient"), f"{tables[0].name} of site {found.site!r}"
+    named = {
+        case: {patient for name in (case, *found.image_names(case)) for patient in rows.get(name, ())}
+        for case in found.images
+    }
+    missing = [case for case, patients in named.items() if not patients]
+    if missing:
+        raise DataError(f"{table} must name the patient of {some(missing)}; add rows")
+    for case, patients in named.items():
+        if len(patients) > 1:
+            raise DataError(f"{table} must name one patient of {case}, not {some(patients)}; correct its rows")
+    return {case: patients.pop() for case, patients in named.items()}
+
+
+def say_unknown(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
+    """Let the plans of sites without a table of patients say loudly what follows from that."""
+    unknown = {
+        site: sum(map(len, plan.records.values())) for site, plan in plans.items() if plan.split_unit == "unknown"
+    }
+    counts = ", ".join(f"{site} {count}" for site, count in unknown.items())
+    sentence = (
+        f"PATIENTS UNKNOWN: no patients.csv says whose the {sum(unknown.values())} images are ({counts}); the split is "
+        "by file, so that one person may be in training and test, min_patients counts them as none, and the study "
+        "needs split_unit: unknown; put patients.csv with the columns file and patient into each site's folder and "
+        "import again"
+    )
+    notes = {site: [sentence if note == UNKNOWN else note for note in plans[site].notes] for site in unknown}
+    return {**plans, **{site: replace(plans[site], notes=tuple(notes[site])) for site in unknown}}
+
+
+def read_columns(table: Path, key: str, value: str) -> dict[str, set[str]]:
+    """Return what a table with a header says of each name: the values of one column by those of another.
+
+    Args:
+        table: The file; its columns are separated by tabs, semicolons or commas.
+        key: The column of the names.
+        value: The column of what is said of them; empty ones say nothing.
+
+    Raises:
+        DataError: The table cannot be read, is not in UTF-8, or lacks a column.
+    """
+    try:
+        lines = read_bytes(table, table.name).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise DataError(f"{table.name} must be text in UTF-8, not something else; save it anew") from None
+    delimiter = next((d for d in "\t;," if lines and d in lines[0]), ",")
+    try:
+        header, *rows = list(csv.reader(lines, delimiter=delimiter)) or [[""]]
+    except csv.Error as error:
+        raise DataError(f"{table.name} must be a table of columns, not broken ({error}); save it anew") from None
+    columns = [column.strip() for column in header]
+    if not {key, value} <= set(columns):
+        raise DataError(f"{table.name} must have the columns {key} and {value}, not {', '.join(columns)}; rename them")
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        values = dict(zip(columns, map(str.strip, row), strict=False))
+        if values.get(key) and values.get(value):
+            found.setdefault(values[key], set()).add(values[value])
+    return found

@@ -1,0 +1,138 @@
+import nibabel
+import numpy as np
+import pytest
+import SimpleITK
+from PIL import Image
+
+from silofl.data.images import read_label
+from silofl.data.layouts.masks import Values, mask_file, split_ending
+from silofl.errors import DataError
+
+AFFINE = np.array([[-0.6, 0, 0, 10], [0, -0.6, 0, 20], [0, 0, 3.6, -30], [0, 0, 0, 1]])
+# In this order on purpose: labels follow their numbers.
+BRAIN = Values({4: "lesion", 1: "organ"}, "name each value")
+NUMBERS = np.random.default_rng(0).choice([0, 1, 4], (6, 5, 4)).astype(np.int16)
+# 0, 1 and 4 become 0, 1 and 2.
+WANTED = np.where(NUMBERS == 4, 2, NUMBERS)
+
+
+@pytest.fixture
+def volume(tmp_path):
+    """Write a label map by the ending of its file."""
+
+    def write(ending, numbers=NUMBERS):
+        path = tmp_path / f"seg{ending}"
+        if ending.startswith(".nii"):
+            image = nibabel.Nifti1Image(numbers, AFFINE)
+            image.header.set_xyzt_units("mm", "sec")
+            image.header["descrip"] = b"by hand"
+            nibabel.save(image, path)
+        else:
+            image = SimpleITK.GetImageFromArray(numbers.T)
+            image.SetSpacing((0.6, 0.6, 3.6))
+            image.SetOrigin((-10, -20, -30))
+            SimpleITK.WriteImage(image, path)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a mask as a site's and return its path."""
+
+    def run(mask, values):
+        name, writer = mask_file(mask, "p1", values, "site 'north': p1/seg")
+        target = tmp_path / "target" / name
+        target.parent.mkdir(parents=True)
+        writer(target)
+        return target
+
+    return run
+
+
+def test_labels_are_numbered_from_1_in_the_order_of_their_values():
+    assert BRAIN.labels == {1: "organ", 2: "lesion"} and not BRAIN.is_kept
+    assert Values({2: "lesion", 1: "organ"}).is_kept
+    np.testing.assert_array_equal(BRAIN.renumbered(np.array([0, 4, 1, 4])), [0, 2, 1, 2])
+
+
+@pytest.mark.parametrize("ending", [".nii", ".nii.gz"])
+def test_nifti_is_renumbered_on_its_grid_with_its_header(volume, write, ending):
+    mask = volume(ending)
+    target = write(mask, BRAIN)
+    assert target.name == f"p1{ending}"
+    before, after = nibabel.load(mask), nibabel.load(target)
+    np.testing.assert_array_equal(np.asanyarray(after.dataobj), WANTED)
+    np.testing.assert_array_equal(after.affine, before.affine)
+    for key in ("sform_code", "qform_code", "xyzt_units", "descrip", "pixdim"):
+        np.testing.assert_array_equal(after.header[key], before.header[key])
+
+
+@pytest.mark.parametrize("ending", [".mha", ".nrrd"])
+def test_another_volume_becomes_nifti_on_its_grid(volume, write, ending):
+    mask = volume(ending)
+    target = write(mask, BRAIN)
+    before, after = read_label(mask), read_label(target)
+    assert target.name == "p1.nii.gz"
+    np.testing.assert_array_equal(after.array[0], WANTED)
+    np.testing.assert_allclose(after.affine, before.affine, atol=1e-6)
+
+
+@pytest.mark.parametrize("ending", [".nii", ".nii.gz", ".mha", ".nrrd"])
+def test_a_volume_with_the_sites_numbers_is_copied(volume, write, ending):
+    mask = volume(ending, np.int16([[[0, 1], [2, 1]]]))
+    target = write(mask, Values({1: "organ", 2: "lesion"}))
+    assert target.name == f"p1{ending}" and target.read_bytes() == mask.read_bytes()
+
+
+def test_a_picture_is_renumbered_as_png(tmp_path, write):
+    mask = tmp_path / "seg.tif"
+    Image.fromarray(np.uint16([[0, 300], [7, 300]])).save(mask)
+    target = write(mask, Values({300: "lesion", 7: "organ"}))
+    assert target.name == "p1.png"
+    np.testing.assert_array_equal(np.asarray(Image.open(target)), [[0, 2], [1, 2]])
+
+
+@pytest.mark.parametrize(("number", "wanted"), [(1, 1), (255, 1)])
+def test_255_is_the_only_label_of_a_picture(tmp_path, write, number, wanted):
+    Image.fromarray(np.uint8([[0, number]])).save(tmp_path / "seg.png")
+    np.testing.assert_array_equal(np.asarray(Image.open(write(tmp_path / "seg.png", Values({1: "x"})))), [[0, wanted]])
+
+
+@pytest.mark.parametrize("names", [{2: "x"}, {1: "x", 2: "y"}])
+def test_255_is_refused_where_1_is_not_the_only_label(tmp_path, write, names):
+    Image.fromarray(np.uint8([[0, 255]])).save(tmp_path / "seg.png")
+    with pytest.raises(DataError, match="not 255"):
+        write(tmp_path / "seg.png", Values(names))
+
+
+@pytest.mark.parametrize("ending", [".nii.gz", ".mha", ".png"])
+@pytest.mark.parametrize("names", [{1: "organ"}, {1: "organ", 3: "lesion"}])
+def test_a_value_that_nobody_named_is_refused_with_file_and_remedy(volume, write, tmp_path, ending, names):
+    mask = tmp_path / "seg.png" if ending == ".png" else volume(ending)
+    if ending == ".png":
+        Image.fromarray(NUMBERS[0].astype(np.uint8)).save(mask)
+    known = "".join(rf", {number} \({name}\)" for number, name in names.items())
+    sentence = rf"site 'north': p1/seg must hold the label values 0 \(background\){known}, not 4; name each value"
+    with pytest.raises(DataError, match=f"^{sentence}$"):
+        write(mask, Values(names, "name each value"))
+
+
+def test_a_mask_between_two_labels_is_refused(volume, write):
+    with pytest.raises(DataError, match="must hold whole label numbers, not 0.5"):
+        write(volume(".nii.gz", np.float32([[[0, 0.5]]])), BRAIN)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("a.b.NII.gz", ("a.b", ".NII.gz")), ("a.nii", ("a", ".nii")), ("a_seg.PNG", ("a_seg", ".PNG"))],
+)
+def test_an_ending_is_cut_off_as_it_is_written(tmp_path, name, wanted):
+    assert split_ending(tmp_path / name, name) == wanted
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.bmp", "a"])
+def test_an_ending_that_names_no_single_image_is_refused(tmp_path, name):
+    with pytest.raises(DataError, match=f"^masks/{name} must end in one of .png, .*, not '.*'; remove or convert it"):
+        split_ending(tmp_path / name, f"masks/{name}")

@@ -1,0 +1,274 @@
+import json
+import shutil
+
+import nibabel
+import numpy as np
+import pytest
+import SimpleITK
+from PIL import Image
+
+from silofl.data.importers import ImportOptions, import_layout
+from silofl.data.site_data import load_site_data
+from silofl.errors import ConfigError, DataError
+
+AFFINE = np.diag([0.5, 0.5, 3, 1])
+SECOND = {"channel_names": {"0": "T2", "1": "ADC"}, "labels": {"background": 0, "PZ": 1, "TZ": 2}}
+SECOND |= {"numTraining": 4, "file_ending": ".nii.gz"}
+FIRST = {"modality": {"0": "T2", "1": "ADC"}, "labels": {"0": "background", "1": "PZ", "2": "TZ"}, "numTraining": 4}
+CASES = ("prostate_00", "prostate_01", "prostate_02", "prostate_03")
+
+
+def save(array, path):
+    if path.suffix == ".png":
+        Image.fromarray(array.astype(np.uint8)).save(path)
+    elif path.suffix == ".mha":
+        SimpleITK.WriteImage(SimpleITK.GetImageFromArray(array.T), path)
+    else:
+        nibabel.save(nibabel.Nifti1Image(array, AFFINE), path)
+
+
+def write_set(folder, description=SECOND, size=(8, 8, 3), numbers=(0, 1, 2), channels=2):
+    """Write a data set of four cases as nnU-Net's documentation describes it."""
+    rng = np.random.default_rng(len(folder.name))
+    ending = description.get("file_ending", ".nii.gz")
+    for kind in ("imagesTr", "labelsTr"):
+        (folder / kind).mkdir(parents=True)
+    for case in CASES:
+        for channel in range(channels):
+            pixels = rng.integers(0, 250, size, dtype=np.int16)
+            save(pixels, folder / "imagesTr" / f"{case}_{channel:04}{ending}")
+        save(
+            rng.choice(np.int16(numbers), size[:3] if ending != ".png" else size[:2]),
+            folder / "labelsTr" / f"{case}{ending}",
+        )
+    describe(folder, description)
+    return folder
+
+
+def describe(folder, description):
+    (folder / "dataset.json").write_text(json.dumps(description))
+
+
+@pytest.fixture
+def source(tmp_path):
+    return write_set(tmp_path / "Dataset005_Prostate")
+
+
+@pytest.fixture
+def run(source, tmp_path):
+    """Import a source and return the content of a site's dataset.json."""
+
+    def go(place=source, site="Dataset005_Prostate", **options):
+        shutil.rmtree(tmp_path / "target", ignore_errors=True)
+        import_layout("nnunet", place, tmp_path / "target", ImportOptions(**options))
+        return json.loads((tmp_path / "target" / site / "dataset.json").read_text())
+
+    return go
+
+
+def records_of(content):
+    return {record["case"]: record for part in ("training", "validation", "test") for record in content[part]}
+
+
+def test_one_set_is_one_site_with_its_contrasts_and_labels(run):
+    content = run()
+    assert (content["channel_names"], content["labels"]) == (["T2", "ADC"], {"1": "PZ", "2": "TZ"})
+    records = records_of(content)
+    assert set(records) == set(CASES)
+    assert records["prostate_01"] == {
+        "image": ["images/prostate_01_0000.nii.gz", "images/prostate_01_0001.nii.gz"],
+        "label": "masks/prostate_01.nii.gz",
+        "case": "prostate_01",
+    }
+
+
+def test_a_study_that_names_the_contrasts_loads_the_site(run, source, study, tmp_path):
+    run()
+    wanted = study(
+        labels={1: "PZ", 2: "TZ"}, channels=2, channel_names=["ADC", "T2"], intensity="raw", split_unit="unknown"
+    )
+    data = load_site_data(tmp_path / "target" / source.name, wanted, tmp_path / "cache")
+    # 4 cases: round(4 * 0.2) = 1 test, round(3 * 0.2) = 1 validation, 2 training; 3 slices each
+    assert (len(data.training), len(data.validation), len(data.test)) == (6, 3, 3)
+    case = data.test.cases[0]
+    stored = [np.asanyarray(nibabel.load(source / "imagesTr" / f"{case}_000{n}.nii.gz").dataobj) for n in (1, 0)]
+    np.testing.assert_array_equal(data.test.images[2], np.stack(stored)[..., 2])
+    mask = np.asanyarray(nibabel.load(source / "labelsTr" / f"{case}.nii.gz").dataobj)
+    np.testing.assert_array_equal(data.test.targets[2], mask[..., 2])
+
+
+def test_both_versions_say_the_same(run, source):
+    second = run()
+    describe(source, FIRST)
+    assert run() == second
+
+
+def test_a_folder_with_a_set_for_each_site(run, tmp_path):
+    for site, numbers in (("north", (0, 1, 2)), ("south", (0, 1, 5))):
+        labels = {"background": 0, "PZ": 1, "TZ": numbers[2]}
+        write_set(tmp_path / "sites" / site, SECOND | {"labels": labels}, numbers=numbers)
+    for site in ("north", "south"):
+        assert run(tmp_path / "sites", site)["labels"] == {"1": "PZ", "2": "TZ"}
+    written = nibabel.load(tmp_path / "target" / "south" / "masks" / f"{CASES[0]}.nii.gz")
+    original = nibabel.load(tmp_path / "sites" / "south" / "labelsTr" / f"{CASES[0]}.nii.gz")
+    # 5 is TZ, label 2
+    mask = np.asanyarray(original.dataobj)
+    np.testing.assert_array_equal(np.asanyarray(written.dataobj), np.where(mask == 5, 2, mask))
+
+
+def test_names_may_be_given_in_the_order_of_the_labels_numbers(run, source):
+    describe(source, SECOND | {"labels": {"TZ": 2, "background": 0, "PZ": 1}})
+    assert run(labels=("outer", "inner"))["labels"] == {"1": "outer", "2": "inner"}
+    with pytest.raises(ConfigError, match="labels must name 2 labels, instead of PZ, TZ, not 1"):
+        run(labels=("prostate",))
+
+
+def test_patients_come_from_the_table_and_are_called_unknown_without_one(run, source, tmp_path):
+    summary = import_layout("nnunet", source, tmp_path / "other")
+    (note,) = summary.notes
+    assert note.startswith("PATIENTS UNKNOWN: no patients.csv says whose the 4 images are (Dataset005_Prostate 4)")
+    rows = [f"{case},p{place // 2}" for place, case in enumerate(CASES)]
+    (source / "patients.csv").write_text("\n".join(["file,patient", *rows]))
+    content = run()
+    assert content["split_unit"] == "patient"
+    assert {case: record["patient"] for case, record in records_of(content).items()} == {
+        "prostate_00": "p0",
+        "prostate_01": "p0",
+        "prostate_02": "p1",
+        "prostate_03": "p1",
+    }
+
+
+def test_volumes_of_other_forms_are_read(run, tmp_path):
+    write_set(tmp_path / "mha" / "site", SECOND | {"file_ending": ".mha"})
+    assert records_of(run(tmp_path / "mha", "site"))[CASES[0]]["label"] == f"masks/{CASES[0]}.mha"
+
+
+def test_pictures_in_colours_are_one_image_without_contrasts(run, tmp_path, study):
+    colours = SECOND | {"channel_names": {"0": "R", "1": "G", "2": "B"}, "file_ending": ".png"}
+    write_set(tmp_path / "png" / "site", colours, size=(8, 8, 3), channels=1)
+    content = run(tmp_path / "png", "site")
+    assert "channel_names" not in content
+    assert records_of(content)[CASES[0]]["image"] == f"images/{CASES[0]}_0000.png"
+    wanted = study(labels={1: "PZ", 2: "TZ"}, channels=3, split_unit="unknown")
+    data = load_site_data(tmp_path / "target" / "site", wanted, tmp_path / "cache")
+    assert data.training.images.shape[1:] == (3, 8, 8)
+
+
+def test_pictures_of_several_contrasts_are_files_of_their_own(run, tmp_path):
+    write_set(tmp_path / "png" / "site", SECOND | {"file_ending": ".png"}, size=(8, 8))
+    content = run(tmp_path / "png", "site")
+    assert content["channel_names"] == ["T2", "ADC"] and len(records_of(content)[CASES[0]]["image"]) == 2
+
+
+def test_one_contrast_keeps_its_name(run, source):
+    for path in (source / "imagesTr").glob("*_0001.nii.gz"):
+        path.unlink()
+    describe(source, SECOND | {"channel_names": {"0": "CT"}})
+    content = run()
+    assert content["channel_names"] == ["CT"]
+    assert records_of(content)[CASES[0]]["image"] == f"images/{CASES[0]}_0000.nii.gz"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"labels": {"background": 0, "whole": [1, 2], "core": 2}},
+            r"labels in dataset.json of site 'Dataset005_Prostate' must be a number each, not the region 'whole': \[1",
+        ),
+        ({"labels": {"background": 0, "PZ": 1, "TZ": 2, "ignore": 3}}, "labels in .* must not have 'ignore'"),
+        ({"labels": {"background": 0, "PZ": "one"}}, "labels in .* must be a number from 0 each, not 'PZ': 'one'"),
+        ({"labels": {"background": 0, "PZ": -1}}, "labels in .* must be a number from 0 each, not 'PZ': -1"),
+        ({"labels": {"background": 0, "PZ": True}}, "labels in .* must be a number from 0 each, not 'PZ': True"),
+        ({"labels": {"background": 0, "PZ": 1 << 40}}, "labels in .* must be a number from 0 each, not 'PZ': 1099"),
+        ({"labels": {"background": 0}}, "labels in .* must be names with a number of its own each"),
+        ({"labels": {"background": 0, "PZ": 1, "TZ": 1}}, "labels in .* must be names with a number of its own each"),
+        ({"labels": ["PZ", "TZ"]}, "labels in .* must be names with a number of its own each"),
+        ({"channel_names": {"0": "T2", "2": "ADC"}}, 'channel_names in .* must be as {"0": "T1", "1": "T2"}, not'),
+        ({"channel_names": ["T2", "ADC"]}, "channel_names in .* must be as"),
+        (
+            {"channel_names": {"0": "zscore", "1": "zscore"}},
+            "must give each contrast a name of its own.*'zscore' twice",
+        ),
+        ({"channel_names": {"0": "T2", "1": "T2/FLAIR"}}, "must give each contrast a name of its own.* not 'T2/FLAIR'"),
+        ({"file_ending": ".bmp"}, "file_ending in .* must be one of .png, .*, not '.bmp'"),
+        ({"file_ending": [".png"]}, "file_ending in .* must be one of .png"),
+    ],
+)
+def test_a_description_that_no_study_can_follow_is_refused(run, source, changes, sentence):
+    describe(source, SECOND | changes)
+    with pytest.raises((ConfigError, DataError), match=sentence):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "imagesTr/prostate_02_0001.nii.gz",
+            r"must have imagesTr/{case}_0001.nii.gz \(ADC\) of every case; missing of prostate_02: add it, or",
+        ),
+        ("labelsTr/prostate_02.nii.gz", "must have masks for prostate_02"),
+        ("dataset.json", "must have dataset.json, imagesTr, labelsTr of nnU-Net; dataset.json missing"),
+    ],
+)
+def test_a_missing_file_is_refused(run, source, name, sentence):
+    (source / name).unlink()
+    with pytest.raises(DataError, match=f"site 'Dataset005_Prostate' {sentence}"):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        (
+            "imagesTr/BRATS_001.nii.gz",
+            "{case}_0000.nii.gz to {case}_0001.nii.gz, one contrast a file; rename or remove",
+        ),
+        ("imagesTr/prostate_00_0002.nii.gz", "{case}_0000.nii.gz to {case}_0001.nii.gz, one contrast a file"),
+        ("imagesTr/prostate_00_0000.nii", "{case}_0000.nii.gz to {case}_0001.nii.gz, one contrast a file"),
+        ("labelsTr/prostate_00.mha", "{case}.nii.gz; rename or remove it"),
+    ],
+)
+def test_a_file_of_another_name_is_refused_rather_than_left_out(run, source, name, wanted):
+    (source / name).touch()
+    with pytest.raises(DataError, match=f"site 'Dataset005_Prostate': {name} must be named as {wanted}"):
+        run()
+
+
+def test_a_hidden_file_and_the_test_images_are_left_out(run, source):
+    (source / "imagesTr" / "._prostate_00_0000.nii.gz").touch()
+    (source / "imagesTs").mkdir()
+    (source / "imagesTs" / "prostate_09_0000.nii.gz").touch()
+    assert set(records_of(run())) == set(CASES)
+
+
+def test_a_value_that_dataset_json_does_not_name_is_refused(run, source):
+    save(np.full((8, 8, 3), 3, np.int16), source / "labelsTr" / "prostate_02.nii.gz")
+    sentence = (
+        r"site 'Dataset005_Prostate': labelsTr/prostate_02.nii.gz must hold the label values 0 \(background\), "
+        r"1 \(PZ\), 2 \(TZ\), not 3; correct the mask, or labels in its dataset.json"
+    )
+    with pytest.raises(DataError, match=sentence):
+        run()
+
+
+def test_sites_with_other_labels_are_refused(run, tmp_path):
+    write_set(tmp_path / "sites" / "north")
+    write_set(tmp_path / "sites" / "south", SECOND | {"labels": {"background": 0, "TZ": 1, "PZ": 2}})
+    sentence = "site 'south' must have the labels of site 'north' in their order, PZ, TZ, not TZ, PZ"
+    with pytest.raises(DataError, match=sentence):
+        run(tmp_path / "sites", "north")
+
+
+def test_a_folder_that_is_no_set_is_refused_among_sites(run, tmp_path):
+    write_set(tmp_path / "sites" / "north")
+    (tmp_path / "sites" / "notes").mkdir()
+    with pytest.raises(DataError, match="site 'notes' must have dataset.json, imagesTr, labelsTr of nnU-Net; dataset"):
+        run(tmp_path / "sites", "north")
+
+
+def test_values_in_labels_are_refused_because_dataset_json_has_them(run):
+    with pytest.raises(ConfigError, match="values in labels must not be given with layout 'nnunet'"):
+        run(labels=("PZ", "TZ"), label_values=(1, 2))
