@@ -50,7 +50,7 @@ def _monai(*names: str) -> tuple[str, ...]:
 SEGMENTATION_ONLY = {
     "metric": ("dice", "dice_with_background"),
     "model.name": ("unet",),
-    "model.network": _monai("UNet", "DynUNet", "SegResNet", "SwinUNETR", "UNETR", "HighResNet", "VNet"),
+    "model.network": _monai("UNet", "DynUNet", "SegResNet", "SwinUNETR", "HighResNet", "VNet"),
     "training.loss": ("dice_ce", "dice", "cross_entropy"),
 }
 CLASSIFICATION_ONLY = {
@@ -158,8 +158,10 @@ class ModelSettings(Section):
     Attributes:
         name: ``unet`` (MONAI BasicUNet, 2D) for segmentation; ``densenet121`` (MONAI), ``lenet5``, ``alexnet`` or, for
             sensors over time, ``activity_cnn`` for classification.
-        network: A network of MONAI instead, by its class, as ``monai.networks.nets.SegResNet``, of those that are
-            listed; in 2D, with the study's channels and normalisation. ``features`` and ``dropout`` are not used.
+        network: A network of MONAI instead, in 2D, with the study's channels and normalisation: its class in
+            ``monai.networks.nets``, as ``monai.networks.nets.SegResNet``. For label maps ``UNet``, ``DynUNet``,
+            ``SegResNet``, ``SwinUNETR``, ``HighResNet``, ``VNet``; for classes ``DenseNet169``, ``DenseNet201``,
+            ``DenseNet264``, ``ResNet``, ``EfficientNetBN``. ``features`` and ``dropout`` are not used.
         arguments: Further arguments of that class, as ``{init_filters: 16}``.
         normalization: The network's normalisation layer; ``batch_stateless`` is BatchNorm without parameters and
             without running statistics, so that a prediction depends on the other images of its batch. After a fully

@@ -9,14 +9,14 @@ from silofl.models.features import feature_layer
 from silofl.models.monai_networks import FORMS
 from silofl.models.names import head_names
 from silofl.models.networks import check_network
-from silofl.study import CLASSIFICATION_ONLY, SEGMENTATION_ONLY
+from silofl.settings import parse
+from silofl.study import CLASSIFICATION_ONLY, SEGMENTATION_ONLY, Study
 
 SMALL = {
     "UNet": {"channels": [8, 16, 32], "strides": [2, 2]},
     "DynUNet": {"kernel_size": [3, 3, 3], "strides": [1, 2, 2], "upsample_kernel_size": [2, 2], "filters": [8, 16, 32]},
     "SegResNet": {"init_filters": 8},
     "SwinUNETR": {"feature_size": 12},
-    "UNETR": {"img_size": [64, 64], "feature_size": 8, "hidden_size": 48, "mlp_dim": 64, "num_heads": 4},
     "ResNet": {"block": "basic", "layers": [1, 1, 1, 1], "block_inplanes": [8, 16, 32, 64]},
     "EfficientNetBN": {"model_name": "efficientnet-b0"},
 }
@@ -24,19 +24,24 @@ SEGMENTING = [path.rpartition(".")[2] for path in SEGMENTATION_ONLY["model.netwo
 CLASSIFYING = [path.rpartition(".")[2] for path in CLASSIFICATION_ONLY["model.network"]]
 
 
-@pytest.fixture
-def study_of(make_study):
-    """Build a study with one of MONAI's networks."""
-
-    def build(name, arguments=None, normalization="batch", task=None, **model):
-        task = task or ("segmentation" if name in SEGMENTING else "classification")
-        arguments = SMALL.get(name, {}) if arguments is None else arguments
-        model |= {"network": f"monai.networks.nets.{name}", "arguments": arguments, "normalization": normalization}
-        labels = {1: "organ", 2: "lesion"} if task == "segmentation" else {0: "a", 1: "b", 2: "c"}
-        other = {} if task == "segmentation" else {"metric": "accuracy", "training": {"loss": "cross_entropy"}}
-        return make_study(task, labels=labels, model=model, data={"channels": 2}, **other)
-
-    return build
+def study_of(name, arguments=None, normalization="batch", task=None, changes=None):
+    """Return a study of three outputs and two channels with one of MONAI's networks."""
+    task = task or ("segmentation" if name in SEGMENTING else "classification")
+    is_map = task == "segmentation"
+    model = {"network": f"monai.networks.nets.{name}", "normalization": normalization, **(changes or {})}
+    model["arguments"] = SMALL.get(name, {}) if arguments is None else arguments
+    values = {
+        "name": "small",
+        "task": task,
+        "labels": {1: "organ", 2: "lesion"} if is_map else {0: "a", 1: "b", 2: "c"},
+        "metric": "dice" if is_map else "accuracy",
+        "rounds": 1,
+        "data": {"channels": 2},
+        "training": {"loss": "dice_ce" if is_map else "cross_entropy"},
+        "model": model,
+        "algorithm": {"name": "fedavg"},
+    }
+    return parse(Study, values, "study.yaml")
 
 
 def test_each_network_that_may_be_named_has_a_form():
@@ -44,7 +49,7 @@ def test_each_network_that_may_be_named_has_a_form():
 
 
 @pytest.mark.parametrize("name", [*SEGMENTING, *CLASSIFYING])
-def test_a_network_answers_and_learns_and_its_head_gives_the_answer(study_of, name):
+def test_a_network_answers_and_learns_and_its_head_gives_the_answer(name):
     study = study_of(name)
     check_network(study, (2, 64, 64))
     model = build_plain_model(study, seed=0)
@@ -59,14 +64,14 @@ def test_a_network_answers_and_learns_and_its_head_gives_the_answer(study_of, na
 
 @pytest.mark.parametrize("name", [name for name in FORMS if FORMS[name].norm])
 @pytest.mark.parametrize(("normalization", "kind"), [("instance", nn.InstanceNorm2d), ("group", nn.GroupNorm)])
-def test_a_network_takes_the_studys_normalisation(study_of, name, normalization, kind):
+def test_a_network_takes_the_studys_normalisation(name, normalization, kind):
     model = build_plain_model(study_of(name, normalization=normalization), seed=0)
     kinds = {type(module) for module in model.modules() if "Norm" in type(module).__name__}
     # Transformers have a LayerNorm in any case.
     assert kind in kinds and kinds <= {kind, nn.LayerNorm}
 
 
-def test_the_same_seed_gives_the_same_weights(study_of):
+def test_the_same_seed_gives_the_same_weights():
     one, same, other = (build_plain_model(study_of("SegResNet"), seed).state_dict() for seed in (0, 0, 1))
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert not all(torch.equal(one[name], other[name]) for name in one)
@@ -75,25 +80,29 @@ def test_the_same_seed_gives_the_same_weights(study_of):
 @pytest.mark.parametrize(
     ("name", "arguments", "sentence"),
     [
-        ("SegResNet", {"init_filter": 8}, "model.arguments must be among .* for SegResNet, not 'init_filter'.*init_filters"),
-        ("SegResNet", {"in_channels": 8}, "model.arguments must leave out 'in_channels', which the study's other keys"),
+        (
+            "SegResNet",
+            {"init_filter": 8},
+            "must be among .* for SegResNet, not 'init_filter'.*did you mean 'init_filters'",
+        ),
+        ("SegResNet", {"in_channels": 8}, "model.arguments must leave out 'in_channels', which other keys decide"),
         ("EfficientNetBN", {"model_name": "efficientnet-b0", "pretrained": True}, "must leave out 'pretrained'"),
         ("ResNet", {**SMALL["ResNet"], "kwargs": {}}, "not 'kwargs'"),
         ("UNet", {"channels": [8]}, "model.arguments must be such that MONAI can build UNet; it says: "),
         ("UNet", {}, "model.arguments must be such that MONAI can build UNet; it says: .*channels"),
     ],
 )
-def test_arguments_that_cannot_be_are_refused_in_one_sentence(study_of, name, arguments, sentence):
+def test_arguments_that_cannot_be_are_refused_in_one_sentence(name, arguments, sentence):
     with pytest.raises(ConfigError, match=sentence):
         build_plain_model(study_of(name, arguments), seed=0)
 
 
-def test_a_network_with_batchnorm_alone_is_refused_without_it(study_of):
-    with pytest.raises(ConfigError, match="model.normalization must be batch for VNet with these arguments, not instance"):
+def test_a_network_with_batchnorm_alone_is_refused_without_it():
+    with pytest.raises(ConfigError, match="normalization must be batch for VNet with these arguments, not instance"):
         build_plain_model(study_of("VNet", normalization="instance"), seed=0)
 
 
-def test_images_that_a_network_cannot_take_are_refused_before_training(study_of):
+def test_images_that_a_network_cannot_take_are_refused_before_training():
     study = study_of("SwinUNETR")
     check_network(study, (2, 64, 64))
     with pytest.raises(ConfigError, match="SwinUNETR must answer images of 48 x 48 with an array of"):
@@ -109,16 +118,16 @@ def test_images_that_a_network_cannot_take_are_refused_before_training(study_of)
         ("UNet", {"name": "densenet121"}, "model.name must be left out with model.network, not densenet121"),
     ],
 )
-def test_a_study_names_a_network_of_the_list_and_nothing_beside_it(study_of, name, changes, sentence):
+def test_a_study_names_a_network_of_the_list_and_nothing_beside_it(name, changes, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        study_of(name, task="segmentation", **changes)
+        study_of(name, task="segmentation", changes=changes)
 
 
-def test_arguments_without_a_network_are_refused(make_study):
+def test_arguments_without_a_network_are_refused():
     with pytest.raises(ConfigError, match="model.arguments must go with model.network"):
-        make_study(model={"arguments": {"channels": [8]}})
+        study_of("UNet", changes={"network": None})
 
 
-def test_an_algorithm_that_needs_a_representation_refuses_a_network_without_one(study_of):
+def test_an_algorithm_that_needs_a_representation_refuses_a_network_without_one():
     with pytest.raises(ConfigError, match="model.name must be unet for an algorithm that compares representations"):
         feature_layer(build_plain_model(study_of("SegResNet"), seed=0))

@@ -39,18 +39,20 @@ FORMS = {
     "DynUNet": _Form(norm="norm_name"),
     "SegResNet": _Form(),
     "SwinUNETR": _Form(norm="norm_name"),
-    "UNETR": _Form(norm="norm_name"),
     "HighResNet": _Form(norm="norm_type"),
     "VNet": _Form(norm=None),
     "DenseNet169": _Form(),
     "DenseNet201": _Form(),
     "DenseNet264": _Form(),
-    "ResNet": _Form(inputs="n_input_channels", outputs="num_classes"),
+    # Its shortcuts have BatchNorm whatever the rest has.
+    "ResNet": _Form(norm=None, inputs="n_input_channels", outputs="num_classes"),
     "EfficientNetBN": _Form(outputs="num_classes", is_pretrained=True),
 }
 
 
-def build_monai_network(settings: ModelSettings, norm: tuple[str, dict], in_channels: int, out_channels: int) -> nn.Module:
+def build_monai_network(
+    settings: ModelSettings, norm: tuple[str, dict[str, object]], in_channels: int, out_channels: int
+) -> nn.Module:
     """Build the network of ``model.network`` for images of two axes.
 
     Args:
@@ -84,7 +86,7 @@ def _check_arguments(kind: type[nn.Module], arguments: Mapping[str, Any], decide
     known = [name for name in inspect.signature(kind.__init__).parameters if name not in (*decided, *NEVER)]
     for name in arguments:
         if name in decided:
-            raise ConfigError(f"model.arguments must leave out {name!r}, which the study's other keys decide; remove it")
+            raise ConfigError(f"model.arguments must leave out {name!r}, which other keys decide; remove it")
         if name not in known:
             raise ConfigError(
                 f"model.arguments must be among {', '.join(known)} for {kind.__name__}, not {name!r}"

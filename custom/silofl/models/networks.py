@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from silofl.errors import ConfigError
 from silofl.models.activity_cnn import ActivityCNN
 from silofl.models.alexnet import AlexNet
 from silofl.models.lenet5 import LeNet5
