@@ -308,6 +308,7 @@ class Study(Section):
         self._check_shared_rounds()
         for answer in self.recipe.answers:
             answer.check_training(self.training)
+            answer.check_model(self.model)
         return self
 
     def _check_shared_rounds(self) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from silofl.models.activity_cnn import ActivityCNN
 from silofl.models.alexnet import AlexNet
+from silofl.models.features import with_projection_head
 from silofl.models.lenet5 import LeNet5
 from silofl.models.normalization import groups_of
 from silofl.study import ModelSettings, Study
@@ -79,7 +80,10 @@ def _build_network(study: Study, seed: int) -> nn.Module:
     # devices=[]: by default fork_rng initialises every GPU to save its generator.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return NETWORKS[study.model.name](study.model, study.data.in_channels, study.out_channels)
+        network = NETWORKS[study.model.name](study.model, study.data.in_channels, study.out_channels)
+        width = study.recipe.head_width
+        # Drawn after the rest, which therefore begins as it would without a head.
+        return with_projection_head(network, width) if width else network
 
 
 def _unet(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:

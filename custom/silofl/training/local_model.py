@@ -1,7 +1,8 @@
 """A model that a site trains alone beside other learners: that of the algorithm ``local``, bit for bit.
 
-It depends on the study's data, network and training and on no algorithm, so that runs that differ in nothing else share
-it: the first one leaves it in the cache of the site's data, the others take it from there.
+It depends on the study's data, network and training and on no algorithm, but for the projection head that one may put
+into the network, so that runs that differ in nothing else share it: the first one leaves it in the cache of the site's
+data, the others take it from there.
 """
 
 from __future__ import annotations
@@ -124,6 +125,8 @@ def memo_of(study: Study, site: str, data: SiteData, cache: Path | None, device:
     if data.manifest is None or cache is None:
         return None
     deciding = study.model_dump(mode="json", exclude=NOT_DECIDING) | {"training_rounds": study.training_rounds}
+    if study.recipe.head_width:
+        deciding |= {"head_width": study.recipe.head_width}
     parts = [deciding, site, fingerprint(data.manifest, study), torch.__version__, device.type]
     text = json.dumps(parts, sort_keys=True)
     return cache / FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.pt"
