@@ -348,6 +348,11 @@ class Study(Section):
         }
 
     @property
+    def has_fresh_optimizer(self) -> bool:
+        """Whether a site's optimisers begin every round with empty buffers, as some algorithms need it."""
+        return any(answer.needs_fresh_optimizer for answer in self.recipe.answers)
+
+    @property
     def training_rounds(self) -> int:
         """Rounds in which models learn: the study's, and in fine-tuning those in which every site trains alone."""
         # Where a part has the extra rounds, no model changes in them: its selector learns which of the fixed models is

@@ -76,6 +76,11 @@ class Answer(Section):
         return 0
 
     @property
+    def needs_fresh_optimizer(self) -> bool:
+        """Whether it counts on optimisers whose buffers are empty when a round begins."""
+        return False
+
+    @property
     def takes_extra_rounds(self) -> bool:
         """Whether the extra rounds are its own, so that models no longer learn in them."""
         return False

@@ -260,13 +260,13 @@ class SiteModels(SitePart):
             write_arrays(model.state_dict(), work.message.of(role))
 
     def learners(self) -> Mapping[str, Learner]:
-        """Return every model with its optimiser as the last round left it, and with the recipe's step."""
+        """Return every model with its optimiser, fresh or as the last round left it, and with the recipe's step."""
         study, kept = self.work.study, self.work.kept.get(self.name)
         self._before = self._read()
         self._optimizers = {r: make_optimizer(study.training, model) for r, model in self.work.models.items()}
         loss, learners = make_loss(study), {}
         for role, model in self.work.models.items():
-            if kept:
+            if kept and not study.has_fresh_optimizer:
                 # Momentum and Adam's moments go on from round to round; they never travel.
                 self._optimizers[role].load_state_dict(kept["optimizer"][role])
             # After its state, which holds the rate of the round before.
@@ -283,6 +283,8 @@ class SiteModels(SitePart):
 
     def kept(self) -> dict[str, Any]:
         """Return the arrays that the server will not send again, and the optimisers' states."""
+        if self.work.study.has_fresh_optimizer:
+            return {"home": self.home()}
         return {"home": self.home(), "optimizer": {role: one.state_dict() for role, one in self._optimizers.items()}}
 
     def home(self) -> dict[str, Tensor]:
