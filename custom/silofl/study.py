@@ -160,7 +160,10 @@ class TrainingSettings(Section):
     Attributes:
         loss: ``dice_ce`` (Dice plus cross entropy, binary for one label), ``dice`` or ``cross_entropy``.
         has_batch_dice: Dice of all images of a batch together, for labels that many images lack; else of each image.
-        optimizer: The base optimiser of every step; its state stays at the site from round to round.
+        optimizer: The base optimiser of every step.
+        optimizer_state: Momentum and Adam's moments, which never travel: ``kept`` at the site from round to round, or
+            ``fresh`` in each round, as papers have it. FedNova, and SCAFFOLD with momentum, need fresh ones in any
+            case; FedSM's selector has an optimiser of its own.
         learning_rate: Of the base optimiser, in the first round.
         schedule: How the learning rate falls from round to round: ``constant`` not at all; ``poly`` by
             ``(1 - (r - 1) / R)^0.9`` in round r of R; ``cosine`` by half a period. Constants of an algorithm do not
@@ -176,6 +179,7 @@ class TrainingSettings(Section):
     loss: Literal["dice_ce", "dice", "cross_entropy"] = "dice_ce"
     has_batch_dice: bool = False
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    optimizer_state: Literal["kept", "fresh"] = "kept"
     learning_rate: Positive = 1e-3
     schedule: Literal["constant", "poly", "cosine"] = "constant"
     momentum: Fraction = 0.9
@@ -349,8 +353,9 @@ class Study(Section):
 
     @property
     def has_fresh_optimizer(self) -> bool:
-        """Whether a site's optimisers begin every round with empty buffers, as some algorithms need it."""
-        return any(answer.needs_fresh_optimizer for answer in self.recipe.answers)
+        """Whether a site's optimisers begin every round empty: by the study's choice, or because an answer needs it."""
+        is_needed = any(answer.needs_fresh_optimizer for answer in self.recipe.answers)
+        return is_needed or self.training.optimizer_state == "fresh"
 
     @property
     def training_rounds(self) -> int:

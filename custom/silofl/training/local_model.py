@@ -77,7 +77,8 @@ class LocalModel:
         self._kept.setdefault("since", number)
         self._draws.begin()
         self._optimizer = make_optimizer(self.study.training, self.model)
-        if "optimizer" in self._kept:
+        # By the study's choice alone: what its algorithm needs is not this model's affair.
+        if "optimizer" in self._kept and self.study.training.optimizer_state == "kept":
             self._optimizer.load_state_dict(self._kept["optimizer"])
         set_learning_rate(self._optimizer, rate)
         step = self._draws.step(plain_step)
