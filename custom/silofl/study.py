@@ -251,6 +251,8 @@ class Study(Section):
         torch_threads: Threads of torch at every site; other numbers give other rounding.
         guard: Whether each site that has validation data also trains a model alone, in the same rounds and without
             traffic, and in the end keeps the model that its own validation data favour.
+        evaluate_every_round: Whether each round's model is also scored on the sites' test data, for curves of
+            convergence; these scores choose nothing.
         metric: What models are chosen and reported by: the mean Dice over cases, of the foreground or with the
             background, as some printed tables have it; the share of cases that are right; or the mean of that share
             over the classes present.
@@ -265,6 +267,7 @@ class Study(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     torch_threads: Threads = 1
     guard: bool = True
+    evaluate_every_round: bool = False
     metric: Literal["dice", "dice_with_background", "accuracy", "balanced_accuracy"] = "dice"
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()

@@ -36,10 +36,10 @@ from silofl.report.rounds import (
     curve_images,
     incidents,
     participation_table,
-    run_curve_image,
     traffic_image,
     traffic_table,
 )
+from silofl.report.run_curves import round_test_image, validation_image
 from silofl.report.run_records import COMPARISONS, Comparisons, RunRecords, read_run, run_names
 from silofl.report.sentences import (
     caveats,
@@ -247,7 +247,8 @@ def comparison_values(rows: RowRuns, folder: Path, known: Collection[str] = ()) 
         "notes": comparison_notes(results),
         "models": models_of_runs(results, list(run_names(runs))),
         "metrics": {run.metric: metric_sentence(run.metric) for run in results if run.metric},
-        "curves": run_curve_image(runs),
+        "curves": validation_image(runs),
+        "round_tests": round_test_image(runs),
         "pictures": comparison_images(runs),
     }
 

@@ -33,7 +33,7 @@ FOLDER, FORMAT = "local", 1
 # rounds had test accuracy 0.787, and the round that all sites chose together 0.938.
 LEAST_UNITS = 20
 # What says nothing of how a site trains alone.
-NOT_DECIDING = {"name", "continue_run", "guard", "algorithm", "federation"}
+NOT_DECIDING = {"name", "continue_run", "guard", "evaluate_every_round", "algorithm", "federation"}
 
 
 class LocalModel:
