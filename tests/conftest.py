@@ -304,7 +304,8 @@ class Play:
     def epochs(self, site, number):
         """Return the batches of each epoch of a site's round, as it draws them itself."""
         study, examples = self.study, self.sites[site].data.training
-        augment, seeds = augmentation(study, True), range(1, study.training.local_epochs + 1)
+        augment = augmentation(study, examples.targets.ndim > 1)
+        seeds = range(1, study.training.local_epochs + 1)
         seeds = [seed_of(study.seed, site, number, epoch) for epoch in seeds]
         cpu, size = torch.device("cpu"), study.training.batch_size
         return [list(training_batches(examples, size, augment, seed, cpu)) for seed in seeds]
@@ -322,8 +323,16 @@ class Play:
 def play(tmp_path, site_data, make_study):
     """Begin a run by its sites and its study."""
 
-    def start(sites=("east", "north", "west"), folder="state", study=None, pretrained=None, min_patients=0, **options):
-        return Play(study or make_study(**options), site_data, tmp_path / folder, sites, pretrained, min_patients)
+    def start(
+        sites=("east", "north", "west"),
+        folder="state",
+        study=None,
+        pretrained=None,
+        min_patients=0,
+        data=site_data,
+        **options,
+    ):
+        return Play(study or make_study(**options), data, tmp_path / folder, sites, pretrained, min_patients)
 
     return start
 

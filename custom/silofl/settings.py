@@ -30,6 +30,8 @@ MOST = 1_000_000
 Whole = Annotated[int, BeforeValidator(_no_bool)]
 Count = Annotated[Whole, Field(gt=0, le=MOST)]
 Natural = Annotated[Whole, Field(ge=0, le=MOST)]
+# Of a layer; wider ones would fill the memory before anything could be said about it.
+Width = Annotated[Whole, Field(ge=0, le=4096)]
 Positive = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
 Share = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]

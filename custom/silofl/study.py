@@ -183,6 +183,11 @@ class ModelSettings(Section):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     pretrained: Name = "pretrained.pt"
 
+    @property
+    def is_segmenting(self) -> bool:
+        """Whether the network answers each pixel, and not the image."""
+        return (self.network or self.name) in (*SEGMENTATION_ONLY["model.name"], *SEGMENTATION_ONLY["model.network"])
+
     @model_validator(mode="after")
     def _names_one_network(self) -> ModelSettings:
         if self.network is None and self.arguments:
@@ -209,7 +214,10 @@ class TrainingSettings(Section):
     Attributes:
         loss: ``dice_ce`` (Dice plus cross entropy, binary for one label), ``dice`` or ``cross_entropy``.
         has_batch_dice: Dice of all images of a batch together, for labels that many images lack; else of each image.
-        optimizer: The base optimiser of every step; its state stays at the site from round to round.
+        optimizer: The base optimiser of every step.
+        optimizer_state: Momentum and Adam's moments, which never travel: ``kept`` at the site from round to round, or
+            ``fresh`` in each round, as papers have it. FedNova, and SCAFFOLD with momentum, need fresh ones in any
+            case; FedSM's selector has an optimiser of its own.
         learning_rate: Of the base optimiser, in the first round.
         schedule: How the learning rate falls from round to round: ``constant`` not at all; ``poly`` by
             ``(1 - (r - 1) / R)^0.9`` in round r of R; ``cosine`` by half a period. Constants of an algorithm do not
@@ -228,6 +236,7 @@ class TrainingSettings(Section):
     loss: Literal["dice_ce", "dice", "cross_entropy"] = "dice_ce"
     has_batch_dice: bool = False
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    optimizer_state: Literal["kept", "fresh"] = "kept"
     learning_rate: Positive = 1e-3
     schedule: Literal["constant", "poly", "cosine"] = "constant"
     momentum: Fraction = 0.9
@@ -300,6 +309,8 @@ class Study(Section):
         torch_threads: Threads of torch at every site; other numbers give other rounding.
         guard: Whether each site that has validation data also trains a model alone, in the same rounds and without
             traffic, and in the end keeps the model that its own validation data favour.
+        evaluate_every_round: Whether each round's model is also scored on the sites' test data, for curves of
+            convergence; these scores choose nothing.
         metric: What models are chosen and reported by: the mean Dice over cases, of the foreground or with the
             background, as some printed tables have it; the share of cases that are right; or the mean of that share
             over the classes present.
@@ -314,6 +325,7 @@ class Study(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     torch_threads: Threads = 1
     guard: bool = True
+    evaluate_every_round: bool = False
     metric: Literal["dice", "dice_with_background", "accuracy", "balanced_accuracy"] = "dice"
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
@@ -367,6 +379,7 @@ class Study(Section):
         self._check_shared_rounds()
         for answer in self.recipe.answers:
             answer.check_training(self.training)
+            answer.check_model(self.model)
         return self
 
     def _check_shared_rounds(self) -> None:
@@ -404,6 +417,12 @@ class Study(Section):
             "normalization": self.model.normalization,
             "split_unit": self.data.split_unit,
         }
+
+    @property
+    def has_fresh_optimizer(self) -> bool:
+        """Whether a site's optimisers begin every round empty: by the study's choice, or because an answer needs it."""
+        is_needed = any(answer.needs_fresh_optimizer for answer in self.recipe.answers)
+        return is_needed or self.training.optimizer_state == "fresh"
 
     @property
     def training_rounds(self) -> int:

@@ -3,10 +3,9 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.algorithms.fednova import NormalizedSteps, begun_afresh, factors, norm
+from silofl.algorithms.fednova import NormalizedSteps, factors, norm
 from silofl.algorithms.fedprox import proximal_step
 from silofl.algorithms.recipe import find_recipe
-from silofl.algorithms.steps import plain_step
 from silofl.errors import AggregationError, ConfigError
 from silofl.study import TrainingSettings
 
@@ -57,18 +56,6 @@ def test_steps_that_turn_back_to_where_they_began_are_refused():
         factors([0.5, 0.5], [norm(2, proximal=2), 1])
 
 
-def test_an_optimiser_forgets_once():
-    model = nn.Linear(1, 1, bias=False)
-    nn.init.zeros_(model.weight)
-    optimizer = torch.optim.SGD(model.parameters(), 0.25, momentum=0.5)
-    optimizer.state[model.weight] = {"momentum_buffer": torch.full((1, 1), 100.0)}
-    step, batch = begun_afresh(plain_step), (torch.ones(1, 1), torch.zeros(1, 1))
-    for _ in range(2):
-        step(model, optimizer, lambda output, _: output.sum(), batch)
-    # a gradient of 1: directions 1 and 1.5
-    assert model.weight.item() == -0.25 * 2.5
-
-
 def network(arrays):
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     model.load_state_dict({key: torch.tensor(array) for key, array in arrays.items()})
@@ -90,7 +77,7 @@ def test_a_whole_run_follows_the_reference(vectors, variant):
         for i in range(len(v["n"])):
             site = network(x)
             optimizer = torch.optim.SGD(site.parameters(), eta, momentum=rho, nesterov=nesterov)
-            step = begun_afresh(proximal_step(mu))
+            step = proximal_step(mu)
             for k in range(int(v["steps"][r, i])):
                 batch = torch.tensor(v["x"][r, i, k]), torch.tensor(v["y"][r, i, k])
                 step(site, optimizer, nn.functional.mse_loss, batch)

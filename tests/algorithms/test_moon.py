@@ -10,6 +10,7 @@ from silofl.algorithms.moon import contrastive_loss, contrastive_step, pooled
 from silofl.algorithms.recipe import find_recipe
 from silofl.algorithms.steps import plain_step
 from silofl.errors import ConfigError
+from silofl.study import ModelSettings
 
 KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")
 
@@ -86,3 +87,21 @@ def test_the_other_models_stay_as_they_are_and_statistics_move_once():
 def test_a_contrast_goes_with_one_model_of_all_sites(changes):
     with pytest.raises(ConfigError, match="must go with|one model of all sites"):
         find_recipe("moon", "paper", changes)
+
+
+@pytest.mark.parametrize(("preset", "width"), [("paper", 256), ("reference", 256), ("recommended", 0)])
+def test_the_paper_and_its_code_have_a_projection_head_and_a_reader_is_told(preset, width):
+    recipe = find_recipe("moon", preset, {})
+    assert recipe.head_width == width and bool(recipe.cautions) == (width > 0)
+    assert ("a head of 256" in recipe.questions()["How does a site step?"]) == (width > 0)
+
+
+def test_a_preset_goes_without_its_head_where_the_study_says_so():
+    assert find_recipe("moon", "paper", {"contrast": {"projection_head": 0}}).head_width == 0
+
+
+def test_a_unet_takes_no_projection_head():
+    contrast = find_recipe("moon", "paper", {}).step
+    contrast.check_model(ModelSettings(name="lenet5"))
+    with pytest.raises(ConfigError, match="projection_head must be 0 with unet, not 256: .* set it to 0"):
+        contrast.check_model(ModelSettings(name="unet"))

@@ -104,12 +104,22 @@ def test_a_whole_run_with_absent_sites_follows_the_reference(vectors, option):
     ("training", "message"),
     [
         ({"optimizer": "adam"}, "training.optimizer must be sgd with control variates, not 'adam'"),
-        ({"optimizer": "sgd", "momentum": 0.9}, "training.momentum must be 0 with control variates, not 0.9"),
+        (
+            {"optimizer": "sgd", "momentum": 0.9},
+            "training.momentum must be 0 with control variates, not 0.9: .* set algorithm.control.has_momentum: true",
+        ),
     ],
 )
 def test_training_that_is_not_plain_sgd_is_refused(training, message):
     with pytest.raises(ConfigError, match=message):
         Control().check_training(TrainingSettings(**training))
+
+
+def test_momentum_is_for_those_who_ask_for_it_and_adam_for_nobody():
+    asked = Control(has_momentum=True)
+    asked.check_training(TrainingSettings(optimizer="sgd", momentum=0.9))
+    with pytest.raises(ConfigError, match="must be sgd with control variates, not 'adamw'"):
+        asked.check_training(TrainingSettings(optimizer="adamw"))
 
 
 @pytest.mark.parametrize("changes", [{"mixing": "softpull"}, {"stays_home": "everything"}])

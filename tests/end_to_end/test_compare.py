@@ -31,6 +31,8 @@ def test_a_comparison_runs_jobs_methods_and_the_pool_and_ends_with_one_table(tmp
     values = [float(row["value"]) for row in csv.DictReader(scores.open()) if row["case"].startswith("south/")]
     assert table["rows"][-1]["sites"]["south"]["mean"] == pytest.approx(sum(values) / len(values))
     assert "CENTRALISED" in done.stderr and "same person" not in done.stderr
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    assert "mean over all cases, with centralised, and north, south." in page
     again = silofl(*command, "--methods", "local")
     assert again.stdout.count("already finished") == 2 and "centralised" not in again.stdout
 

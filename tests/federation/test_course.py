@@ -6,11 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from silofl.errors import AggregationError
 from silofl.federation.course import Answers, Course, settled_answers
 from silofl.federation.server import ServerRounds
 from silofl.methods.part import Message
+from silofl.models import build_plain_model
+from silofl.models.names import write_arrays
+from silofl.training.evaluation import evaluate
+
+CPU = torch.device("cpu")
 
 
 def assert_alike(left, right):
@@ -330,3 +336,84 @@ def test_an_exchange_that_is_not_needed_keeps_no_round_from_running(play):
     assert record.answered == ["east", "north", "west"] and record.failed == {}
     assert Counter("no disk" in note for note in record.notes) == {True: 3}
     assert game.warnings == record.notes
+
+
+# --- a test in every round
+
+
+ALL = ("east", "north", "west")
+SGD = {"optimizer": "sgd", "momentum": 0.0}
+TESTED = {
+    "shared": {"name": "fedavg"},
+    "guarded": {"name": "fedbn", "guard": True},
+    "super model": {"name": "fedsm", "model": {"normalization": "instance"}},
+    "personal": {"name": "ditto", "training": SGD, "model": {"dropout": 0.3}},
+    "own steps": {"name": "perfedavg", "training": {"local_epochs": 2}, "model": {"dropout": 0.3}},
+    "amplitude": {"name": "harmofl", "average_last": 0.9},
+    "rounds of a part": {
+        "name": "fedsm",
+        "selector": {"labels": "best_model"},
+        "extra_rounds": 1,
+        "model": {"normalization": "instance"},
+    },
+}
+
+
+def in_every_round(study):
+    return study.model_copy(update={"evaluate_every_round": True})
+
+
+@pytest.mark.parametrize("name", TESTED)
+def test_a_test_in_every_round_changes_no_weight_and_no_choice(play, make_study, site_data, name):
+    study, found = make_study(**TESTED[name]), {}
+    for folder, one in (("without", study), ("with", in_every_round(study))):
+        # Without the local models that other runs have left.
+        shutil.rmtree(site_data / ".cache" / "local", ignore_errors=True)
+        game = play(folder=folder, study=one)
+        found[folder] = game, game.finish()
+    (plain, plain_tests), (tested, tests) = found["without"], found["with"]
+    assert_alike(plain.models("east"), tested.models("east"))
+    assert plain.server.best_round == tested.server.best_round and plain_tests.scores == tests.scores
+    if name == "guarded":
+        assert plain.server.parts["guard"].joined == tested.server.parts["guard"].joined != {}
+    for before, now in zip(plain.server.ledger, tested.server.ledger, strict=True):
+        assert before.validation == now.validation and before.notes == now.notes
+        assert before.test is None and (now.test is not None) == (now.round <= study.training_rounds)
+    assert all(record.test.keys() == set(ALL) for record in tested.server.ledger if record.test)
+
+
+def test_the_test_of_a_round_is_that_of_its_model_and_of_the_reported_one_the_final_test(play, make_study):
+    game = play(study=in_every_round(make_study()))
+    game.round()
+    model = build_plain_model(game.study, 0)
+    write_arrays(model.state_dict(), {n.removeprefix("model/"): a for n, a in game.models("west").items()})
+    value = evaluate(model, game.sites["west"].data.test, game.study, CPU)[1].value
+    tests = game.finish()
+    assert game.server.ledger[0].test["west"].value == value
+    reported = game.server.ledger[game.server.reported.round - 1].test
+    assert {site: score.value for site, score in reported.items()} == {
+        site: score.value for site, score in tests.scores.items()
+    }
+
+
+def test_the_tests_of_a_run_that_goes_on_are_those_of_one_that_never_stopped(play, make_study):
+    whole, halved = (play(folder=name, study=in_every_round(make_study())) for name in ("whole", "halved"))
+    whole.finish(), halved.rounds(2), halved.resume(), halved.finish()
+    assert [record.test for record in halved.server.ledger] == [record.test for record in whole.server.ledger]
+
+
+def test_a_site_that_is_away_in_the_next_round_has_no_test_of_this_one(play, make_study):
+    game = play(study=in_every_round(make_study(federation={"max_missed_rounds": 3})))
+    game.round(), game.round(absent=("north",))
+    assert game.server.ledger[0].test.keys() == {"east", "west"}
+
+
+def test_a_test_of_a_round_that_nobody_asked_for_is_refused(play):
+    score = {"value": 0.5, "num_cases": 2, "num_excluded": 0}
+    game = play(federation={"max_missed_rounds": 3})
+    game.round()
+    record = game.round(change=spoilt("west", measuring(round_test=score)))
+    assert record.refused == {
+        "west": "site 'west' must send no test score of a round, for which the study does not ask"
+    }
+    assert game.server.ledger[0].test is None

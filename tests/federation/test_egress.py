@@ -167,6 +167,7 @@ SCORE = {"value": 0.5, "num_cases": 2, "num_excluded": 0, "labels": {"1": 0.5}}
         {"metrics": {"validation": SCORE | {"labels": {"Jane Doe": 0.5}}}},
         {"metrics": {"validation": SCORE | {"also": {"Jane Doe": 0.5}}}},
         {"metrics": {"validation": SCORE | {"by_case": {"patient_1": 0.5}}}},
+        {"metrics": {"round_test": SCORE}},
         {"metrics": {"test": SCORE | {"value": "Jane Doe"}}},
         {"metrics": {"test": SCORE | {"num_patients": "Jane Doe"}}},
         {"metrics": {"test": SCORE | {"num_patients": 1.5}}},
@@ -192,6 +193,18 @@ def test_no_text_and_no_number_leaves_that_the_schema_does_not_know(gate, meta):
 )
 def test_honest_numbers_and_reasons_leave(gate, meta):
     assert gate().refusal(request(), Message(meta={"round": 1} | meta)) is None
+
+
+def test_a_test_of_a_round_leaves_where_the_study_asks_for_it_and_tells_no_more_than_a_validation(make_study):
+    study = make_study(name="fedavg").model_copy(update={"evaluate_every_round": True})
+    asked = Gate.of(study, Site(data="/data", state_dir="/state"))
+
+    def refusal(score):
+        return asked.refusal(request(), Message(meta={"round": 1, "metrics": {"round_test": score}}))
+
+    assert refusal(SCORE) is None
+    for more in ({"labels": {"Jane Doe": 0.5}}, {"also": {"Jane Doe": 0.5}}, {"by_case": {"patient_1": 0.5}}):
+        assert refusal(SCORE | more).startswith("the site lets only the numbers of an answer leave")
 
 
 def test_a_reason_takes_no_arrays_along(gate, answer):

@@ -10,12 +10,14 @@ from silofl.training.site_score import SiteScore
 def test_metrics_are_one_row_a_round_site_and_part():
     record = Round(1, asked=["a"], answered=["a"], metrics={"a": {"loss": 0.5, "drift": 2.0}})
     record.validation = {"a": SiteScore(value=0.25, num_cases=2, num_excluded=0)}
+    record.test = {"a": SiteScore(value=0.5, num_cases=3, num_excluded=0)}
     lines = metrics_csv([record], "dice", 1, {"a": 0.75}).splitlines()
     assert lines[0] == "round,site,part,metric,value"
     assert lines[1:] == [
         "1,a,training,loss,0.5",
         "1,a,training,drift,2.0",
         "1,a,validation,dice,0.25",
+        "1,a,round_test,dice,0.5",
         "1,a,test,dice,0.75",
     ]
 

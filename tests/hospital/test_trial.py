@@ -96,3 +96,19 @@ def test_a_trial_trains_on_slices_between_their_neighbours(candidate, pictures):
     assert training(candidate(**settings)).status == "ok"
     # Three channels of 32 x (32 / 2 + 1) frequencies in float32
     assert leaving(candidate(**settings)).facts["kinds"]["amplitude"]["bytes"] == 3 * 32 * 17 * 4
+
+
+def test_the_weights_of_a_projection_head_are_weights(candidate, pictures):
+    content = json.loads((pictures / "dataset.json").read_text()) | {"labels": {"0": "no", "1": "yes"}}
+    content["task"] = "classification"
+    for part in ("training", "validation", "test"):
+        content[part] = [record | {"label": i % 2} for i, record in enumerate(content[part])]
+    (pictures / "dataset.json").write_text(json.dumps(content))
+    classes = {"task": "classification", "labels": {0: "no", 1: "yes"}, "metric": "accuracy"}
+    classes |= {"model": {"name": "lenet5"}, "training": {"loss": "cross_entropy", "batch_size": 2}}
+    site = candidate(**classes, algorithm={"name": "moon", "preset": "paper"})
+    kinds = leaving(site).facts["kinds"]
+    assert training(site).status == "ok" and kinds.keys() == {"weights", "batchnorm", "numbers"}
+    assert {f"model/network.head.{i}.{name}" for i in (0, 2, 3) for name in ("weight", "bias")} <= {
+        *kinds["weights"]["names"]
+    }

@@ -73,8 +73,10 @@ def test_an_untrained_selector_is_scripted_with_its_own_choice_case_by_case(make
     assert_equal(super_model, [images(2), 3 * images(2), np.zeros((2, *SHAPE), np.float32)])
 
 
-def test_classes_have_their_script(make_contents, make_study):
-    assert_equal(SuperModel(make_contents("only", study=make_study("classification")), CPU), [images(2)])
+@pytest.mark.parametrize("algorithm", [{}, {"name": "moon", "preset": "paper"}], ids=["fedsm", "projection_head"])
+def test_classes_have_their_script(make_contents, make_study, algorithm):
+    study = make_study("classification", **algorithm)
+    assert_equal(SuperModel(make_contents("only", study=study), CPU), [images(2)])
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 48, 32), (1, 32, 32), (2, 3, 32, 32)])

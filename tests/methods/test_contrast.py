@@ -1,12 +1,17 @@
 import copy
+import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
 from silofl.federation.needs import home_bytes
+from silofl.inference import SuperModel
 from silofl.models import build_plain_model
+from silofl.settings import parse
 from silofl.studies.traffic import count_traffic
+from silofl.study import Study
 from silofl.training.losses import make_loss
 
 COUNTS = {"east": 5, "north": 4, "west": 3}
@@ -21,20 +26,64 @@ def moon(play, make_study):
     return start
 
 
-def encoded(model, images):
-    """Return the U-Net's feature maps, level by level."""
+@pytest.fixture
+def moon_of_windows(play, windows):
+    """A run of windows of two movements at three sites, with the paper's head, of width 6 unless it says otherwise."""
+
+    def start(folder="state", rounds=3, head=6, guard=False, data=windows, **contrast):
+        settings = {
+            "name": "small",
+            "task": "classification",
+            "labels": {0: "slow", 1: "fast"},
+            "rounds": rounds,
+            "metric": "accuracy",
+            "guard": guard,
+            "device": "cpu",
+            "data": {"channels": 3, "intensity": "raw", "split_unit": "recordings"},
+            "model": {"name": "activity_cnn"},
+            "training": SGD | {"loss": "cross_entropy", "batch_size": 4},
+            "algorithm": {"name": "moon", "preset": "paper", "contrast": contrast | {"projection_head": head}},
+        }
+        return play(("ann", "bob", "eva"), folder, parse(Study, settings, "study.yaml"), data=data)
+
+    return start
+
+
+@pytest.fixture
+def with_validation(tmp_path, windows):
+    """The same sites, with every other test window for validation."""
+    folder = tmp_path / "validated"
+    shutil.copytree(windows, folder, ignore=shutil.ignore_patterns(".*"))
+    for path in folder.glob("*/dataset.json"):
+        content = json.loads(path.read_text())
+        content |= {"validation": content["test"][::2], "test": content["test"][1::2]}
+        path.write_text(json.dumps(content))
+    return folder
+
+
+def of_unet(model, images):
+    """Return the mean of the U-Net's deepest maps, and its answer."""
     net, maps = model.network, []
     for level in (net.conv_0, net.down_1, net.down_2, net.down_3, net.down_4):
         images = level(images)
         maps.append(images)
-    return maps
+    up = net.upcat_2(net.upcat_3(net.upcat_4(maps[4], maps[3]), maps[2]), maps[1])
+    return maps[4].mean((2, 3)), net.final_conv(net.upcat_1(up, maps[0]))
+
+
+def of_head(model, windows):
+    """Return what the projection head makes of windows, and the answer to that."""
+    net = model.network
+    first, _, second, answer = net.head
+    z = second(torch.relu(first(net.hidden(net.features(windows)))))
+    return z, answer(z)
 
 
 def cosine(a, b):
     return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
 
 
-def trained(game, site, number, x, last, mu=1.0, tau=0.5):
+def trained(game, site, number, x, last, mu=1.0, tau=0.5, through=of_unet):
     """Return a site's model after a round from x: few lines of torch, which go through the network themselves."""
     model = build_plain_model(game.study, 0)
     model.load_state_dict(x)
@@ -44,13 +93,12 @@ def trained(game, site, number, x, last, mu=1.0, tau=0.5):
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     for images, targets in (batch for batches in game.epochs(site, number) for batch in batches):
-        maps, net = encoded(model, images), model.network
-        up = net.upcat_2(net.upcat_3(net.upcat_4(maps[4], maps[3]), maps[2]), maps[1])
-        loss = make_loss(game.study)(net.final_conv(net.upcat_1(up, maps[0])), targets)
+        z, answer = through(model, images)
+        loss = make_loss(game.study)(answer, targets)
         if last:
             with torch.no_grad():
-                others = [encoded(one, images)[4].mean((2, 3)) for one in (received, own)]
-            near, far = (torch.exp(cosine(maps[4].mean((2, 3)), other) / tau) for other in others)
+                others = [through(one, images)[0] for one in (received, own)]
+            near, far = (torch.exp(cosine(z, other) / tau) for other in others)
             loss = loss - mu * torch.log(near / (near + far)).mean()
         optimizer.zero_grad()
         loss.backward()
@@ -58,21 +106,89 @@ def trained(game, site, number, x, last, mu=1.0, tau=0.5):
     return copy.deepcopy(model.state_dict())
 
 
-@pytest.mark.parametrize("mu", [1.0, 5.0])
-def test_rounds_with_an_absent_site_are_those_of_a_plain_implementation(moon, mu):
-    game, last = moon(contrast={"mu": mu}), {}
+def plays_as_plain(game, absent, mu, through):
+    """Check three rounds, the second without a site, against the plain implementation; returns the last model."""
+    counts, last = {site: len(one.data.training) for site, one in game.sites.items()}, {}
     x = build_plain_model(game.study, game.study.seed).state_dict()
-    for number, sites in ((1, COUNTS), (2, ("east", "west")), (3, COUNTS)):
-        game.round(absent=tuple(COUNTS.keys() - set(sites)))
-        # North's own last model is still that of round 1 in round 3.
-        last |= {site: trained(game, site, number, x, last.get(site), mu) for site in sites}
-        whole = sum(COUNTS[site] for site in sites)
+    for number, missing in ((1, ()), (2, (absent,)), (3, ())):
+        game.round(absent=missing)
+        sites = [site for site in counts if site not in missing]
+        # The absent site's own last model is still that of round 1 in round 3.
+        last |= {site: trained(game, site, number, x, last.get(site), mu, through=through) for site in sites}
+        whole = sum(counts[site] for site in sites)
         x = {
-            name: sum(COUNTS[site] / whole * last[site][name] for site in sites) if value.is_floating_point() else value
+            name: sum(counts[site] / whole * last[site][name] for site in sites) if value.is_floating_point() else value
             for name, value in x.items()
         }
-        for name, array in game.models("east").items():
+        found = game.models(sites[0])
+        assert found.keys() == {f"model/{name}" for name, value in x.items() if value.is_floating_point()}
+        for name, array in found.items():
             np.testing.assert_allclose(array, x[name.removeprefix("model/")].numpy(), rtol=1e-3, atol=1e-5)
+    return x
+
+
+@pytest.mark.parametrize("mu", [1.0, 5.0])
+def test_rounds_with_an_absent_site_are_those_of_a_plain_implementation(moon, mu):
+    game = moon(contrast={"mu": mu})
+    assert {site: len(one.data.training) for site, one in game.sites.items()} == COUNTS
+    plays_as_plain(game, "north", mu, of_unet)
+
+
+@pytest.mark.parametrize("mu", [1.0, 5.0])
+def test_rounds_with_a_projection_head_are_those_of_a_plain_implementation(moon_of_windows, mu):
+    x = plays_as_plain(moon_of_windows(mu=mu), "bob", mu, of_head)
+    # 100 features, two classes
+    shapes = {name: tuple(x[f"network.head.{name}.weight"].shape) for name in (0, 2, 3)}
+    assert shapes == {0: (100, 100), 2: (6, 100), 3: (2, 6)}
+
+
+def test_a_run_with_a_projection_head_ends_in_models_that_answer_with_it(moon_of_windows, tmp_path):
+    game = moon_of_windows()
+    tests = game.finish()
+    model = SuperModel.load(game.folder("ann") / "supermodel", "cpu")
+    part = game.sites["ann"].data.test
+    classes = [model.predict(windows[None]).label for windows in part.images]
+    assert np.mean(classes == part.targets) == tests.scores["ann"].value
+    head = game.server.reported.parts["model"].of("ann")["network.head.2.weight"]
+    assert torch.equal(model.network("ann").state_dict()["network.head.2.weight"], torch.from_numpy(head))
+
+
+def test_a_run_with_a_projection_head_goes_on_from_its_checkpoint(moon_of_windows):
+    whole, halved = moon_of_windows(), moon_of_windows("other")
+    whole.rounds(3), halved.rounds(2)
+    halved.resume()
+    halved.round()
+    for name, array in whole.models("ann").items():
+        np.testing.assert_array_equal(array, halved.models("ann")[name])
+
+
+def test_the_guards_local_model_has_the_projection_head_and_no_run_without_one_borrows_it(
+    moon_of_windows, with_validation
+):
+    ours = moon_of_windows(guard=True, data=with_validation)
+    plain = moon_of_windows("plain", head=0, guard=True, data=with_validation)
+    again = moon_of_windows("again", guard=True, data=with_validation)
+    for game in (ours, plain, again):
+        game.finish()
+        assert set(game.server.parts["guard"].joined) == {"ann", "bob", "eva"}
+    kept, without, borrowed = (game.kept("ann", 3)["guard"]["local"] for game in (ours, plain, again))
+    assert kept["state"]["network.head.2.weight"].shape == (6, 100) and kept["rounds"] == 3
+    assert without["state"]["network.head.weight"].shape == (2, 100) and "is_borrowed" not in without
+    assert borrowed["is_borrowed"] and torch.equal(
+        borrowed["state"]["network.head.2.weight"], kept["state"]["network.head.2.weight"]
+    )
+
+
+def test_a_projection_head_is_counted_wherever_bytes_are(moon_of_windows):
+    ours, plain = moon_of_windows(), moon_of_windows("plain", head=0)
+    record, other = ours.round(), plain.round()
+    # 100 x 100 + 100 and 6 x 100 + 6 in the head, 2 x 6 + 2 in place of 2 x 100 + 2 behind it, four bytes each
+    more = 4 * (10100 + 606 + 14 - 202)
+    assert record.bytes_to["ann"] - other.bytes_to["ann"] == more
+    assert record.bytes_from["ann"] - other.bytes_from["ann"] == more
+    assert home_bytes(ours.study) - home_bytes(plain.study) == more
+    found = count_traffic(ours.study, 3, (3, 1, 64))
+    assert (found.bytes_to[0], found.bytes_from[0]) == (record.bytes_to["ann"], record.bytes_from["ann"])
 
 
 def test_without_weight_it_is_fedavg_and_with_it_from_the_second_round_on_not(moon):

@@ -1,8 +1,13 @@
+import copy
+
 import numpy as np
 import pytest
+import torch
 
 from silofl.errors import ConfigError
+from silofl.models import build_plain_model
 from silofl.studies.traffic import count_traffic
+from silofl.training.losses import make_loss
 
 SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2, "learning_rate": 0.05}
 SITES = ("east", "north", "west")
@@ -12,8 +17,9 @@ SITES = ("east", "north", "west")
 def scaffold(play, make_study):
     """Begin a run of SCAFFOLD."""
 
-    def start(option=2, folder="state", training=SGD, rounds=3, **algorithm):
-        study = make_study(rounds=rounds, training=training, name="scaffold", control={"option": option}, **algorithm)
+    def start(option=2, folder="state", training=SGD, rounds=3, has_momentum=False, **algorithm):
+        control = {"option": option, "has_momentum": has_momentum}
+        study = make_study(rounds=rounds, training=training, name="scaffold", control=control, **algorithm)
         return play(folder=folder, study=study)
 
     return start
@@ -64,6 +70,73 @@ def test_option_two_is_the_mean_gradient_of_the_sites_own_steps(scaffold):
         expected = -change.of("model")[name] / (change.meta["steps"] * 0.05)
         np.testing.assert_allclose(own.numpy(), expected, rtol=1e-5, atol=1e-7)
     assert before.keys() == game.models("east").keys()
+
+
+def trained(game, site, number, x, correction, rate):
+    """Return a site's model after a round from x, and how far its steps reach: momentum as it is written in books."""
+    training, model = game.study.training, build_plain_model(game.study, 0)
+    rho, steps = training.momentum, 0
+    model.load_state_dict(x)
+    model.train()
+    velocity = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for inputs, targets in (batch for batches in game.epochs(site, number) for batch in batches):
+        model.zero_grad()
+        make_loss(game.study)(model(inputs), targets).backward()
+        steps += 1
+        with torch.no_grad():
+            for name, p in model.named_parameters():
+                gradient = p.grad + correction[name]
+                velocity[name] = rho * velocity[name] + gradient
+                p -= rate * (gradient + rho * velocity[name] if training.is_nesterov else velocity[name])
+    # The velocity holds step k's gradient from then on, each time rho times as much.
+    held = [sum(rho**j for j in range(steps - k)) for k in range(steps)]
+    reach = sum(1 + rho * one if training.is_nesterov else one for one in held)
+    return copy.deepcopy(model.state_dict()), reach
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"is_nesterov": True}, {"momentum": 0.5, "schedule": "poly", "local_epochs": 2}, {"momentum": 0.0}],
+    ids=["momentum", "nesterov", "falling rate", "none"],
+)
+def test_rounds_with_momentum_and_an_absent_site_are_those_of_a_plain_implementation(scaffold, more):
+    game = scaffold(training=SGD | {"momentum": 0.9} | more, has_momentum=True)
+    x = build_plain_model(game.study, game.study.seed).state_dict()
+    parameters = [name for name, _ in build_plain_model(game.study, 0).named_parameters()]
+    own = {site: {name: torch.zeros_like(x[name]) for name in parameters} for site in SITES}
+    for number, absent in ((1, ()), (2, ("north",)), (3, ())):
+        game.round(absent=absent)
+        rate = 0.05 * ((1 - (number - 1) / 3) ** 0.9 if "schedule" in more else 1)
+        mean = {name: sum(own[site][name] for site in SITES) / 3 for name in parameters}
+        ends = {}
+        for site in (site for site in SITES if site not in absent):
+            correction = {name: mean[name] - own[site][name] for name in parameters}
+            ends[site], reach = trained(game, site, number, x, correction, rate)
+            # What the steps went along is the gradient and the correction, of which the site's own gradient stays.
+            own[site] = {name: (x[name] - ends[site][name]) / (rate * reach) - correction[name] for name in parameters}
+        x = {
+            name: sum(end[name] for end in ends.values()) / len(ends) if value.is_floating_point() else value
+            for name, value in x.items()
+        }
+        for name, array in game.models("east").items():
+            np.testing.assert_allclose(array, x[name.removeprefix("model/")].numpy(), rtol=1e-3, atol=1e-5)
+        for site, controls in kept_controls(game, number).items():
+            for name, tensor in controls.items():
+                np.testing.assert_allclose(tensor.numpy(), own[site][name].numpy(), rtol=1e-2, atol=1e-4)
+
+
+def test_momentum_begins_every_round_afresh_also_where_a_run_goes_on(scaffold):
+    whole, halved, lossy = (
+        scaffold(folder=name, training=SGD | {"momentum": 0.9}, has_momentum=True) for name in ("a", "b", "c")
+    )
+    halved.goes_on_as(whole)
+    lossy.rounds(2)
+    for path in (lossy.folder("north") / "rounds").iterdir():
+        path.unlink()
+    assert lossy.round().notes == []
+    # The control that the server sends back is a sum of changes, rounded otherwise than the site's own.
+    for name, array in whole.models("east").items():
+        np.testing.assert_allclose(array, lossy.models("east")[name], rtol=1e-4, atol=1e-7)
 
 
 def test_a_change_that_the_server_did_not_take_is_not_built_upon(scaffold):

@@ -358,3 +358,62 @@ def test_the_optimisers_rate_falls_by_the_studys_rounds_and_not_by_those_since_i
         game.round()
         rates.append(game.kept("east", number)["models"]["optimizer"]["model"]["param_groups"][0]["lr"])
     np.testing.assert_allclose(rates, [0.1, 0.1 * 0.75**0.9, 0.1 * 0.5**0.9, 0.1 * 0.25**0.9], rtol=1e-12)
+
+
+# --- the optimisers' buffers
+
+
+def trained_afresh(game, site, number, x):
+    """Return a site's model after a round of SGD with momentum from x: few lines of torch, with a new optimiser."""
+    model = build_plain_model(game.study, 0)
+    model.load_state_dict(x)
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    for images, targets in (batch for batches in game.epochs(site, number) for batch in batches):
+        optimizer.zero_grad()
+        make_loss(game.study)(model(images), targets).backward()
+        optimizer.step()
+    return model.state_dict()
+
+
+def test_with_fresh_optimisers_rounds_are_those_of_a_plain_implementation_and_kept_ones_give_others(play):
+    sgd = {"optimizer": "sgd", "learning_rate": 0.05}
+    game, kept = play(training=sgd | {"optimizer_state": "fresh"}), play(folder="kept", training=sgd)
+    x = build_plain_model(game.study, game.study.seed).state_dict()
+    shares = {"east": 5 / 12, "north": 4 / 12, "west": 3 / 12}
+    for number in (1, 2):
+        game.round(), kept.round()
+        ends = {site: trained_afresh(game, site, number, x) for site in ("east", "north", "west")}
+        for name in (name for name, value in x.items() if value.is_floating_point()):
+            x[name] = sum(shares[site] * end[name] for site, end in ends.items())
+        for name, array in game.models("east").items():
+            np.testing.assert_allclose(array, x[name.removeprefix("model/")].numpy(), rtol=1e-3, atol=1e-5)
+        # Before round 1 there are no buffers to keep.
+        assert np.array_equal(game.models("east")[NAME], kept.models("east")[NAME]) == (number == 1)
+    assert "optimizer" not in game.kept("east", 2)["models"] and "optimizer" in kept.kept("east", 2)["models"]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_run_with_fresh_optimisers_goes_on_from_its_checkpoint_and_a_site_that_lost_its_state_loses_nothing(
+    play, optimizer
+):
+    training = {"optimizer": optimizer, "optimizer_state": "fresh"}
+    whole, halved, lossy = (play(folder=name, training=training) for name in ("whole", "halved", "lossy"))
+    halved.goes_on_as(whole)
+    lossy.rounds(2)
+    for path in (lossy.folder("north") / "rounds").iterdir():
+        path.unlink()
+    assert lossy.round().notes == []
+    assert_alike(whole.models("east"), lossy.models("east"))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto"])
+def test_every_model_of_a_site_begins_afresh_the_guards_too(play, name):
+    training = {"optimizer_state": "fresh"}
+    guarded = play(guard=True, folder="guarded", name=name, training=training)
+    alone = play(folder="alone", name="local", training=training)
+    for game in (guarded, alone):
+        game.rounds(3)
+    local, own = guarded.kept("east", 3)["guard"]["local"]["state"], alone.kept("east", 3)["models"]["home"]
+    assert_alike(local, {name: own[f"model/{name}"] for name in local})
+    assert "optimizer" not in guarded.kept("east", 3)["models"]

@@ -4,6 +4,7 @@ from torch import nn
 
 from silofl.models import build_plain_model
 from silofl.models.features import feature_layer
+from silofl.models.names import head_names
 from silofl.settings import parse
 from silofl.study import Study
 
@@ -13,9 +14,9 @@ def study(network, **more):
     return parse(Study, settings | more, "study.yaml")
 
 
-def classification(network):
+def classification(network, **more):
     answers = {"labels": {0: "no", 1: "yes"}, "metric": "accuracy", "training": {"loss": "cross_entropy"}}
-    return study(network, task="classification", **answers)
+    return study(network, task="classification", **answers, **more)
 
 
 @pytest.mark.parametrize(
@@ -35,3 +36,28 @@ def test_a_unets_representation_is_the_deepest_of_its_encoder():
         model(torch.rand(2, 1, 32, 32))
     # four times half of 32
     assert seen[0] is deepest[0] and seen[0].shape[2:] == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "last"),
+    [
+        ("densenet121", 1024, "class_layers.out"),
+        ("lenet5", 84, "head"),
+        ("alexnet", 4096, "head"),
+        ("activity_cnn", 100, "head"),
+    ],
+)
+def test_a_projection_head_stands_between_the_encoder_and_a_new_output_layer(name, width, last):
+    plain = build_plain_model(classification(name), 0)
+    paper = {"name": "moon", "preset": "paper"}
+    model = build_plain_model(classification(name, algorithm=paper), 0)
+    head, state = model.network.get_submodule(last), model.state_dict()
+    sizes = [(layer.in_features, layer.out_features) for layer in head if isinstance(layer, nn.Linear)]
+    assert sizes == [(width, width), (width, 256), (256, 2)] and isinstance(head[1], nn.ReLU)
+    # the representation is the second layer's output, on which no ReLU follows
+    assert feature_layer(model) is head[3] and head_names(model) == {
+        f"network.{last}.3.{n}" for n in ("weight", "bias")
+    }
+    encoder = {n: value for n, value in plain.state_dict().items() if not n.startswith(f"network.{last}.")}
+    assert encoder and all(torch.equal(value, state[n]) for n, value in encoder.items())
+    assert state.keys() - encoder.keys() == {f"network.{last}.{i}.{n}" for i in (0, 2, 3) for n in ("weight", "bias")}

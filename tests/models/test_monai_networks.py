@@ -24,7 +24,7 @@ SEGMENTING = [path.rpartition(".")[2] for path in SEGMENTATION_ONLY["model.netwo
 CLASSIFYING = [path.rpartition(".")[2] for path in CLASSIFICATION_ONLY["model.network"]]
 
 
-def study_of(name, arguments=None, normalization="batch", task=None, changes=None):
+def study_of(name, arguments=None, normalization="batch", task=None, changes=None, algorithm=None):
     """Return a study of three outputs and two channels with one of MONAI's networks."""
     task = task or ("segmentation" if name in SEGMENTING else "classification")
     is_map = task == "segmentation"
@@ -39,7 +39,7 @@ def study_of(name, arguments=None, normalization="batch", task=None, changes=Non
         "data": {"channels": 2},
         "training": {"loss": "dice_ce" if is_map else "cross_entropy"},
         "model": model,
-        "algorithm": {"name": "fedavg"},
+        "algorithm": algorithm or {"name": "fedavg"},
     }
     return parse(Study, values, "study.yaml")
 
@@ -131,3 +131,11 @@ def test_arguments_without_a_network_are_refused():
 def test_an_algorithm_that_needs_a_representation_refuses_a_network_without_one():
     with pytest.raises(ConfigError, match="model.name must be unet for an algorithm that compares representations"):
         feature_layer(build_plain_model(study_of("SegResNet"), seed=0))
+
+
+def test_a_classifier_takes_a_projection_head_and_a_network_of_label_maps_none():
+    head = {"name": "moon", "contrast": {"projection_head": 8}}
+    model = build_plain_model(study_of("ResNet", algorithm=head), seed=0)
+    assert feature_layer(model).in_features == 8 and model(torch.zeros(2, 2, 64, 64)).shape == (2, 3)
+    with pytest.raises(ConfigError, match="projection_head must be 0 with monai.networks.nets.SwinUNETR, not 8"):
+        study_of("SwinUNETR", algorithm=head)

@@ -1,19 +1,18 @@
 import io
 
-import pytest
 from PIL import Image
 
 from silofl.report.canvas import LINE_COLOURS
 from silofl.report.rounds import (
-    best_so_far,
     curve_images,
     drift_curves,
     incidents,
+    mean_round_test,
     mean_validation,
     model_curves,
     participation_table,
-    run_curve_image,
-    run_curves,
+    round_test_curves,
+    round_test_value,
     selector_accuracy,
     traffic_bars,
     traffic_image,
@@ -22,6 +21,7 @@ from silofl.report.rounds import (
     validation_value,
 )
 from silofl.report.run_records import read_run
+from silofl.training.site_score import SiteScore
 
 
 def has_colour(png, colour):
@@ -72,13 +72,6 @@ def test_traffic_shows_both_ways(record):
     assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[5])
 
 
-@pytest.mark.parametrize("num_sites", [1, 3, 5])
-def test_runs_share_one_picture_however_many_sites_there_are(record, num_sites):
-    sites = ["east", "west", "a", "b", "c"][:num_sites]
-    png = run_curves({"1: fedavg": [record(1), record(2)], "2: harmofl": [record(1)]}, sites)
-    assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[1])
-
-
 def test_validation_is_none_for_a_site_that_has_none(record):
     assert validation_value(record(1), "east") == 0.4
     assert validation_value(record(1), "new") is None
@@ -89,10 +82,19 @@ def test_the_mean_is_over_the_sites_that_validated(record):
     assert mean_validation(record(1, (None, None))) is None
 
 
-def test_the_best_so_far_never_falls_and_waits_for_the_first_validation(record):
-    means = [None, 0.5, 0.25, None, 0.75]
-    ledger = [record(number, (mean, mean)) for number, mean in enumerate(means, start=1)]
-    assert best_so_far(ledger) == [None, 0.5, 0.5, 0.5, 0.75]
+def test_a_test_in_every_round_has_a_figure_that_says_that_it_chose_nothing(run, results, record):
+    def scored(**values):
+        return {site: SiteScore(value=value, num_cases=1, num_excluded=0) for site, value in values.items()}
+
+    ledger = [record(1, test=scored(east=0.25, west=0.5)), record(2, test=scored(east=0.75, west=0.5))]
+    assert round_test_value(ledger[1], "east") == 0.75 and round_test_value(ledger[1], "new") is None
+    # (0.25 + 0.5) / 2
+    assert mean_round_test(ledger[0]) == 0.375 and mean_round_test(record(1)) is None
+    assert has_colour(round_test_curves(ledger, ["east"], "dice", 2), LINE_COLOURS[0])
+    assert round_test_curves([record(1), record(2)], ["east"], "dice", 2) is None
+    images = curve_images(read_run(run().json("results.json", results()).ledger(*ledger).path))
+    (image,) = [image for image in images if image.alt == "Test dice of 2 sites over 2 rounds."]
+    assert "These scores chose nothing" in image.caption
 
 
 def test_participation_counts_rounds_by_what_became_of_the_site(record):
@@ -168,4 +170,4 @@ def test_without_validation_the_reported_round_is_called_the_last(run, results, 
 
 def test_before_the_first_round_there_are_no_curves(run):
     records = read_run(run().json("run.json", {}).path)
-    assert curve_images(records) == [] and traffic_image(records) is None and run_curve_image([records]) is None
+    assert curve_images(records) == [] and traffic_image(records) is None

@@ -9,12 +9,9 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
 
 from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
-from silofl.algorithms.steps import Batch, Loss, Step
 from silofl.errors import AggregationError, ConfigError
 
 
@@ -29,6 +26,11 @@ class NormalizedSteps(Answer):
     section: ClassVar[str] = "normalized_steps"
     method: ClassVar[str] = "normalized_steps"
     tau_eff: Literal["norms", "steps"] = "norms"
+
+    @property
+    def needs_fresh_optimizer(self) -> bool:
+        """Always: a buffer of the round before would be a gradient of that round's in this one's sum."""
+        return True
 
     def conflict(self, recipe: Recipe) -> str | None:
         """It takes the place of the one mean of all sites."""
@@ -103,17 +105,3 @@ def factors(shares: ArrayLike, norms: ArrayLike, tau_eff: float | None = None) -
             "training.momentum or algorithm.proximal.mu"
         )
     return shares * (shares @ norms if tau_eff is None else tau_eff) / norms
-
-
-def begun_afresh(step: Step) -> Step:
-    """Return a step before whose first batch the optimiser forgets its buffers; it serves one site's one round."""
-    is_begun: list[bool] = []
-
-    def first_forgetting(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
-        # A buffer of the round before would be a gradient of that round's in this one's sum.
-        if not is_begun:
-            optimizer.state.clear()
-            is_begun.append(True)
-        return step(model, optimizer, loss, batch)
-
-    return first_forgetting

@@ -1,14 +1,15 @@
 """MOON: a step that draws a site's representation of its images to the received model's, away from its own last one's.
 
 Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021, arXiv:2103.16257, Eqs. 2 to 4. The paper puts a
-projection head between encoder and output layer; here there is none, so that the network is that of all other methods.
+projection head between encoder and output layer. Here there is one only where it is asked for, as by the presets
+``paper`` and ``reference``, so that the network is that of all other methods.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,8 @@ from torch.nn import functional
 
 from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
 from silofl.algorithms.steps import Batch, Loss, Step
-from silofl.settings import NotNegative, Positive
+from silofl.errors import ConfigError
+from silofl.settings import NotNegative, Positive, Width
 
 
 class Contrast(Answer):
@@ -25,12 +27,34 @@ class Contrast(Answer):
     Attributes:
         mu: Weight of the contrastive loss, at least 0; the paper tries 0.1, 1, 5 and 10.
         temperature: The paper's tau, by which similarities are divided.
+        projection_head: Width of a projection head of two layers before the output layer, of which the contrast is
+            then taken and which is averaged like the rest; the paper has 256. 0 for none, and always with ``unet``,
+            where no vector goes from encoder to output.
     """
 
     section: ClassVar[str] = "contrast"
     method: ClassVar[str] = "contrast"
     mu: NotNegative = 1.0
     temperature: Positive = 0.5
+    # Not among `deciding`: the weights, which decide, hold the head.
+    projection_head: Width = 0
+
+    @property
+    def head_width(self) -> int:
+        """Width of the projection head."""
+        return self.projection_head
+
+    def check_model(self, model: Any) -> None:  # noqa: ANN401 - `silofl.study.ModelSettings`
+        """Refuse a projection head in a U-Net.
+
+        Raises:
+            ConfigError: Names the width.
+        """
+        if self.projection_head and model.is_segmenting:
+            raise ConfigError(
+                f"algorithm.contrast.projection_head must be 0 with {model.network or model.name}, not {self.projection_head}: from its encoder "
+                "to its output go maps and no vector; set it to 0, and the mean of the deepest maps is contrasted"
+            )
 
     def conflict(self, recipe: Recipe) -> str | None:
         """A site's model is drawn to the one of all sites."""
@@ -40,15 +64,26 @@ class Contrast(Answer):
 
     def sentence(self) -> str:
         """Describe the answer for the report."""
+        z = f"the output of a head of {self.projection_head}" if self.projection_head else "an image's representation"
         return (
             f"Contrastive (MOON): the loss plus mu = {self.mu:g} times a contrast, tau = {self.temperature:g}, which "
-            "draws an image's representation to the received model's, away from that of the site's own last model; a "
-            "site's first round has none."
+            f"draws {z} to the received model's, away from that of the site's own last model; a site's first round has "
+            "none."
+        )
+
+    def caution(self) -> str | None:
+        """Say that the network is another than the other methods'."""
+        if not self.projection_head:
+            return None
+        return (
+            f"the network has a projection head of width {self.projection_head}: it is another than that of methods "
+            "without."
         )
 
 
-# The authors' code has these constants too.
-PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(step=Contrast()))
+# The authors' code has the paper's constants and its head.
+WITH_HEAD = Recipe(step=Contrast(projection_head=256))
+PRESETS = dict.fromkeys(PRESET_NAMES, WITH_HEAD) | {"recommended": Recipe(step=Contrast())}
 
 
 def contrastive_loss(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float) -> Tensor:

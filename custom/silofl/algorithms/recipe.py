@@ -71,6 +71,16 @@ class Answer(Section):
         return False
 
     @property
+    def head_width(self) -> int:
+        """Width of a projection head that it puts before the network's output layer; 0 for none."""
+        return 0
+
+    @property
+    def needs_fresh_optimizer(self) -> bool:
+        """Whether it counts on optimisers whose buffers are empty when a round begins."""
+        return False
+
+    @property
     def takes_extra_rounds(self) -> bool:
         """Whether the extra rounds are its own, so that models no longer learn in them."""
         return False
@@ -99,6 +109,13 @@ class Answer(Section):
 
         Raises:
             ConfigError: Names the key of ``training``.
+        """
+
+    def check_model(self, model: Any) -> None:  # noqa: ANN401 - `silofl.study.ModelSettings`
+        """Refuse a network that it is not made for.
+
+        Raises:
+            ConfigError: Names the constant, and the network.
         """
 
     def check_images(self, shape: Sequence[int]) -> None:
@@ -211,6 +228,11 @@ class Recipe:
     def needs_pretrained(self) -> bool:
         """Whether a pretrained model must be given."""
         return self.start_from_pretrained or any(answer.needs_pretrained for answer in self.answers)
+
+    @property
+    def head_width(self) -> int:
+        """Width of the projection head before the network's output layer; 0 for none."""
+        return max((answer.head_width for answer in self.answers), default=0)
 
     @property
     def has_parts_rounds(self) -> bool:

@@ -25,11 +25,20 @@ class Control(Answer):
     Attributes:
         option: How a site's new one is found: 2, from its own steps, as in the paper's experiments; 1, the gradient of
             all its data at the received model, which takes one more pass.
+        has_momentum: Whether ``training.momentum``, which the paper has not, may be above 0: the correction then joins
+            the gradient before the optimiser, whose buffer begins each round at 0, and option 2 divides by how far the
+            steps reach (FedNova's norm).
     """
 
     section: ClassVar[str] = "control"
     method: ClassVar[str] = "control"
     option: Literal[1, 2] = 2
+    has_momentum: bool = False
+
+    @property
+    def needs_fresh_optimizer(self) -> bool:
+        """With momentum: a buffer of the round before would hold gradients that are not this round's."""
+        return self.has_momentum
 
     def conflict(self, recipe: Recipe) -> str | None:
         """A site is corrected towards the one model of all sites."""
@@ -44,18 +53,20 @@ class Control(Answer):
         """Refuse what is not plain SGD: the steps' sum would no longer be that of the gradients (Algorithm 1).
 
         Raises:
-            ConfigError: Another optimiser, or momentum.
+            ConfigError: Another optimiser, or momentum that `has_momentum` does not ask for.
         """
         if training.optimizer != "sgd":
             raise ConfigError(f"training.optimizer must be sgd with control variates, not {training.optimizer!r}")
-        if training.momentum != 0:
+        if training.momentum != 0 and not self.has_momentum:
             raise ConfigError(
-                f"training.momentum must be 0 with control variates, not {training.momentum:g}; the paper has plain SGD"
+                f"training.momentum must be 0 with control variates, not {training.momentum:g}: the paper has plain "
+                "SGD; set algorithm.control.has_momentum: true to go beyond it"
             )
 
     def sentence(self) -> str:
         """Return what a report says of it."""
-        variates = f"Control variates (SCAFFOLD, option {'I' * self.option})"
+        beyond = ", with momentum, which the paper has not" if self.has_momentum else ""
+        variates = f"Control variates (SCAFFOLD, option {'I' * self.option}{beyond})"
         return f"{variates}: each step is corrected by the server's and the site's, so that sites drift less."
 
 
@@ -77,7 +88,7 @@ def new_control(
         server_control: The server's c, the same names.
         received: The parameters x that the site started from.
         trained: Its parameters y after K steps.
-        divisor: ``K eta``: the sum of the steps' learning rates; with momentum eta times FedNova's norm.
+        divisor: ``K eta``: the sum of the steps' learning rates; with momentum eta times FedNova's `norm`.
     """
     return {
         # In the array's dtype: a NumPy float64 divisor would make float32 arrays float64.

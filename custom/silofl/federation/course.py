@@ -223,8 +223,7 @@ class Course:
             for reason in replies.refused.values():
                 self.warn(reason)
             self.server.ledger[-1].notes += replies.refused.values()
-            scores = {site: answer.numbers.metrics.validation for site, answer in replies.accepted.items()}
-            self.server.take_validation(scores)
+            self.server.take_scores({site: answer.numbers.metrics for site, answer in replies.accepted.items()})
             self.save()
         for exchange in self.server.asks(VALIDATED, number):
             self._exchange(exchange, self.server.ledger[-1])

@@ -220,7 +220,10 @@ class Gate:
         except AggregationError:
             return None
         labels = {"0", *(str(label) for label in self.study.labels)}
-        scores = [score for score in (answer.numbers.metrics.validation, answer.numbers.metrics.test) if score]
+        metrics = answer.numbers.metrics
+        if metrics.round_test and not self.study.evaluate_every_round:
+            return None
+        scores = [score for score in (metrics.validation, metrics.round_test, metrics.test) if score]
         is_known = all({*(score.labels or ())} <= labels and {*(score.also or ())} <= METRICS for score in scores)
         return answer if is_known else None
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from silofl.errors import AggregationError
 from silofl.methods.part import Message
-from silofl.schema import plain, read, read_list
+from silofl.schema import optional, plain, read, read_list
 from silofl.training.site_score import SiteScore
 
 FILE = "ledger.json"
@@ -36,6 +36,7 @@ class Round:
         examples: Site -> training examples.
         metrics: Site -> losses of its training in this round, and what else was measured in it.
         validation: Site -> its score of the model that this round made.
+        test: Site -> its score of this model on test data, where the study evaluates every round; it chose nothing.
         drift: Mean over sites of the mean squared distance to the round's start; None where it is not measured.
         bytes_to: Site -> bytes of the arrays sent to it.
         bytes_from: Site -> bytes of the arrays received from it.
@@ -55,6 +56,7 @@ class Round:
     examples: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     validation: Mapping[str, SiteScore] = field(default_factory=dict)
+    test: Mapping[str, SiteScore] | None = optional()
     drift: float | None = None
     bytes_to: dict[str, int] = field(default_factory=dict)
     bytes_from: dict[str, int] = field(default_factory=dict)
@@ -190,3 +192,5 @@ def _rows(record: Round, metric: str) -> Iterator[tuple[int, str, str, str, floa
             yield record.round, site, "training", name, value
     for site, score in record.validation.items():
         yield record.round, site, "validation", metric, score.value
+    for site, score in (record.test or {}).items():
+        yield record.round, site, "round_test", metric, score.value

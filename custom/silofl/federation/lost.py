@@ -28,7 +28,7 @@ def lost_sentence(server: ServerRounds, site: str, exchange: Exchange) -> str | 
     """Return what a site lacked in an exchange because nobody could send it again; None where that is nothing."""
     recipe, number = server.study.recipe, exchange.models_round
     held, wanted = server.held(site, number), server.should_hold(site, number)
-    lost = ["its optimisers"] if exchange.task == TRAIN else []
+    lost = ["its optimisers"] if exchange.task == TRAIN and not server.study.has_fresh_optimizer else []
     if recipe.at_home:
         lost.append(f"what stays at home ({', '.join(recipe.at_home)})")
     if held == wanted or not lost:

@@ -32,6 +32,8 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
     shape, channels = numbers.image_shape, study.data.in_channels
     if shape is not None and shape[0] != channels:
         raise AggregationError(f"site {site!r} must have images of {channels} channels, not {shape[0]}")
+    if numbers.metrics.round_test and not study.evaluate_every_round:
+        raise AggregationError(f"site {site!r} must send no test score of a round, for which the study does not ask")
     if not exchange.is_needed:
         return
     metrics = numbers.metrics

@@ -22,7 +22,7 @@ from silofl.errors import AggregationError, ConfigError
 from silofl.federation.ledger import Round, is_better
 from silofl.federation.numbers import check_numbers
 from silofl.federation.reported import Reported, is_better_than_best, reported_of
-from silofl.methods.answer import Answer, read_answer
+from silofl.methods.answer import Answer, Metrics, read_answer
 from silofl.methods.part import OF_MODELS, TEST, TRAIN, Exchange, Expected, Message, Part, Replies, check_arrays
 from silofl.methods.parts import start_parts
 from silofl.study import Study
@@ -165,7 +165,7 @@ class ServerRounds:
         """Let every part merge the accepted answers, and return who listened to whom by role."""
         if exchange.task == TRAIN:
             # A training task validates the models of the round before, so this comes before the parts replace them.
-            self.take_validation({site: one.numbers.metrics.validation for site, one in replies.accepted.items()})
+            self.take_scores({site: one.numbers.metrics for site, one in replies.accepted.items()})
             self.domain = reduce(or_, (one.domain for one in replies.accepted.values()), self.domain)
         weights_of = cache(lambda role: self._weights(role, exchange.round, replies))
         for role in list(self.parts):
@@ -186,12 +186,13 @@ class ServerRounds:
             mixed, self.parts[name] = part.server_step(role, previous, mixed, replies)
         return mixed
 
-    def take_validation(self, scores: Mapping[str, SiteScore | None]) -> None:
-        """Record the validation of the last finished round's models, and keep the parts if it is the best round."""
+    def take_scores(self, metrics: Mapping[str, Metrics]) -> None:
+        """Record the scores of the last finished round's models, and keep the parts if it is the best on validation."""
         if not self.ledger:
             return
         record = self.ledger[-1]
-        record.validation = {site: score for site, score in scores.items() if score}
+        record.validation = {site: score for site, one in metrics.items() if (score := one.validation)}
+        record.test = {site: score for site, one in metrics.items() if (score := one.round_test)} or None
         best = self.ledger[self.best_round - 1] if self.best_round else None
         if is_better(record, best, self.ledger[:-1]):
             self.best_round = record.round

@@ -45,9 +45,8 @@ def _fire(event: Shareable, engine: EngineSpec) -> None:
 def _numbers(record: Round) -> Iterator[tuple[str, str, float]]:
     for site, metrics in record.metrics.items():
         yield from ((site, name, value) for name, value in metrics.items())
-    for site, score in record.validation.items():
-        if score.value is not None:
-            yield site, "validation", score.value
+    for name, scores in (("validation", record.validation), ("test", record.test or {})):
+        yield from ((site, name, score.value) for site, score in scores.items() if score.value is not None)
 
 
 def _event(site: str, name: str, value: float, number: int) -> Shareable:

@@ -46,7 +46,8 @@ class Metrics(Section, Generic[S]):
         loss: Of the site's own model, mean over the steps; those of other learners are beside it as ``loss_<role>``.
         drift: HarmoFL's, where the study measures it.
         validation: The score on validation data; None without such data.
-        test: The score on test data.
+        round_test: The same models' score on test data, where the study evaluates every round.
+        test: The score of the run's model on test data.
     """
 
     # The losses of other learners are checked too, by the type of the extras.
@@ -55,6 +56,7 @@ class Metrics(Section, Generic[S]):
     loss: Number | None = None
     drift: Annotated[Number, Field(ge=0)] | None = None
     validation: SiteScore | None = None
+    round_test: SiteScore | None = None
     test: S | None = None
 
     @property

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from silofl.algorithms.fednova import norm
 from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.scaffold import corrected, new_control
 from silofl.algorithms.steps import GradientStep, Step
@@ -135,7 +136,9 @@ class SiteControl(SitePart):
         if self._settings.option == 1:
             self._new = {name: self._gradient[name] for name in self._own}
         else:
-            divisor = results[MODEL].steps * work.learning_rate
+            training = work.study.training
+            reach = norm(results[MODEL].steps, training.momentum, nesterov=training.is_nesterov)
+            divisor = reach * work.learning_rate
             self._new = new_control(self._own, self._server, self._received, trained, divisor)
         return Message(with_role(ROLE, {name: array - self._own[name] for name, array in self._new.items()}))
 

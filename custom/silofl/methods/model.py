@@ -44,6 +44,7 @@ from silofl.models.roles import GLOBAL, role_of, with_role
 from silofl.study import Study
 from silofl.training.evaluation import evaluate, numbers_of_test
 from silofl.training.loop import Learner, TrainingResult, make_optimizer, set_learning_rate
+from silofl.training.metrics import Score
 from silofl.training.pictures import keep_test
 
 WEIGHTS = "what the round's training changed in the model's weights; they are mixed with other sites'"
@@ -259,13 +260,13 @@ class SiteModels(SitePart):
             write_arrays(model.state_dict(), work.message.of(role))
 
     def learners(self) -> Mapping[str, Learner]:
-        """Return every model with its optimiser as the last round left it, and with the recipe's step."""
+        """Return every model with its optimiser, fresh or as the last round left it, and with the recipe's step."""
         study, kept = self.work.study, self.work.kept.get(self.name)
         self._before = self._read()
         self._optimizers = {r: make_optimizer(study.training, model) for r, model in self.work.models.items()}
         loss, learners = self.work.loss, {}
         for role, model in self.work.models.items():
-            if kept:
+            if kept and not study.has_fresh_optimizer:
                 # Momentum and Adam's moments go on from round to round; they never travel.
                 self._optimizers[role].load_state_dict(kept["optimizer"][role])
             # After its state, which holds the rate of the round before.
@@ -282,6 +283,8 @@ class SiteModels(SitePart):
 
     def kept(self) -> dict[str, Any]:
         """Return the arrays that the server will not send again, and the optimisers' states."""
+        if self.work.study.has_fresh_optimizer:
+            return {"home": self.home()}
         return {"home": self.home(), "optimizer": {role: one.state_dict() for role, one in self._optimizers.items()}}
 
     def home(self) -> dict[str, Tensor]:
@@ -300,19 +303,31 @@ class SiteModels(SitePart):
     def answer(self, task: str) -> Message:
         """Validate or test the received models of a finished round."""
         if task == VALIDATE:
-            return Message(meta={"metrics": {"validation": self.work.validation()}})
+            return Message(meta={"metrics": self.work.scores()})
         return Message(meta={"metrics": {"test": self._test()}})
 
     def validation(self, examples: Examples) -> dict[str, Any]:
-        """Return the score of the site's own model, or of the models as a part combines them."""
+        """Return the score on validation data, of which every part takes note."""
+        scores = self._scores(examples)
+        numbers = self._numbers(scores, examples)
+        for part in self.work.parts:
+            part.validated(scores[self.work.study.recipe.roles[-1]])
+        return numbers
+
+    def score(self, examples: Examples) -> dict[str, Any]:
+        """Return the score of the same models on other data, of which no part takes note."""
+        return self._numbers(self._scores(examples), examples)
+
+    def _scores(self, examples: Examples) -> dict[str, Score]:
         work = self.work
-        scores = {role: evaluate(model, examples, work.study, work.device)[1] for role, model in work.deployed.items()}
-        judged = next((score for part in work.parts if (score := part.judged(scores, examples))), None)
+        return {role: evaluate(model, examples, work.study, work.device)[1] for role, model in work.deployed.items()}
+
+    def _numbers(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any]:
+        """Return the numbers of the site's own model, or of the models as a part combines them."""
+        judged = next((score for part in self.work.parts if (score := part.judged(scores, examples))), None)
         models = {role: score.numbers()["value"] for role, score in scores.items()}
-        own = scores[work.study.recipe.roles[-1]]
-        for part in work.parts:
-            part.validated(own)
-        return (judged or own.numbers()) | ({"models": models} if len(models) > 1 else {})
+        own = scores[self.work.study.recipe.roles[-1]].numbers()
+        return (judged or own) | ({"models": models} if len(models) > 1 else {})
 
     def _test(self) -> dict[str, Any]:
         """Test the site's model, and write it as a super model that holds this one model."""

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.algorithms.fedavg import example_weights
-from silofl.algorithms.fednova import begun_afresh, factors, norm
+from silofl.algorithms.fednova import factors, norm
 from silofl.algorithms.mixing import Arrays
-from silofl.algorithms.steps import Step
 from silofl.methods.answer import Answer
 from silofl.methods.part import Kind, Part, Replies, SitePart
 from silofl.study import Study
@@ -64,16 +63,6 @@ class NormalizedStepsPart(Part):
         return norm(answer.numbers.steps, training.momentum, proximal, training.is_nesterov)
 
 
-class SiteNormalizedSteps(SitePart):
-    """The sites' steps, whose optimiser begins every round afresh."""
-
-    name = ROLE
-
-    def step(self, role: str, step: Step) -> Step:
-        """Let the optimiser forget the round before."""
-        return begun_afresh(step)
-
-
 def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
     """Return the server half."""
     return [NormalizedStepsPart(study)]
@@ -84,4 +73,4 @@ def kinds(study: Study) -> list[Kind]:
     return []
 
 
-SITE = SiteNormalizedSteps
+SITE = SitePart

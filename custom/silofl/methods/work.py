@@ -172,6 +172,16 @@ class Work:
         examples = self.data.validation
         return self.parts[0].validation(examples) if len(examples) else None
 
+    def scores(self) -> dict[str, Any]:
+        """Return the scores of a finished round's models: on validation data and, where the study asks, on test data.
+
+        Those on test data are for curves: nothing at the site or the server goes by them.
+        """
+        scores, examples = {"validation": self.validation()}, self.data.test
+        if self.study.evaluate_every_round and len(examples):
+            scores["round_test"] = self.parts[0].score(examples)
+        return scores
+
     def _public_domain(self) -> Domain:
         """Return the domain without the ranges where they come from few images or patients."""
         return self.domain if self.has_enough_patients else replace(self.domain, intensities=())
@@ -182,7 +192,7 @@ class Work:
         # anyway: as an exchange of its own it would send every model once more. After the last round no such task
         # follows, and `Course` asks for it.
         learners = self.learners()
-        validation = {"validation": self.validation()} if self.number > 1 else {}
+        scores = self.scores() if self.number > 1 else {}
         results = self.train(learners, self.data.training)
         update = Message()
         for part in self.parts:
@@ -190,7 +200,7 @@ class Work:
         # Last: where anything before fails, the state of the round before stays on the disk.
         self.to_keep = {part.name: kept for part in self.parts if (kept := part.kept())}
         meta = self.numbers(results)
-        return update | Message(meta=meta | {"metrics": validation | meta["metrics"]})
+        return update | Message(meta=meta | {"metrics": scores | meta["metrics"]})
 
     def _epochs(self, examples: Examples, *what: object) -> Iterator[Iterator[Batch]]:
         settings, augment = self.study.training, augmentation(self.study, examples.targets.ndim > 1)

@@ -1,4 +1,7 @@
-"""Where a network's representation of an image is: between what encodes it and what answers."""
+"""Where a network's representation of an image is: between what encodes it and what answers.
+
+The projection head is that of Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021, arXiv:2103.16257, 3.2.
+"""
 
 from __future__ import annotations
 
@@ -26,3 +29,19 @@ def feature_layer(model: nn.Module) -> nn.Module:
             "model.name must be unet for an algorithm that compares representations of label maps' images; in another "
             "network nobody has said where they are: leave out model.network"
         ) from None
+
+
+def with_projection_head(network: nn.Module, width: int) -> nn.Module:
+    """Return a classifier with a projection head of two layers before its last linear layer, which answers.
+
+    The head's output is what `feature_layer` finds, because the answer is linear in it.
+
+    Args:
+        network: Its last linear layer is replaced: the head and a new one.
+        width: Of the head's output.
+    """
+    name, last = [(name, module) for name, module in network.named_modules() if isinstance(module, nn.Linear)][-1]
+    features = last.in_features
+    head = nn.Linear(features, features), nn.ReLU(), nn.Linear(features, width)
+    network.set_submodule(name, nn.Sequential(*head, nn.Linear(width, last.out_features)))
+    return network

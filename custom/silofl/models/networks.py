@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from silofl.errors import ConfigError
 from silofl.models.activity_cnn import ActivityCNN
 from silofl.models.alexnet import AlexNet
+from silofl.models.features import with_projection_head
 from silofl.models.lenet5 import LeNet5
 from silofl.models.monai_networks import build_monai_network
 from silofl.models.normalization import groups_of
@@ -108,7 +109,10 @@ def _build_network(study: Study, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         build = _from_monai if study.model.network else NETWORKS[study.model.name]
-        return build(study.model, study.data.in_channels, study.out_channels)
+        network = build(study.model, study.data.in_channels, study.out_channels)
+        width = study.recipe.head_width
+        # Drawn after the rest, which therefore begins as it would without a head.
+        return with_projection_head(network, width) if width else network
 
 
 def _unet(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:

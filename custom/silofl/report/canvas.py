@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 # Okabe and Ito's colours, which differ for every kind of colour vision.
@@ -20,6 +21,7 @@ INK, MUTED, GRID = "#1f2933", "#66727f", "#e3e8ee"
 DPI = 144
 # From this quotient of the largest and the smallest value on, an axis or a map is logarithmic.
 WIDE = 20
+MOST_MARKERS = 30
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,15 @@ def point_style(place: int) -> dict[str, str]:
     """Return colour and shape of points by their place; where the colours run out, they repeat with another shape."""
     colours = len(LINE_COLOURS)
     return {"color": LINE_COLOURS[place % colours], "marker": MARKERS[(place + place // colours) % len(MARKERS)]}
+
+
+def draw_line(axes: Axes, rounds: Sequence[int], values: Sequence[float | None], **style: object) -> Line2D:
+    """Draw a line over rounds with a marker at each value, or at some of many unless gaps leave points alone."""
+    numbers = as_values(values)
+    gaps = np.isnan(np.pad(numbers, 1, constant_values=np.nan))
+    is_sparse = len(rounds) <= MOST_MARKERS or bool((gaps[:-2] & ~gaps[1:-1] & gaps[2:]).any())
+    every = 1 if is_sparse else len(rounds) // MOST_MARKERS + 1
+    return axes.plot(rounds, numbers, **{"marker": "o", "markersize": 4.5, "markevery": every} | style)[0]
 
 
 def legend(figure: Figure, handles: Sequence[object], names: Sequence[str], size: int = 9) -> None:

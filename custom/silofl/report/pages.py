@@ -36,10 +36,10 @@ from silofl.report.rounds import (
     curve_images,
     incidents,
     participation_table,
-    run_curve_image,
     traffic_image,
     traffic_table,
 )
+from silofl.report.run_curves import ROUND_TEST, VALIDATION, curves_image
 from silofl.report.run_records import COMPARISONS, Comparisons, RunRecords, read_run, run_names
 from silofl.report.sentences import (
     caveats,
@@ -133,6 +133,7 @@ class Summary:
         table: Of all rows, where each stands for several seeds.
         notes: Sentences below it.
         known: Settings in which the rows' names say that they differ.
+        centralised: Runs on the same sites' data in one place, for the curves alone.
         swept: The table of a sweep.
         figure: Its figure.
     """
@@ -140,6 +141,7 @@ class Summary:
     table: TextTable | None = None
     notes: Sequence[str] = ()
     known: Collection[str] = ()
+    centralised: Sequence[RunRecords] = ()
     swept: TextTable | None = None
     figure: Image | None = None
 
@@ -158,7 +160,7 @@ def write_rows(rows: RowRuns, out: Path, summary: Summary = NO_SUMMARY) -> Path:
     Raises:
         ConfigError: The page cannot be written.
     """
-    values = comparison_values(rows, out.parent, summary.known) | {"summary": summary}
+    values = comparison_values(rows, out.parent, summary.known, summary.centralised) | {"summary": summary}
     page = _write_page(out, _render("comparison.html.j2", values))
     for run in _runs_of(rows):
         _link_back(run, page)
@@ -226,13 +228,16 @@ def report_values(run: RunRecords) -> dict[str, Any]:
     }
 
 
-def comparison_values(rows: RowRuns, folder: Path, known: Collection[str] = ()) -> dict[str, Any]:
+def comparison_values(
+    rows: RowRuns, folder: Path, known: Collection[str] = (), centralised: Sequence[RunRecords] = ()
+) -> dict[str, Any]:
     """Return the values that fill the template of a comparison.
 
     Args:
         rows: Name of the row -> its runs.
         folder: Of the page, from which its links lead.
         known: Settings in which the rows' names say that they differ.
+        centralised: Runs on the same sites' data in one place, for the curves alone.
     """
     runs = _runs_of(rows)
     results = [run.results for run in runs]
@@ -249,7 +254,8 @@ def comparison_values(rows: RowRuns, folder: Path, known: Collection[str] = ()) 
         "notes": comparison_notes(results),
         "models": models_of_runs(results, list(run_names(runs))),
         "metrics": {run.metric: metric_sentence(run.metric) for run in results if run.metric},
-        "curves": run_curve_image(runs),
+        "curves": curves_image(VALIDATION, runs, centralised),
+        "round_tests": curves_image(ROUND_TEST, runs, centralised),
         "pictures": comparison_images(runs),
     }
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
@@ -15,21 +14,23 @@ from silofl.report.canvas import (
     LINE_COLOURS,
     MUTED,
     Image,
-    as_values,
+    draw_line,
     legend,
     line_style,
     panels,
     png,
     style_rounds,
 )
-from silofl.report.run_records import RunRecords, run_names
+from silofl.report.run_records import RunRecords
 from silofl.report.tables import MISSING, TextTable, byte_size, duration, mean_of_known, number
 
 Value = Callable[[Round, str], float | None]
 KINDS = ("late", "failed", "refused")
 LATE_REASON = "no answer in time"
-MOST_MARKERS = 30
 MEAN_STYLE = {"color": INK, "linewidth": 2.6}
+CHOSE_NOTHING = (
+    "These scores chose nothing, neither a round nor a model; whoever chooses a setting by them has no test any more."
+)
 MODEL_CURVES = "Each site's validation cases with the global model, and with the site's personalised model."
 ACCURACY_CURVES = (
     f"{MODEL_CURVES} On the right the share of its slices that the selector takes for this site's. The validation "
@@ -39,7 +40,7 @@ ACCURACY_CURVES = (
 
 
 def curve_images(run: RunRecords) -> list[Image]:
-    """Return the curves of validation, loss and drift; none before the first finished round."""
+    """Return the curves of validation, loss, tests by round and drift; none before the first finished round."""
     if not run.ledger:
         return []
     validation = f"Validation {run.metric} and t" if any(record.validation for record in run.ledger) else "T"
@@ -49,6 +50,10 @@ def curve_images(run: RunRecords) -> list[Image]:
     models = model_curves(run.ledger, run.sites, run.metric, run.best_round)
     if models:
         images.append(_model_image(run, models))
+    tests = round_test_curves(run.ledger, run.sites, run.metric, run.best_round)
+    if tests:
+        alt = f"Test {run.metric} of {len(run.sites)} sites over {len(run.ledger)} rounds."
+        images.append(Image(tests, alt, f"Each round's model on the sites' test data. {CHOSE_NOTHING}"))
     drift = drift_curves(run.ledger, run.sites)
     if drift:
         alt = f"Drift of each site by round; mean {number(mean_drift(run.ledger[-1]))} in the last."
@@ -65,22 +70,6 @@ def traffic_image(run: RunRecords) -> Image | None:
     alt = f"Bars of the megabytes and seconds of {len(run.ledger)} rounds; the longest took {longest}."
     caption = "Bytes of the arrays, before the transport wraps them. The time includes waiting for the slowest site."
     return Image(traffic_bars(run.ledger), alt, caption)
-
-
-def run_curve_image(runs: Sequence[RunRecords]) -> Image | None:
-    """Return the validation curves of several runs; None where none has validated a round."""
-    named = run_names(runs).items()
-    ledgers = {name: run.ledger for name, run in named if any(record.validation for record in run.ledger)}
-    if not ledgers:
-        return None
-    sites = sorted({site for run in runs for site in run.sites})
-    metrics = " or ".join(sorted({run.metric for run in runs}))
-    alt = f"Validation of {len(ledgers)} runs over their rounds: mean over sites, and {', '.join(sites)}."
-    caption = (
-        f"Validation ({metrics}) of the model that each round made; the mean is over the sites that validated. The "
-        "best so far never falls, and hides how much a curve swings."
-    )
-    return Image(run_curves(ledgers, sites), alt, caption)
 
 
 def participation_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
@@ -126,7 +115,7 @@ def training_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, 
     names = list(sites)
     if has_validation:
         _site_lines(row[0], ledger, sites, validation_value)
-        handles.append(_line(row[0], ledger, [mean_validation(record) for record in ledger], **MEAN_STYLE))
+        handles.append(draw_line(row[0], _rounds(ledger), [mean_validation(record) for record in ledger], **MEAN_STYLE))
         names.append("mean over sites")
         _finish(row[0], ledger, f"Validation: {metric}", best_round)
     _finish(row[-1], ledger, "Training loss", best_round)
@@ -155,9 +144,23 @@ def model_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, bes
             for line in lines:
                 line.set(alpha=0.35, linewidth=1)
         means = [mean_of_known(value(record, site) for site in sites) for record in ledger]
-        lines.append(_line(axes, ledger, means, **MEAN_STYLE))
+        lines.append(draw_line(axes, _rounds(ledger), means, **MEAN_STYLE))
         handles = handles or lines
         _finish(axes, ledger, title, best_round)
+    legend(figure, handles, [*sites, "mean over sites"])
+    return png(figure)
+
+
+def round_test_curves(
+    ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None
+) -> bytes | None:
+    """Draw each site's test of each round's model, with the reported round marked; None where no round was tested."""
+    if not any(record.test for record in ledger):
+        return None
+    figure, ((axes,),) = panels(1, 1, (10.4, 3.6))
+    handles = _site_lines(axes, ledger, sites, round_test_value)
+    handles.append(draw_line(axes, _rounds(ledger), [mean_round_test(record) for record in ledger], **MEAN_STYLE))
+    _finish(axes, ledger, f"Test: {metric}", best_round)
     legend(figure, handles, [*sites, "mean over sites"])
     return png(figure)
 
@@ -168,7 +171,7 @@ def drift_curves(ledger: Sequence[Round], sites: Sequence[str]) -> bytes | None:
         return None
     figure, ((axes,),) = panels(1, 1, (10.4, 3.2))
     handles = _site_lines(axes, ledger, sites, partial(_measured, "drift"))
-    handles.append(_line(axes, ledger, [mean_drift(record) for record in ledger], **MEAN_STYLE))
+    handles.append(draw_line(axes, _rounds(ledger), [mean_drift(record) for record in ledger], **MEAN_STYLE))
     _finish(axes, ledger, "Drift", None)
     axes.set_ylim(bottom=0)
     legend(figure, handles, [*sites, "mean over sites"])
@@ -178,7 +181,7 @@ def drift_curves(ledger: Sequence[Round], sites: Sequence[str]) -> bytes | None:
 def traffic_bars(ledger: Sequence[Round]) -> bytes:
     """Draw the megabytes of all sites, sent and received, and the seconds of each round."""
     figure, ((left, right),) = panels(1, 2, (10.4, 3.2))
-    rounds = [record.round for record in ledger]
+    rounds = _rounds(ledger)
     sent, received = ([sum(getattr(r, key).values()) / 1e6 for r in ledger] for key in ("bytes_to", "bytes_from"))
     handles = [left.bar(rounds, sent, 0.7, color=LINE_COLOURS[0])]
     bars = left.bar(rounds, received, 0.7, bottom=sent, color=LINE_COLOURS[5], hatch="///", edgecolor="white")
@@ -190,43 +193,19 @@ def traffic_bars(ledger: Sequence[Round]) -> bytes:
     return png(figure)
 
 
-def run_curves(ledgers: Mapping[str, Sequence[Round]], sites: Sequence[str]) -> bytes:
-    """Draw the validation of several runs: the mean over sites, the best such mean so far, and each site.
-
-    Args:
-        ledgers: Name of the run -> its rounds.
-        sites: All sites of the runs.
-    """
-    values: dict[str, Callable[[Sequence[Round]], Sequence[float | None]]] = {
-        "Mean over sites": lambda ledger: [mean_validation(record) for record in ledger],
-        "Mean over sites, best so far": best_so_far,
-    }
-    for site in sites:
-        values[site] = lambda ledger, site=site: [validation_value(record, site) for record in ledger]
-    rows = -(-len(values) // 5)
-    columns = -(-len(values) // rows)
-    figure, grid = panels(rows, columns, (10.4, 2.7 * rows + 0.5), shares_y=True)
-    rounds = [record.round for ledger in ledgers.values() for record in ledger]
-    handles: list[Line2D] = []
-    for axes, (title, of_rounds) in zip(grid.flat, values.items(), strict=False):
-        lines = enumerate(ledgers.values())
-        handles = [_line(axes, one, of_rounds(one), linewidth=1.8, **line_style(place)) for place, one in lines]
-        style_rounds(axes, title, rounds)
-    for axes in grid.flat[len(values) :]:
-        axes.set_visible(False)
-    legend(figure, handles, list(ledgers))
-    return png(figure)
-
-
-def best_so_far(ledger: Sequence[Round]) -> list[float | None]:
-    """Return after each round the best mean validation up to it, as FedSM's Fig. 2; None before the first one."""
-    means = np.fmax.accumulate(as_values([mean_validation(record) for record in ledger]))
-    return [None if np.isnan(value) else float(value) for value in means]
-
-
 def validation_value(record: Round, site: str) -> float | None:
     """Return a site's validation of the model that a round made."""
     return record.validation[site].value if site in record.validation else None
+
+
+def round_test_value(record: Round, site: str) -> float | None:
+    """Return a site's test of the model that a round made."""
+    return record.test[site].value if record.test and site in record.test else None
+
+
+def mean_round_test(record: Round) -> float | None:
+    """Return the mean over the sites that tested the model that a round made."""
+    return mean_of_known(score.value for score in (record.test or {}).values())
 
 
 def selector_accuracy(record: Round, site: str) -> float | None:
@@ -256,23 +235,17 @@ def _model_value(model: str, record: Round, site: str) -> float | None:
 
 def _site_lines(axes: Axes, ledger: Sequence[Round], sites: Sequence[str], value: Value) -> list[Line2D]:
     return [
-        _line(axes, ledger, [value(record, site) for record in ledger], linewidth=1.6, **line_style(i))
+        draw_line(axes, _rounds(ledger), [value(record, site) for record in ledger], linewidth=1.6, **line_style(i))
         for i, site in enumerate(sites)
     ]
 
 
-def _line(axes: Axes, ledger: Sequence[Round], values: Sequence[float | None], **style: object) -> Line2D:
-    """Draw a line with a marker at each round, or at some of many unless gaps leave points without a line."""
-    numbers = as_values(values)
-    gaps = np.isnan(np.pad(numbers, 1, constant_values=np.nan))
-    is_sparse = len(ledger) <= MOST_MARKERS or bool((gaps[:-2] & ~gaps[1:-1] & gaps[2:]).any())
-    every = 1 if is_sparse else len(ledger) // MOST_MARKERS + 1
-    rounds = [record.round for record in ledger]
-    return axes.plot(rounds, numbers, **{"marker": "o", "markersize": 4.5, "markevery": every} | style)[0]
+def _rounds(ledger: Sequence[Round]) -> list[int]:
+    return [record.round for record in ledger]
 
 
 def _finish(axes: Axes, ledger: Sequence[Round], title: str, best_round: int | None) -> None:
-    rounds = [record.round for record in ledger]
+    rounds = _rounds(ledger)
     style_rounds(axes, title, rounds)
     if best_round is not None:
         axes.axvline(best_round, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)

@@ -262,7 +262,7 @@ def _summary(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comp
     notes = methods_notes(methods, asked.seeds)
     notes += [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
     if not asked.sweep.values:
-        return Summary(table, notes)
+        return Summary(table, notes, centralised=_centralised_records(methods, runs))
     swept = _swept_rows(methods, runs, asked)
     known = [*asked.sweep.values]
     if asked.sweep.total_epochs is not None:
@@ -295,6 +295,11 @@ def _records(methods: Sequence[Method], runs: Sequence[ComparedRun]) -> dict[str
         for method in methods
         if finished[method.name] and not method.needs_pool
     }
+
+
+def _centralised_records(methods: Sequence[Method], runs: Sequence[ComparedRun]) -> list[RunRecords]:
+    finished = {(method.name, seed) for method in methods if method.needs_pool for seed in method.results}
+    return [read_run(run.path) for run in runs if (run.name, run.seed) in finished]
 
 
 def _described(run: ComparedRun, methods: Sequence[Method]) -> dict[str, Any]:

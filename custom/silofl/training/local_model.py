@@ -1,7 +1,8 @@
 """A model that a site trains alone beside other learners: that of the algorithm ``local``, bit for bit.
 
-It depends on the study's data, network and training and on no algorithm, so that runs that differ in nothing else share
-it: the first one leaves it in the cache of the site's data, the others take it from there.
+It depends on the study's data, network and training and on no algorithm, but for the projection head that one may put
+into the network, so that runs that differ in nothing else share it: the first one leaves it in the cache of the site's
+data, the others take it from there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FOLDER, FORMAT = "local", 1
 # rounds had test accuracy 0.787, and the round that all sites chose together 0.938.
 LEAST_UNITS = 20
 # What says nothing of how a site trains alone.
-NOT_DECIDING = {"name", "continue_run", "guard", "algorithm", "federation"}
+NOT_DECIDING = {"name", "continue_run", "guard", "evaluate_every_round", "algorithm", "federation"}
 
 
 class LocalModel:
@@ -75,7 +76,8 @@ class LocalModel:
         self._kept.setdefault("since", number)
         self._draws.begin()
         self._optimizer = make_optimizer(self.study.training, self.model)
-        if "optimizer" in self._kept:
+        # By the study's choice alone: what its algorithm needs is not this model's affair.
+        if "optimizer" in self._kept and self.study.training.optimizer_state == "kept":
             self._optimizer.load_state_dict(self._kept["optimizer"])
         set_learning_rate(self._optimizer, rate)
         step = self._draws.step(plain_step)
@@ -123,6 +125,8 @@ def memo_of(study: Study, site: str, data: SiteData, cache: Path | None, device:
     if data.manifest is None or cache is None:
         return None
     deciding = study.model_dump(mode="json", exclude=NOT_DECIDING) | {"training_rounds": study.training_rounds}
+    if study.recipe.head_width:
+        deciding |= {"head_width": study.recipe.head_width}
     parts = [deciding, site, fingerprint(data.manifest, study), torch.__version__, device.type]
     text = json.dumps(parts, sort_keys=True)
     return cache / FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.pt"

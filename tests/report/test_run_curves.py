@@ -1,0 +1,155 @@
+import io
+
+import pytest
+from PIL import Image
+
+import silofl.report.run_curves
+from silofl.report.canvas import LINE_COLOURS
+from silofl.report.run_curves import (
+    ROUND_TEST,
+    VALIDATION,
+    best_so_far,
+    curves_image,
+    mean_over_cases,
+    mean_over_sites,
+    run_curves,
+)
+from silofl.report.run_records import read_run
+from silofl.training.site_score import SiteScore
+
+
+def has_colour(png, colour):
+    """Whether a picture holds a colour, given as #rrggbb."""
+    wanted = tuple(bytes.fromhex(colour[1:]))
+    return wanted in {pixel for _, pixel in Image.open(io.BytesIO(png)).convert("RGB").getcolors(2**20)}
+
+
+def scores(*values):
+    """Return the test of a round at east and west."""
+    return {
+        site: SiteScore(value=value, num_cases=3, num_excluded=0)
+        for site, value in zip(("east", "west"), values, strict=False)
+    }
+
+
+@pytest.fixture
+def read(run, results, record):
+    """Return the records of a run of two rounds, each with some test or none."""
+
+    def make(name, *tests):
+        files = run(name).json("results.json", results()).json("run.json", {})
+        return read_run(files.ledger(*(record(i, test=one) for i, one in enumerate(tests, start=1))).path)
+
+    return make
+
+
+@pytest.mark.parametrize("num_panels", [1, 3, 7])
+def test_runs_share_one_picture_however_many_panels_there_are(record, num_panels):
+    ledgers = {"1: fedavg": [record(1), record(2)], "2: harmofl": [record(1)]}
+    values = {f"panel {i}": {"1: fedavg": [0.5, 0.6], "2: harmofl": [0.4]} for i in range(num_panels)}
+    png = run_curves(ledgers, values)
+    assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[1])
+    assert not has_colour(png, LINE_COLOURS[2])
+
+
+def test_a_run_looks_the_same_in_a_panel_that_others_are_not_in(record):
+    ledgers = {"1: fedavg": [record(1)], "2: harmofl": [record(1)]}
+    png = run_curves(ledgers, {"all": {"2: harmofl": [0.5]}})
+    assert has_colour(png, LINE_COLOURS[1]) and not has_colour(png, LINE_COLOURS[0])
+
+
+def test_the_best_so_far_never_falls_and_waits_for_the_first_value():
+    assert best_so_far([None, 0.5, 0.25, None, 0.75]) == [None, 0.5, 0.5, 0.5, 0.75]
+
+
+def test_a_mean_is_over_sites_or_over_their_cases():
+    found = {
+        "east": SiteScore(value=0.5, num_cases=1, num_excluded=0),
+        "new": SiteScore(value=None, num_cases=0, num_excluded=2),
+        "west": SiteScore(value=0.75, num_cases=4, num_excluded=0),
+    }
+    # (0.5 + 0.75) / 2, and (1 * 0.5 + 4 * 0.75) / 5
+    assert (mean_over_sites(found), mean_over_cases(found)) == (0.625, 0.7)
+    assert mean_over_sites({}) is None and mean_over_cases({"new": found["new"]}) is None
+
+
+def test_tests_of_every_round_are_drawn_of_the_runs_that_have_them_and_chose_nothing(read):
+    both = [read("with", scores(0.5, 0.6), scores(0.7, 0.8)), read("without", None, None)]
+    image = curves_image(ROUND_TEST, both)
+    assert image.alt == "Test of 1 runs over their rounds: mean over sites, and east, west."
+    assert "These scores chose nothing" in image.caption
+    assert curves_image(ROUND_TEST, both[1:]) is None
+    assert curves_image(VALIDATION, both).alt.startswith("Validation of 2 runs")
+
+
+def test_another_test_is_another_picture_and_leaves_that_of_the_validation_as_it_is(read):
+    one, other = (
+        [read(name, scores(0.5, 0.6), scores(*last))] for name, last in (("a", (0.7, 0.8)), ("b", (0.1, 0.8)))
+    )
+    assert curves_image(ROUND_TEST, one).png != curves_image(ROUND_TEST, other).png
+    assert curves_image(VALIDATION, one).png == curves_image(VALIDATION, other).png
+
+
+def test_before_the_first_round_there_is_nothing_to_draw(run):
+    records = read_run(run().json("run.json", {}).path)
+    assert curves_image(VALIDATION, [records]) is None and curves_image(ROUND_TEST, [records]) is None
+
+
+@pytest.fixture
+def pooled_run(run, results, record):
+    """Return the records of a run of two rounds on pooled data, whose validations are given."""
+
+    def make(*values, seed=0):
+        files = run(f"pooled{seed}").json("results.json", results(seed=seed)).json("run.json", {})
+        ledger = []
+        for number, value in enumerate(values, start=1):
+            score = {"pooled": SiteScore(value=value, num_cases=5, num_excluded=0)}
+            ledger.append(record(number, asked=["pooled"], validation=(None, None), test=score))
+            ledger[-1].validation = score
+        return read_run(files.ledger(*ledger).path)
+
+    return make
+
+
+def test_a_centralised_run_stands_beside_the_others_where_all_cases_count_alike(read, pooled_run, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(silofl.report.run_curves, "run_curves", lambda ledgers, values: drawn.update(values) or b"")
+    runs = [read("a", scores(0.5, 0.6), scores(0.7, 0.8))]
+    image = curves_image(VALIDATION, runs, [pooled_run(0.75, 0.5)])
+    assert [*drawn] == [
+        "Mean over sites",
+        "Best so far over sites",
+        "Mean over cases",
+        "Best so far over cases",
+        "east",
+        "west",
+    ]
+    assert drawn["Mean over cases"]["centralised"] == [0.75, 0.5]
+    assert drawn["Best so far over cases"]["centralised"] == [0.75, 0.75]
+    assert [title for title, of_runs in drawn.items() if "centralised" not in of_runs] == [
+        "Mean over sites",
+        "Best so far over sites",
+        "east",
+        "west",
+    ]
+    # one case of 0.4 at east and of 0.6 at west
+    assert drawn["Mean over cases"]["1: harmofl"] == [0.5, 0.5]
+    assert "mean over all cases, with centralised, and east, west" in image.alt
+    assert "has no sites: it stands beside the others where all cases count alike" in image.caption
+
+
+def test_the_tests_of_a_centralised_run_have_no_best_so_far_which_would_be_a_choice(read, pooled_run, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(silofl.report.run_curves, "run_curves", lambda ledgers, values: drawn.update(values) or b"")
+    curves_image(
+        ROUND_TEST,
+        [read("a", scores(0.5, 0.6), scores(0.7, 0.8))],
+        [pooled_run(0.75, 0.5), pooled_run(0.5, 1.0, seed=1)],
+    )
+    assert [*drawn] == ["Mean over sites", "Mean over cases", "east", "west"]
+    assert drawn["Mean over cases"]["centralised seed 1"] == [0.5, 1.0]
+
+
+def test_without_a_centralised_run_nobody_speaks_of_one(read):
+    image = curves_image(VALIDATION, [read("a", None, None)])
+    assert "centralised" not in image.alt + image.caption
