@@ -51,9 +51,10 @@ class Contrast(Answer):
             ConfigError: Names the width.
         """
         if self.projection_head and model.is_segmenting:
+            named = f"{model.network or model.name}, not {self.projection_head}"
             raise ConfigError(
-                f"algorithm.contrast.projection_head must be 0 with {model.network or model.name}, not {self.projection_head}: from its encoder "
-                "to its output go maps and no vector; set it to 0, and the mean of the deepest maps is contrasted"
+                f"algorithm.contrast.projection_head must be 0 with {named}: from its encoder to its output go maps "
+                "and no vector; set it to 0, and the mean of the deepest maps is contrasted"
             )
 
     def conflict(self, recipe: Recipe) -> str | None:
