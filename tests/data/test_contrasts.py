@@ -17,8 +17,10 @@ from silofl.data.survey import survey
 from silofl.data.transforms import augmentation
 from silofl.errors import ConfigError, DataError
 from silofl.settings import parse
+from silofl.studies.new_study import new_study
 from silofl.study import Study
 
+JOBS = Path(__file__).parents[2] / "jobs"
 RNG = np.random.default_rng(0)
 T1, T2 = (RNG.integers(0, 1000, (4, 5, 3), dtype=np.int16) for _ in range(2))
 LABEL = (T1 > 500).astype(np.uint8)
@@ -265,6 +267,16 @@ def test_a_command_names_a_case_by_a_file_or_by_one_for_each_contrast(tmp_path):
 def test_a_survey_finds_the_contrasts_of_all_sites(volumes, tmp_path):
     found = survey(volumes().parent)
     assert (found.channel_names, found.channels, found.kind) == (("T1", "T2"), 2, "volumes")
+    assert found.missing == [] and survey(volumes(images=(None, "T2")).parent).missing == ["T1"]
+
+
+def test_a_new_study_is_refused_where_its_algorithm_needs_what_the_data_lack(volumes, tmp_path):
+    found = survey(volumes(images=(None, "T2")).parent)
+    with pytest.raises(DataError, match="all cases must have all contrasts for amplitude normalisation; T1 is missing"):
+        new_study(tmp_path / "own", JOBS / "harmofl_nuclei", found)
+    assert not (tmp_path / "own").exists()
+    study = new_study(tmp_path / "own", JOBS / "fedsm_spine", found)
+    assert study.data.channel_names == ("T1", "T2") and study.data.channels == 2
 
 
 def test_the_first_file_that_is_there_names_a_source():

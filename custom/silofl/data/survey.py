@@ -83,6 +83,11 @@ class Survey:
         return next(iter(stored))
 
     @property
+    def missing(self) -> list[str]:
+        """The contrasts that some of the first images lack."""
+        return [one for one in self.channel_names if any(one not in sample.source.contrasts for sample in self.samples)]
+
+    @property
     def modality(self) -> str | None:
         """DICOM's code of all images; None where they differ or one states none."""
         codes = {read_header(sample.source.first[0]).modality for sample in self.samples}

@@ -69,7 +69,7 @@ def new_study(target: Path, job: Path, found: Survey) -> Study:
 
     Raises:
         ConfigError: The folder exists, or the job is for another task or kind of images.
-        DataError: The images do not go together.
+        DataError: The images do not go together, or lack a contrast that the job's algorithm needs.
     """
     if target.exists():
         raise ConfigError(f"TARGET must be a new folder, not {target}, which exists; name another")
@@ -79,6 +79,8 @@ def new_study(target: Path, job: Path, found: Survey) -> Study:
     values.pop("continue_run", None)
     comments = _fit(values, template, found, target.resolve().name)
     study = parse(Study, values, "the new study.yaml")
+    for answer in study.recipe.answers:
+        answer.check_contrasts(found.missing)
     # A pretrained model stays behind: it knows the other job's data.
     shutil.copytree(job, target, ignore=shutil.ignore_patterns("*.pt"))
     write_text(
