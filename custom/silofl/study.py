@@ -353,6 +353,11 @@ class Study(Section):
         # the best for an image, a question without an answer while they change.
         return self.rounds if self.recipe.has_parts_rounds else self.total_rounds
 
+    def learning_roles(self, number: int) -> tuple[str, ...]:
+        """Return the roles of the models that learn in a round; a personal one may wait for the extra rounds."""
+        recipe = self.recipe
+        return recipe.traveling_roles if recipe.tunes_personal and number <= self.rounds else recipe.roles
+
     @property
     def is_guarded(self) -> bool:
         """Whether sites compare the federated model with one of their own; there is none where all train alone."""
