@@ -123,7 +123,10 @@ def listed(groups: Mapping[str, Sequence[str]]) -> str:
 
 
 def _compared_settings(run: RunRecords) -> dict[str, str]:
-    return {key: text for key, text in all_settings(run).items() if key.partition(".")[0] not in NOT_COMPARED}
+    settings = {key: text for key, text in all_settings(run).items() if key.partition(".")[0] not in NOT_COMPARED}
+    # The extra ones are a key of the algorithm, and rounds of the run all the same.
+    total = (run.results.rounds or 0) + (run.results.recipe_value("extra_rounds") or 0)
+    return settings | ({"rounds": str(total)} if total else {})
 
 
 def _known_settings(results: Results) -> dict[str, str]:
