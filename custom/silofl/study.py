@@ -51,6 +51,8 @@ CLASSIFICATION_ONLY = {
     "training.loss": ("cross_entropy",),
 }
 WITHOUT_DROPOUT = ("lenet5", "activity_cnn")
+# Names of regions are keys of what sites send.
+LONGEST_NAME = 100
 
 
 class Transform(Section):
@@ -241,6 +243,10 @@ class Study(Section):
         continue_run: Id of an unfinished run to continue, on a server that keeps its runs.
         task: What the network learns: a label of each pixel, or one of each example.
         labels: Number -> name; from 1 for segmentation (0 is background), from 0 for classification.
+        regions: Of a segmentation: name -> the labels whose union is scored, in place of the single labels, as
+            ``{disc: [1, 2], cup: [2]}`` where label 1 is the rim of the disc around the cup. They may overlap; a label
+            of none of them does not count. The network learns and answers with the labels all the same, one for each
+            pixel: its outputs exclude each other, as overlapping regions do not.
         rounds: Communication rounds.
         seed: Of the initial weights, and with site and round of everything random at a site.
         device: ``auto`` takes a GPU where there is one.
@@ -256,6 +262,7 @@ class Study(Section):
     continue_run: Name | None = None
     task: Literal["segmentation", "classification"]
     labels: Annotated[dict[int, str], Field(min_length=1)]
+    regions: Annotated[dict[str, tuple[Whole, ...]], Field(min_length=1)] | None = None
     rounds: Count
     seed: Annotated[Whole, Field(ge=0, lt=2**32)] = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -295,6 +302,7 @@ class Study(Section):
             )
         if self.task == "classification" and len(self.labels) < 2:
             raise ConfigError(f"labels must be at least 2 for classification, not {len(self.labels)}")
+        self._check_regions()
         fits = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[self.task]
         chosen = {"metric": self.metric, "model.name": self.model.name, "training.loss": self.training.loss}
         for key, value in chosen.items():
@@ -309,6 +317,27 @@ class Study(Section):
         for answer in self.recipe.answers:
             answer.check_training(self.training)
         return self
+
+    def _check_regions(self) -> None:
+        """Refuse regions that are no unions of the study's labels, or have names that results cannot hold."""
+        if self.regions is not None and self.task == "classification":
+            raise ConfigError(
+                f"regions must be left out for classification, which scores each class, not {shown([*self.regions])}; "
+                "remove them"
+            )
+        for name, labels in (self.regions or {}).items():
+            is_text = name == name.strip() and name.isprintable() and len(name) <= LONGEST_NAME
+            if not (name[:1].isalpha() and is_text):
+                raise ConfigError(
+                    f"the name of a region must begin with a letter and have at most {LONGEST_NAME} letters, not "
+                    f"{shown(name)}; rename it"
+                )
+            unknown = sorted({*labels} - self.labels.keys())
+            if not labels or unknown or len({*labels}) < len(labels):
+                raise ConfigError(
+                    f"regions.{name} must hold labels among {shown(sorted(self.labels))}, at least one and each once, "
+                    f"not {shown(list(labels))}; correct it"
+                )
 
     def _check_shared_rounds(self) -> None:
         """Refuse a study in which no round is left for the mixing that it asks for."""
@@ -325,10 +354,16 @@ class Study(Section):
 
         Presets and defaults count with their values, so that another version of SiloFL may give another digest.
         """
-        settings = self.model_dump(mode="json", exclude={"continue_run"})
+        settings = self.settings("continue_run")
         recipe = {key: value for key, value in self.recipe.as_dict().items() if key not in ("questions", "cautions")}
         text = json.dumps(settings | {"recipe": recipe}, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def settings(self, *without: str) -> dict[str, Any]:
+        """Return all settings but some, as plain values."""
+        # Regions left out where there are none, so that the digests of all other studies stay what they were.
+        left_out = {*without} if self.regions else {*without, "regions"}
+        return self.model_dump(mode="json", exclude=left_out)
 
     def description(self) -> dict[str, Any]:
         """Return the facts of the study that every result repeats, as plain values."""
@@ -342,9 +377,15 @@ class Study(Section):
             "rounds": self.rounds,
             "metric": self.metric,
             "labels": {str(number): name for number, name in sorted(self.labels.items())},
+            **({"regions": self.regions} if self.regions else {}),
             "normalization": self.model.normalization,
             "split_unit": self.data.split_unit,
         }
+
+    @property
+    def scored(self) -> dict[int | str, tuple[int, ...]]:
+        """What answers are scored by: a region's name -> its labels; without regions each label's number -> itself."""
+        return dict(self.regions or {number: (number,) for number in sorted(self.labels)})
 
     @property
     def training_rounds(self) -> int:

@@ -8,7 +8,7 @@ from torch import nn
 
 from silofl.data.site_data import Examples
 from silofl.models import build_plain_model
-from silofl.training.evaluation import evaluate, most_likely, predict, score
+from silofl.training.evaluation import evaluate, most_likely, numbers_of_test, predict, score
 
 CPU = torch.device("cpu")
 
@@ -100,6 +100,17 @@ def test_all_labels_of_the_study_count(make_study, make_part):
     study = make_study(labels={2: "lesion", 1: "organ"})
     # label 1: 1; label 2: 2 * 1 / (1 + 2)
     assert score(prediction, make_part(truth), study).value == pytest.approx((1 + 2 / 3) / 2)
+
+
+def test_the_regions_of_the_study_count_in_place_of_its_labels(make_study, make_part):
+    truth, prediction = np.zeros((2, 1, 24, 24), np.uint8)
+    truth[0, 4:16, 4:16], prediction[0, 4:16, 4:16] = 1, 1
+    truth[0, 6:10, 6:10], prediction[0, 10:14, 6:10] = 2, 2
+    study = make_study(labels={1: "rim", 2: "cup"}, regions={"disc": [1, 2], "cup": [2]})
+    found = score(prediction, make_part(truth), study)
+    # the disc is right; the cup lies beside the true one, its surface 4 pixels away
+    assert found.by_label == {"disc": 1, "cup": 0} and found.value == 0.5
+    assert numbers_of_test(prediction, found, make_part(truth), study)["surface"]["hd95"] == 2
 
 
 def test_classification_is_scored_by_accuracy(make_study, make_part):

@@ -219,7 +219,7 @@ class Gate:
             answer = self._server.read("site", message)
         except AggregationError:
             return None
-        labels = {"0", *(str(label) for label in self.study.labels)}
+        labels = {"0", *map(str, self.study.scored)}
         scores = [score for score in (answer.numbers.metrics.validation, answer.numbers.metrics.test) if score]
         is_known = all({*(score.labels or ())} <= labels and {*(score.also or ())} <= METRICS for score in scores)
         return answer if is_known else None

@@ -23,6 +23,7 @@ MEANINGS = {
     "metric": "their values measure different things",
     "data.split_unit": "values are higher where a patient is in training and test",
     "labels": "their values measure different things",
+    "regions": "their values measure different things",
 }
 
 
@@ -145,10 +146,10 @@ def _known_settings(results: Results) -> dict[str, str]:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return dotted key -> text of the values of a study; its labels and transforms are one value each."""
+    """Return dotted key -> text of the values of a study; its labels, regions and transforms are one value each."""
     flat: dict[str, str] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping) and key != "labels":
+        if isinstance(value, Mapping) and key not in ("labels", "regions"):
             flat |= _flat(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value if isinstance(value, str) else _words(value)

@@ -108,6 +108,9 @@ def _fit(values: dict[str, Any], template: Study, found: Survey, name: str) -> d
     """Replace a job's values by those of the data; return a remark for each dotted key that was taken from them."""
     where = "the sites' dataset.json" if len(found.sites) > 1 else "dataset.json"
     values |= {"name": name, "labels": found.labels}
+    if found.labels != template.labels:
+        # They are unions of the job's own labels.
+        values.pop("regions", None)
     settings = values.setdefault("data", {})
     settings |= {"channels": found.channels, "split_unit": found.split_unit, "transforms": []}
     comments = dict.fromkeys(("task", "labels", "data.split_unit"), f"as in {where}")

@@ -35,7 +35,7 @@ def numbers_of_test(predictions: NDArray, result: Score, part: Examples, study: 
     numbers = result.numbers() | {"num_patients": part.patients_of(result.by_case)}
     if study.task == "classification":
         return numbers
-    surface = surface_by_case(predictions, part.targets, part.cases, sorted(study.labels))
+    surface = surface_by_case(predictions, part.targets, part.cases, list(study.scored.values()))
     return numbers | {"surface": surface_numbers(surface)}
 
 
@@ -78,10 +78,10 @@ def score(predictions: NDArray, part: Examples, study: Study, probabilities: NDA
     Args:
         predictions: Label maps (N, H, W) or classes (N,), in the part's order.
         part: The truth, and whose it is.
-        study: Names task and metric.
+        study: Names task, metric and what is scored: labels, or regions of several.
         probabilities: (N, classes) for a classification; without them its score has no AUROC.
     """
     if study.task == "classification":
         return accuracy_by_case(predictions, part.targets, part.cases, study.metric, probabilities)
     has_background = study.metric == "dice_with_background"
-    return dice_by_case(predictions, part.targets, part.cases, sorted(study.labels), has_background)
+    return dice_by_case(predictions, part.targets, part.cases, study.scored, has_background)

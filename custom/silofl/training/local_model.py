@@ -123,7 +123,7 @@ def memo_of(study: Study, site: str, data: SiteData, cache: Path | None, device:
     """Return the file in which runs leave a site's local model, by all that decides it; None without a manifest."""
     if data.manifest is None or cache is None:
         return None
-    deciding = study.model_dump(mode="json", exclude=NOT_DECIDING) | {"training_rounds": study.training_rounds}
+    deciding = study.settings(*NOT_DECIDING) | {"training_rounds": study.training_rounds}
     parts = [deciding, site, fingerprint(data.manifest, study), torch.__version__, device.type]
     text = json.dumps(parts, sort_keys=True)
     return cache / FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.pt"
