@@ -94,6 +94,21 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"labels": {n: str(n) for n in range(1, 300)}}, "labels must be at most 255"),
         ({"labels": {1: "a", 2: "a"}}, r"labels must have a name of its own each, not \['a', 'a'\]; rename one"),
         ({"labels": {1: "a", 2: " "}}, r"labels must have a name of its own each, not \['a', ' '\]; rename one"),
+        ({"regions": {}}, "regions must be at least 1 values"),
+        ({"regions": [1]}, "regions must be keys and values"),
+        ({"regions": {"disc": 1}}, "regions.disc must be a list, not 1"),
+        ({"regions": {"disc": [True]}}, "regions.disc.0 must be a number, not True"),
+        ({"regions": {"disc": [1, 3]}}, r"regions.disc must hold labels among \[1\], .*, not \[1, 3\]; correct it"),
+        ({"regions": {"disc": []}}, r"regions.disc must hold labels among .* at least one and each once, not \[\]"),
+        ({"regions": {"disc": [1, 1]}}, r"regions.disc must hold .* each once, not \[1, 1\]"),
+        ({"regions": {"1": [1]}}, "the name of a region must begin with a letter .*, not '1'; rename it"),
+        ({"regions": {"disc ": [1]}}, "the name of a region must .*, not 'disc '; rename it"),
+        ({"regions": {"a\n": [1]}}, "the name of a region must"),
+        ({"regions": {"a" * 101: [1]}}, "the name of a region must .* at most 100 letters"),
+        (
+            {"task": "classification", "labels": {0: "a", 1: "b"}, "regions": {"all": [0, 1]}},
+            "regions must be left out for classification, which scores each class, not .*; remove them",
+        ),
         ({"metric": "accuracy"}, "metric must be one of dice, dice_with_background for segmentation"),
         ({"task": "classification", "labels": {0: "a", 1: "b"}}, "of accuracy, balanced_accuracy for classification"),
         ({"metric": "balanced_accuracy"}, "metric must be one of dice, dice_with_background for segmentation"),
@@ -348,6 +363,31 @@ def test_a_network_of_windows_has_no_neighbours():
     classes = {"task": "classification", "labels": {0: "a", 1: "b"}, "training": {"loss": "cross_entropy"}}
     with pytest.raises(ConfigError, match="data.neighbours must be 0 for activity_cnn, .*, not 1; remove it"):
         study(**classes, metric="accuracy", model={"name": "activity_cnn"}, data={"neighbours": 1})
+
+
+EYE = {"labels": {1: "rim", 2: "cup"}}
+NESTED = {"disc": [1, 2], "cup": [2]}
+
+
+def test_regions_are_scored_in_place_of_the_labels_that_the_network_answers_with():
+    nested = study(**EYE, regions=NESTED)
+    assert nested.scored == {"disc": (1, 2), "cup": (2,)} and study(**EYE).scored == {1: (1,), 2: (2,)}
+    assert nested.out_channels == study(**EYE).out_channels == 3
+    assert nested.description()["regions"] == {"disc": (1, 2), "cup": (2,)}
+    assert parse(Study, plain_study(nested), "study.yaml") == nested
+
+
+def test_a_region_that_stands_twice_in_the_file_is_refused(tmp_path):
+    path = tmp_path / "study.yaml"
+    path.write_text("name: a\nregions:\n  disc: [1]\n  disc: [2]\n")
+    with pytest.raises(ConfigError, match="'disc' must stand once, not in line 3 too; remove one"):
+        load_study(path)
+
+
+def test_regions_make_another_study_of_it_and_none_are_not_told():
+    assert study(**EYE, regions=NESTED).digest != study(**EYE).digest
+    without = study(**EYE)
+    assert all("regions" not in known for known in (plain_study(without), without.description()))
 
 
 def test_neighbours_make_another_study_of_it():

@@ -60,6 +60,8 @@ CLASSIFICATION_ONLY = {
     "training.loss": ("cross_entropy",),
 }
 WITHOUT_DROPOUT = ("lenet5", "activity_cnn")
+# Names of regions are keys of what sites send.
+LONGEST_NAME = 100
 
 
 class Transform(Section):
@@ -303,6 +305,10 @@ class Study(Section):
         continue_run: Id of an unfinished run to continue, on a server that keeps its runs.
         task: What the network learns: a label of each pixel, or one of each example.
         labels: Number -> name; from 1 for segmentation (0 is background), from 0 for classification.
+        regions: Of a segmentation: name -> the labels whose union is scored, in place of the single labels, as
+            ``{disc: [1, 2], cup: [2]}`` where label 1 is the rim of the disc around the cup. They may overlap; a label
+            of none of them does not count. The network learns and answers with the labels all the same, one for each
+            pixel: its outputs exclude each other, as overlapping regions do not.
         rounds: Communication rounds.
         seed: Of the initial weights, and with site and round of everything random at a site.
         device: ``auto`` takes a GPU where there is one.
@@ -320,6 +326,7 @@ class Study(Section):
     continue_run: Name | None = None
     task: Literal["segmentation", "classification"]
     labels: Annotated[dict[int, str], Field(min_length=1)]
+    regions: Annotated[dict[str, tuple[Whole, ...]], Field(min_length=1)] | None = None
     rounds: Count
     seed: Annotated[Whole, Field(ge=0, lt=2**32)] = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -360,6 +367,7 @@ class Study(Section):
             )
         if self.task == "classification" and len(self.labels) < 2:
             raise ConfigError(f"labels must be at least 2 for classification, not {len(self.labels)}")
+        self._check_regions()
         fits = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[self.task]
         network = {"model.network": self.model.network} if self.model.network else {"model.name": self.model.name}
         chosen = {"metric": self.metric, **network, "training.loss": self.training.loss}
@@ -381,6 +389,27 @@ class Study(Section):
             answer.check_training(self.training)
             answer.check_model(self.model)
         return self
+
+    def _check_regions(self) -> None:
+        """Refuse regions that are no unions of the study's labels, or have names that results cannot hold."""
+        if self.regions is not None and self.task == "classification":
+            raise ConfigError(
+                f"regions must be left out for classification, which scores each class, not {shown([*self.regions])}; "
+                "remove them"
+            )
+        for name, labels in (self.regions or {}).items():
+            is_text = name == name.strip() and name.isprintable() and len(name) <= LONGEST_NAME
+            if not (name[:1].isalpha() and is_text):
+                raise ConfigError(
+                    f"the name of a region must begin with a letter and have at most {LONGEST_NAME} letters, not "
+                    f"{shown(name)}; rename it"
+                )
+            unknown = sorted({*labels} - self.labels.keys())
+            if not labels or unknown or len({*labels}) < len(labels):
+                raise ConfigError(
+                    f"regions.{name} must hold labels among {shown(sorted(self.labels))}, at least one and each once, "
+                    f"not {shown(list(labels))}; correct it"
+                )
 
     def _check_shared_rounds(self) -> None:
         """Refuse a study in which no round is left for the mixing that it asks for."""
@@ -414,6 +443,7 @@ class Study(Section):
             "rounds": self.rounds,
             "metric": self.metric,
             "labels": {str(number): name for number, name in sorted(self.labels.items())},
+            **({"regions": self.regions} if self.regions else {}),
             "normalization": self.model.normalization,
             "split_unit": self.data.split_unit,
         }
@@ -425,11 +455,21 @@ class Study(Section):
         return is_needed or self.training.optimizer_state == "fresh"
 
     @property
+    def scored(self) -> dict[int | str, tuple[int, ...]]:
+        """What answers are scored by: a region's name -> its labels; without regions each label's number -> itself."""
+        return dict(self.regions or {number: (number,) for number in sorted(self.labels)})
+
+    @property
     def training_rounds(self) -> int:
         """Rounds in which models learn: the study's, and in fine-tuning those in which every site trains alone."""
         # Where a part has the extra rounds, no model changes in them: its selector learns which of the fixed models is
         # the best for an image, a question without an answer while they change.
         return self.rounds if self.recipe.has_parts_rounds else self.total_rounds
+
+    def learning_roles(self, number: int) -> tuple[str, ...]:
+        """Return the roles of the models that learn in a round; a personal one may wait for the extra rounds."""
+        recipe = self.recipe
+        return recipe.traveling_roles if recipe.tunes_personal and number <= self.rounds else recipe.roles
 
     @property
     def is_guarded(self) -> bool:

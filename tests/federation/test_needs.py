@@ -52,6 +52,14 @@ def test_a_personal_model_weighs_at_its_site_and_not_at_the_server():
     assert needs.server_disk_bytes(study, 5) == needs.server_disk_bytes(plain, 5)
 
 
+@pytest.mark.parametrize("algorithm", [{"name": "ditto", "parts": ["ditto", "fedsm"]}, {"name": "finetuning"}], ids=str)
+def test_of_personal_models_that_are_collected_the_server_keeps_each_sites_once(algorithm):
+    study, plain = make_study(**{"parts": ["fedsm"]} | algorithm), make_study(name="fedavg")
+    model, beside = needs.models_bytes(plain), needs.beside_bytes(study, 5)
+    # 3 checkpoints of last and best with the one shared model, the selector and two numbers of Adam
+    assert needs.server_disk_bytes(study, 5) == 3 * 2 * (model + 3 * beside) + (1 + 5) * model + beside
+
+
 def test_memory_at_the_server_grows_by_five_models_a_site():
     study = make_study(name="fedavg")
     grown = needs.server_memory_bytes(study, 7) - needs.server_memory_bytes(study, 4)

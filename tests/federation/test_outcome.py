@@ -1,10 +1,14 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from silofl.federation.outcome import finished_results, without_numbers
 from silofl.federation.results import Results
+from silofl.inference.directory import plain_study
+from silofl.settings import parse
+from silofl.study import Study
 
 SCORE = {"value": 0.5, "num_cases": 1, "num_excluded": 0}
 
@@ -45,6 +49,24 @@ def test_each_site_measures_the_surface_distances_of_its_test_and_of_no_validati
     for site, surface in found.surface.items():
         assert surface.num_cases + surface.num_undefined == found.cases[site] + found.excluded_cases[site] == 2
     assert all(score.surface is None for score in found.validation.values())
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedsm"])
+def test_regions_are_what_sites_send_and_the_result_names_and_training_knows_nothing_of_them(play, make_study, name):
+    options = {"name": name, "rounds": 2, "model": {"normalization": "instance"}, "guard": True}
+    plain = make_study(**options)
+    study = parse(Study, plain_study(plain) | {"regions": {"whole": [1]}}, "study.yaml")
+    named, numbered = play(study=study, folder="named"), play(study=plain, folder="numbered")
+    found, known = (finished_results(game.server, game.finish()).as_dict() for game in (named, numbered))
+    for key, array in numbered.models("east").items():
+        np.testing.assert_array_equal(array, named.models("east")[key])
+    assert named.warnings == numbered.warnings
+    assert found["regions"] == {"whole": [1]} and "regions" not in known
+    # the one region is the one label: the values are the same, under its name
+    assert (found["sites"], found["surface"]) == (known["sites"], known["surface"])
+    for site, by_label in known["by_label"].items():
+        assert found["by_label"][site] == {"whole": by_label["blob"]}
+        assert found["validation"][site]["labels"] == {"whole": known["validation"][site]["labels"]["1"]}
 
 
 def test_the_patients_of_each_sites_test_are_counted_and_null_where_nobody_knows_one(play):

@@ -1,18 +1,25 @@
 """FedSM with another personalisation in SoftPull's place: the personal models travel once, in the end."""
 
+import copy
+
 import numpy as np
 import pytest
+import torch
 
 from silofl.errors import ConfigError
 from silofl.federation.egress import Gate, Request
+from silofl.methods import guard
 from silofl.methods.part import COLLECT
 from silofl.methods.super_model import ASSEMBLE, TEST
+from silofl.models.networks import build_plain_model
 from silofl.models.roles import with_role
 from silofl.site import Site
 from silofl.studies.methods import algorithm_of
 from silofl.studies.traffic import count_traffic
+from silofl.training.losses import make_loss
 
 SITES = ("east", "north", "west")
+COUNTS = {"east": 5, "north": 4, "west": 3}
 SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2, "learning_rate": 0.05}
 NAMES = ("ditto", "apfl", "pfedme")
 
@@ -40,6 +47,24 @@ def collected(game, site):
     return game.answers[COLLECT][site].of("collected")
 
 
+def best_at(best):
+    """Return a change by which one round validates best."""
+
+    def change(task, site, answer):
+        metrics = answer.meta.get("metrics", {})
+        if metrics.get("validation"):
+            # a training task validates the round before
+            number = answer.meta["round"] - (task == "train")
+            value = 0.9 if number == best else 0.5
+            metrics["validation"] = {"value": value, "num_cases": 2, "num_excluded": 0}
+        return answer
+
+    return change
+
+
+# --- those that stay at home in training
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_super_model_holds_the_very_models_of_the_algorithm_alone(inside, play, name):
     game, alone = inside(name, rounds=2), play(folder="alone", training=SGD, rounds=2, name=name)
@@ -54,6 +79,24 @@ def test_the_super_model_holds_the_very_models_of_the_algorithm_alone(inside, pl
         kept, of_alone = (one.kept(site, 2)["models"]["home"] for one in (game, alone))
         own = {key: value for key, value in of_alone.items() if key.startswith("personal/")}
         assert own and all(np.array_equal(kept[key], value) for key, value in own.items())
+
+
+def test_of_the_mean_of_the_last_rounds_the_personal_models_are_collected_too(inside):
+    game, held = inside(rounds=4, average_last=0.5), {site: [] for site in SITES}
+    for number in range(1, 5):
+        game.round()
+        for site in SITES:
+            held[site].append(game.kept(site, number)["models"]["home"])
+
+    def means_first(task, site, answer):
+        return best_at(4)("validate", site, answer) if task == "validate_average" else best_at(None)(task, site, answer)
+
+    game.finish(change=means_first)
+    assert game.server.reported.how.endswith("mean of the models of rounds 3 to 4")
+    for site in SITES:
+        for name, array in collected(game, site).items():
+            wanted = sum(models[f"personal/{name}"].double() for models in held[site][2:]) / 2
+            np.testing.assert_allclose(array, wanted, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
 def test_what_is_collected_is_the_personal_model_of_the_reported_round(inside):
@@ -146,8 +189,146 @@ def test_the_estimate_counts_the_models_that_travel_once(inside):
         ({"name": "ditto", "parts": ["ditto", "apfl", "fedsm"]}, "one algorithm with a personal model"),
         ({"name": "ditto", "parts": ["ditto", "fedsm"], "mixing": "softpull"}, "mixing must be shared"),
         ({"name": "ditto", "parts": ["ditto", "fedsm"], "selector": {"labels": "best_model"}}, "extra_rounds"),
+        (
+            {"name": "finetuning", "parts": ["fedsm"], "average_last": 0.5},
+            "average_last must be 0 where each",
+        ),
+        ({"name": "finetuning", "parts": ["fedsm"], "mixing": "softpull"}, "or with mixing: shared"),
+        ({"name": "finetuning", "parts": ["fedsm"], "selector": {"labels": "best_model"}}, "go with mixing: soft"),
+        ({"name": "finetuning", "parts": ["fedsm"], "stays_home": "batchnorm"}, "stays_home must be nothing"),
+        ({"name": "perfedavg", "parts": ["fedsm"], "extra_rounds": 2}, "extra_rounds must be 0 with meta-steps"),
+        ({"name": "perfedavg", "parts": ["ditto", "fedsm"]}, "step must go with one model of all sites"),
     ],
 )
 def test_what_does_not_go_together_is_refused(play, algorithm, sentence):
     with pytest.raises(ConfigError, match=sentence):
         play(**algorithm)
+
+
+# --- those that come from a shared model: of fine-tuning and of Per-FedAvg
+
+FROM_SHARED = {
+    "finetuning": {"rounds": 2, "extra_rounds": 2, "training": {"optimizer": "adam", "batch_size": 2}},
+    "perfedavg": {"rounds": 4, "training": SGD | {"local_epochs": 3}, "meta_step": {"alpha": 0.2, "deployed_steps": 2}},
+}
+
+
+@pytest.mark.parametrize(("name", "best"), [("finetuning", 1), ("finetuning", 3), ("finetuning", 4), ("perfedavg", 2)])
+def test_its_global_model_is_fedavgs_and_its_personal_ones_are_those_of_the_algorithm_alone(play, name, best):
+    options = FROM_SHARED[name] | {"model": {"dropout": 0.3}}
+    game = play(folder="inside", **options | algorithm_of(f"fedsm-{name}"))
+    alone = play(folder="alone", **options, name=name)
+    fedavg = play(folder="fedavg", rounds=4, training=options["training"], model=options["model"])
+    for one in (game, alone, fedavg):
+        one.finish(change=best_at(best))
+        assert one.server.reported.round == best and one.server.finished_rounds == 4
+    states = models_of(game)
+    assert_equal(states["global"], fedavg.server.best_parts["model"].common)
+    for site in SITES:
+        tested = torch.load(alone.folder(site) / "supermodel" / "weights" / f"{site}.pt", weights_only=True)
+        floats = {key: value for key, value in tested.items() if value.is_floating_point()}
+        assert_equal(states[site], floats)
+        # before its extra rounds fine-tuning has one model
+        is_shared = all(np.array_equal(states["global"][key], value) for key, value in floats.items())
+        assert is_shared == (name == "finetuning" and best == 1)
+
+
+def plain_finetuning(game, absent):
+    """Return the global model and each site's own after FedAvg's rounds and the extra ones, in another way."""
+
+    def trained(model, site, number):
+        model = copy.deepcopy(model).train()
+        for batch in (batch for epoch in game.epochs(site, number) for batch in epoch):
+            model.zero_grad()
+            make_loss(game.study)(model(batch[0]), batch[1]).backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.05 * parameter.grad
+        return model
+
+    shared, own = build_plain_model(game.study, game.study.seed), {}
+    for number in range(1, game.study.total_rounds + 1):
+        sites = [site for site in SITES if site not in absent.get(number, ())]
+        ends = {site: trained(shared, site, number).state_dict() for site in sites}
+        whole = sum(COUNTS[site] for site in sites)
+        if number > game.study.rounds:
+            # from the model that the site receives in its first extra round, then from its own
+            own |= {site: trained(own.get(site, shared), site, number) for site in sites}
+        means = {
+            key: sum(COUNTS[site] / whole * ends[site][key] for site in sites)
+            for key, value in shared.state_dict().items()
+            if value.is_floating_point()
+        }
+        shared.load_state_dict(means, strict=False)
+    return shared, own
+
+
+def test_fine_tuning_in_it_follows_a_plain_implementation(play):
+    absent = {3: ("north",)}
+    game = play(training=SGD, rounds=2, **algorithm_of("fedsm-finetuning") | {"extra_rounds": 2})
+    for number in range(1, 5):
+        game.round(absent=absent.get(number, ()))
+    game.finish(change=best_at(4))
+    shared, own = plain_finetuning(game, absent)
+    for site, model in {"global": shared, **own}.items():
+        for key, value in model.state_dict().items():
+            if value.is_floating_point():
+                found = models_of(game)[site][key]
+                np.testing.assert_allclose(found, value, rtol=2e-4, atol=2e-5, err_msg=f"{site} {key}")
+
+
+def test_of_fine_tuning_only_the_shared_model_travels_in_every_round_and_of_per_fedavg_both(play):
+    roles = {}
+    for name, options in FROM_SHARED.items():
+        game, roles[name] = play(folder=name, **options | algorithm_of(f"fedsm-{name}")), []
+        for _ in range(4):
+            game.round()
+            answers, sent = game.answers["train"]["east"].arrays, game.sent["train"]["east"].arrays
+            assert {key.partition("/")[0] for key in answers} == {key.partition("/")[0] for key in sent}
+            roles[name].append({key.partition("/")[0] for key in answers} - {"selector"})
+    assert roles == {"finetuning": [{"global"}] * 4, "perfedavg": [{"global", "personal"}] * 4}
+
+
+@pytest.mark.parametrize("name", FROM_SHARED)
+def test_a_run_of_them_goes_on_from_its_checkpoint(play, name):
+    options = FROM_SHARED[name] | {"model": {"dropout": 0.3}} | algorithm_of(f"fedsm-{name}")
+    whole, halved = play(folder="whole", **options), play(folder="halved", **options)
+    halved.goes_on_as(whole)
+    assert whole.finish().scores == halved.finish().scores
+    for site, state in models_of(whole).items():
+        assert_equal(models_of(halved)[site], state)
+
+
+def test_a_site_that_lost_its_fine_tuned_model_says_so(play):
+    game = play(training=SGD, rounds=1, **algorithm_of("fedsm-finetuning") | {"extra_rounds": 2})
+    game.rounds(2)
+    # what is left is the state of the first round, before the fine-tuning
+    (game.folder("north") / "rounds" / "round_0002.pt").unlink()
+    record = game.round()
+    assert record.answered == ["east", "west"]
+    assert "site 'north' must hold its personal model, which is not in its state" in record.failed["north"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, *FROM_SHARED])
+def test_to_the_guard_the_super_model_is_one_candidate(play, monkeypatch, name):
+    monkeypatch.setattr(guard, "LEAST_UNITS", 2)
+    seen = []
+    candidates = guard.SiteGuard._candidates
+    monkeypatch.setattr(guard.SiteGuard, "_candidates", lambda self: seen.append(candidates(self)) or seen[-1])
+    options = FROM_SHARED.get(name, {"rounds": 2, "training": SGD})
+    game = play(guard=True, **options | algorithm_of(f"fedsm-{name}"))
+    game.finish()
+    assert game.server.parts["guard"].joined.keys() == set(SITES)
+    assert len(seen) == 3 and all(found.keys() == {"federated", "local"} for found in seen)
+    assert all(list(found["federated"].models) == ["global", *SITES] for found in seen)
+
+
+@pytest.mark.parametrize("name", FROM_SHARED)
+def test_the_estimate_counts_what_they_send(play, name):
+    game = play(**FROM_SHARED[name] | algorithm_of(f"fedsm-{name}"))
+    record = game.round()
+    game.finish()
+    traffic = count_traffic(game.study, 3, (1, 32, 32))
+    assert traffic.finish_bytes_from == game.answers[COLLECT]["east"].num_bytes > 0
+    assert (traffic.bytes_to[0], traffic.bytes_from[0]) == (record.bytes_to["east"], record.bytes_from["east"])
+    assert len(traffic.bytes_to) == 4

@@ -64,7 +64,12 @@ def test_a_run_that_lacks_a_site_is_not_compared_however_high_its_mean(results):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"metric": "dice_with_background"}, {"split_unit": "slices"}, {"cases": {"east": 1, "west": 5}}],
+    [
+        {"metric": "dice_with_background"},
+        {"regions": {"all": [1]}},
+        {"split_unit": "slices"},
+        {"cases": {"east": 1, "west": 5}},
+    ],
 )
 def test_runs_that_measure_different_things_are_not_compared(results, changes):
     assert not are_comparable([results(), results(**changes)])
@@ -95,6 +100,12 @@ def test_caveats_name_the_runs_they_hold_for(results):
     notes = comparison_notes([results(), *[results(normalization="batch_stateless", split_unit="slices")] * 2])
     assert "Runs 2, 3: a prediction depends on the batch it stands in." in notes
     assert "Runs 2, 3: split by slices, same person in training and test." in notes
+
+
+def test_runs_that_score_regions_name_them(results):
+    notes = comparison_notes([results(), results(regions={"all": [1]})])
+    assert "Run 2: scored are regions, all (organ)." in notes
+    assert not any("regions" in note for note in comparison_notes([results()]))
 
 
 def test_every_comparison_says_that_one_seed_marks_no_best(results, printed):

@@ -64,6 +64,14 @@ def test_what_results_know_to_differ_is_said_without_a_study_too(made, changes, 
     assert any(line.startswith(sentence) for line in found)
 
 
+def test_extra_rounds_count_as_rounds(made):
+    with_extra = made(study={"algorithm": {"name": "finetuning", "extra_rounds": 3}}, recipe={"extra_rounds": 3})
+    sentence = "The rows differ in rounds: 2 (a); 5 (b); more of them are more training."
+    assert differences({"a": [made(study={})], "b": [with_extra]}) == [sentence]
+    equal = made(study={"rounds": 5}, rounds=5)
+    assert differences({"a": [equal], "b": [with_extra]}) == []
+
+
 def test_algorithm_seed_and_name_are_what_rows_are_for(made):
     other = {"algorithm": {"name": "fedsm"}, "name": "other", "seed": 4}
     fedsm = made(study=other, algorithm="fedsm", seed=4, recipe={"stays_home": "nothing"})

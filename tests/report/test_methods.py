@@ -33,6 +33,13 @@ def twice(method, name, *values, **changes):
     return method(name, values, values, **changes)
 
 
+def test_the_regions_that_are_scored_stand_below_the_table(method):
+    plain = method("fedavg", (0.5, 0.75))
+    regions = method("fedsm", (0.5, 0.75), regions={"all": [1]})
+    assert "Regions: each label (fedavg); all (organ) (fedsm)." in methods_notes([plain, regions], [0])
+    assert not any(note.startswith("Regions") for note in methods_notes([plain], [0]))
+
+
 def test_rows_stay_in_the_order_they_were_given(method):
     table = methods_table([twice(method, "second", 0.1, 0.1), twice(method, "first", 0.9, 0.9)], 2)
     assert [row[0] for row in table.rows] == ["second", "first", "winner"]

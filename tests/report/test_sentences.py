@@ -7,6 +7,7 @@ from silofl.report.sentences import (
     caveats,
     metric_sentence,
     normalization_label,
+    regions_text,
     remedy_sentence,
     split_sentence,
     unfinished_sentence,
@@ -35,6 +36,12 @@ def test_each_metric_is_defined_and_an_unknown_one_named():
     assert "background" in metric_sentence("dice_with_background")
     assert "right" in metric_sentence("accuracy")
     assert metric_sentence("hausdorff") == "The study's metric is hausdorff."
+
+
+def test_regions_are_named_with_the_labels_of_their_unions(results):
+    eye = {"labels": {"1": "rim", "2": "cup"}}
+    assert regions_text(results(**eye)) == ""
+    assert regions_text(results(**eye, regions={"disc": [1, 2], "cup": [2]})) == "disc (rim and cup), cup (cup)"
 
 
 def test_stateless_batchnorm_carries_its_catch():

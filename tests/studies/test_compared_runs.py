@@ -28,14 +28,16 @@ def test_runs_are_planned_in_the_order_of_the_rows_with_all_seeds_of_one_behind_
 
 
 def test_extra_rounds_count_among_the_studys_where_all_rows_get_as_many(tmp_path, phantoms):
-    methods = ("finetuning", "fedsm-extra", "local")
+    methods = ("finetuning", "fedsm-finetuning", "fedsm-perfedavg", "fedsm-extra", "local")
     changes = {"rounds": 60, "model.normalization": "group"}
     asked = Comparison((JOB,), methods, seeds=(0,), changes=changes, data=str(phantoms), has_equal_rounds=True)
     runs = {run.name: run for run in planned(asked, tmp_path)}
     extra = changed_study(JOB, {"algorithm": {"name": "finetuning"}}).recipe.extra_rounds
     # fedsm-extra has 50 extra rounds
     rounds = {"fedavg_phantoms": 60, "finetuning": 60 - extra, "fedsm-extra": 10, "local": 60}
+    rounds |= {"fedsm-finetuning": 60 - extra, "fedsm-perfedavg": 60}
     assert extra > 0 and {name: run.changes["rounds"] for name, run in runs.items()} == rounds
+    assert {changed_study(run.job, run.changes).total_rounds for run in runs.values()} == {60}
     with pytest.raises(ConfigError, match="fedsm-extra: --equal-rounds must have more rounds than its 50"):
         planned(replace(asked, changes=changes | {"rounds": 50}), tmp_path)
 

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -90,6 +91,17 @@ def test_neighbours_of_the_job_are_kept_for_volumes_alone(silofl, phantoms, stai
         code, _, error = silofl("new-study", tmp_path / name, "--from", job, "--data", data)
         assert (code, error) == (0, "")
         assert load_study(study_file(tmp_path / name)).data.neighbours == wanted
+
+
+def test_regions_of_the_job_are_left_out_for_other_labels(silofl, phantoms, tmp_path):
+    job, own = JOBS / "fedsm_fundus", tmp_path / "job"
+    shutil.copytree(job, own)
+    text = study_file(own).read_text()
+    study_file(own).write_text(text.replace("{1: rim, 2: cup}", "{1: organ, 2: lesion}"))
+    for name, template, wanted in (("other", job, None), ("same", own, {"disc": (1, 2), "cup": (2,)})):
+        code, _, error = silofl("new-study", tmp_path / name, "--from", template, "--data", phantoms)
+        assert (code, error) == (0, "")
+        assert load_study(study_file(tmp_path / name)).regions == wanted
 
 
 def test_windows_stay_as_they_are(silofl, windows, tmp_path):

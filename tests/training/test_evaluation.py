@@ -103,6 +103,17 @@ def test_all_labels_of_the_study_count(make_study, make_part):
     assert score(prediction, make_part(truth), study).value == pytest.approx((1 + 2 / 3) / 2)
 
 
+def test_the_regions_of_the_study_count_in_place_of_its_labels(make_study, make_part):
+    truth, prediction = np.zeros((2, 1, 24, 24), np.uint8)
+    truth[0, 4:16, 4:16], prediction[0, 4:16, 4:16] = 1, 1
+    truth[0, 6:10, 6:10], prediction[0, 10:14, 6:10] = 2, 2
+    study = make_study(labels={1: "rim", 2: "cup"}, regions={"disc": [1, 2], "cup": [2]})
+    found = score(prediction, make_part(truth), study)
+    # the disc is right; the cup lies beside the true one, its surface 4 pixels away
+    assert found.by_label == {"disc": 1, "cup": 0} and found.value == 0.5
+    assert numbers_of_test(prediction, found, make_part(truth), study)["surface"]["hd95"] == 2
+
+
 def test_classification_is_scored_by_accuracy(make_study, make_part):
     part = make_part(np.array([0, 1, 2, 2]), cases="abcd")
     result = score(np.array([0, 1, 1, 2]), part, make_study("classification"))
@@ -183,3 +194,13 @@ def test_a_label_that_is_not_annotated_is_neither_right_nor_wrong(make_study, ma
     # A surface of the lesion, which nobody drew, would be undefined.
     surface = numbers_of_test(np.uint8([[[2, 1], [1, 0]]]), in_background, part, study)["surface"]
     assert (surface["hd95"], surface["num_undefined"]) == (0, 0)
+
+
+def test_a_region_counts_where_all_of_its_labels_are_annotated(make_study, make_part):
+    study = make_study(labels={1: "rim", 2: "cup"}, regions={"disc": [1, 2], "cup": [2]})
+    part = make_part(np.uint8([[[0, 1], [2, 0]]]))
+    wanted = np.uint8([[[0, 1], [2, 0]]])
+    assert list(score(wanted, part, study).labels_by_case) == ["disc", "cup"]
+    assert list(score(wanted, replace(part, annotated=(2,)), study).labels_by_case) == ["cup"]
+    # Nobody knows the disc without the cup: no case counts.
+    assert score(wanted, replace(part, annotated=(1,)), study).num_cases == 0

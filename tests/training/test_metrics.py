@@ -9,6 +9,7 @@ from torchmetrics.functional.classification import multiclass_recall
 from silofl.training.metrics import Score, accuracy_by_case, dice_by_case, mean_auroc, members_of, pooled, pooled_score
 
 CASES = ("a", "a", "a", "b", "b", "c", "d", "d")
+ONE, BOTH = {1: (1,)}, {1: (1,), 2: (2,)}
 
 
 def label_maps(seed, labels=3, size=(5, 4)):
@@ -43,36 +44,75 @@ def monai_dice(prediction, truth, cases, labels, has_background):
 def test_dice_is_monais_on_whole_volumes(seed, has_background):
     prediction, truth = label_maps(seed)
     wanted = monai_dice(prediction, truth, CASES, 2, has_background)
-    score = dice_by_case(prediction, truth, CASES, [1, 2], has_background)
+    score = dice_by_case(prediction, truth, CASES, BOTH, has_background)
     assert score.by_case == pytest.approx(wanted, rel=1e-6)
     assert score.value == pytest.approx(np.mean(list(wanted.values())))
     assert (score.num_cases, score.num_excluded) == (4, 0)
 
 
+RIM, CUP = 1, 2
+REGIONS = {"disc": (RIM, CUP), "cup": (CUP,)}
+
+
+def test_a_region_is_the_union_of_its_labels():
+    truth = np.array([[[RIM, RIM, CUP, 0]]], np.uint8)
+    prediction = np.array([[[RIM, CUP, CUP, 0]]], np.uint8)
+    score = dice_by_case(prediction, truth, ("eye",), REGIONS)
+    # the disc: 3 of 3 and 3; the cup: 1 of 2 and 1; by labels the rim would have 2 / 3
+    assert score.by_label == pytest.approx({"disc": 1, "cup": 2 / 3})
+    assert score.by_case == pytest.approx({"eye": 5 / 6})
+    assert score.numbers()["labels"] == score.by_label
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_region_has_the_dice_of_its_own_binary_map(seed):
+    prediction, truth = label_maps(seed)
+    score = dice_by_case(prediction, truth, CASES, REGIONS)
+    for name, labels in REGIONS.items():
+        maps = (np.isin(one, labels).astype(np.uint8) for one in (prediction, truth))
+        assert score.labels_by_case[name] == dice_by_case(*maps, CASES, ONE).by_case
+    assert score.by_case != dice_by_case(prediction, truth, CASES, BOTH).by_case
+
+
+def test_a_label_of_no_region_does_not_count():
+    truth = np.array([[[RIM, RIM]], [[RIM, CUP]]], np.uint8)
+    prediction = np.array([[[RIM, 0]], [[0, CUP]]], np.uint8)
+    score = dice_by_case(prediction, truth, ("rim alone", "both"), {"cup": (CUP,)})
+    assert score.by_case == {"both": 1} and score.num_excluded == 1 and score.empty == {"rim alone": False}
+
+
+def test_the_background_is_what_has_no_label_whatever_the_regions():
+    truth = np.array([[[0, 0, RIM, CUP]]], np.uint8)
+    prediction = np.array([[[0, RIM, RIM, CUP]]], np.uint8)
+    score = dice_by_case(prediction, truth, ("eye",), REGIONS, has_background=True)
+    # background 2 * 1 / (1 + 2), disc 2 * 2 / (3 + 2), cup 1
+    assert score.by_label == pytest.approx({0: 2 / 3, "disc": 4 / 5, "cup": 1})
+
+
 def test_a_perfect_prediction_scores_one():
     _, truth = label_maps(3)
-    assert dice_by_case(truth, truth, CASES, [1, 2]).value == 1
+    assert dice_by_case(truth, truth, CASES, BOTH).value == 1
 
 
 def test_the_slices_of_a_case_count_as_one_volume():
     truth = np.array([[[1, 1, 1, 1]], [[1, 0, 0, 0]]], np.uint8)
     prediction = np.array([[[1, 1, 1, 1]], [[0, 1, 0, 0]]], np.uint8)
     # the volume: 2 * 4 / (5 + 5); as two pictures: 1 and 0
-    assert dice_by_case(prediction, truth, ("v", "v"), [1]).by_case == {"v": 8 / 10}
-    assert dice_by_case(prediction, truth, ("p", "q"), [1]).by_case == {"p": 1, "q": 0}
+    assert dice_by_case(prediction, truth, ("v", "v"), ONE).by_case == {"v": 8 / 10}
+    assert dice_by_case(prediction, truth, ("p", "q"), ONE).by_case == {"p": 1, "q": 0}
 
 
 def test_the_slices_of_a_case_need_not_stand_together():
     prediction, truth = label_maps(4)
     order = [7, 0, 3, 5, 1, 6, 4, 2]
-    shuffled = dice_by_case(prediction[order], truth[order], [CASES[i] for i in order], [1, 2])
-    assert shuffled.by_case == dice_by_case(prediction, truth, CASES, [1, 2]).by_case
+    shuffled = dice_by_case(prediction[order], truth[order], [CASES[i] for i in order], BOTH)
+    assert shuffled.by_case == dice_by_case(prediction, truth, CASES, BOTH).by_case
 
 
 def test_a_case_empty_in_truth_and_prediction_is_excluded_and_counted():
     truth, prediction = np.zeros((2, 3, 1, 4), np.uint8)
     truth[0], prediction[0, 0, :2] = 1, 1
-    score = dice_by_case(prediction, truth, ("full", "empty", "void"), [1])
+    score = dice_by_case(prediction, truth, ("full", "empty", "void"), ONE)
     # 2 * 2 / (2 + 4)
     assert score.by_case == {"full": 2 / 3} and score.value == 2 / 3
     assert (score.num_cases, score.num_excluded) == (1, 2)
@@ -81,28 +121,28 @@ def test_a_case_empty_in_truth_and_prediction_is_excluded_and_counted():
 def test_a_false_alarm_in_a_case_with_empty_truth_counts_zero():
     truth, prediction = np.zeros((2, 2, 1, 4), np.uint8)
     truth[0], prediction[0], prediction[1, 0, 0] = 1, 1, 1
-    score = dice_by_case(prediction, truth, ("full", "empty"), [1])
+    score = dice_by_case(prediction, truth, ("full", "empty"), ONE)
     assert score.by_case == {"full": 1, "empty": 0}
     assert (score.value, score.num_cases, score.num_excluded) == (1 / 2, 2, 0)
 
 
 def test_a_missed_case_counts_zero():
     truth = np.ones((1, 1, 4), np.uint8)
-    assert dice_by_case(np.zeros_like(truth), truth, ("missed",), [1]).by_case == {"missed": 0}
+    assert dice_by_case(np.zeros_like(truth), truth, ("missed",), ONE).by_case == {"missed": 0}
 
 
 def test_several_labels_are_averaged_within_the_case_before_the_cases():
     truth = np.array([[[1, 1, 2, 2]], [[1, 1, 1, 0]]], np.uint8)
     prediction = np.array([[[1, 0, 2, 2]], [[1, 0, 0, 0]]], np.uint8)
     # a: label 1 has 2 * 1 / (1 + 2), label 2 has 1; b has no label 2: 2 * 1 / (1 + 3) alone
-    score = dice_by_case(prediction, truth, ("a", "b"), [1, 2])
+    score = dice_by_case(prediction, truth, ("a", "b"), BOTH)
     assert score.by_case == pytest.approx({"a": (2 / 3 + 1) / 2, "b": 1 / 2})
     assert score.value == pytest.approx((5 / 6 + 1 / 2) / 2)
 
 
 def test_labels_that_are_not_asked_for_do_not_count():
     truth, prediction = np.array([[[1, 3]]], np.uint8), np.array([[[1, 0]]], np.uint8)
-    assert dice_by_case(prediction, truth, ("a",), [1, 2]).value == 1
+    assert dice_by_case(prediction, truth, ("a",), BOTH).value == 1
 
 
 def test_empty_cases_and_the_false_positives_among_them_are_counted_beside_the_value():
@@ -111,28 +151,28 @@ def test_empty_cases_and_the_false_positives_among_them_are_counted_beside_the_v
     said = truth.copy()
     said[1, 0, 0] = 2
     # One case is right, one is empty with a stray voxel, two are empty and found empty: (1 + 0) / 2.
-    score = dice_by_case(said, truth, ["right", "stray", "silent", "still"], [1, 2])
+    score = dice_by_case(said, truth, ["right", "stray", "silent", "still"], BOTH)
     numbers = score.numbers()
     assert (numbers["value"], numbers["num_cases"], numbers["num_excluded"]) == (1 / 2, 2, 2)
     assert (numbers["num_empty"], numbers["num_false_positive"], numbers["value_with_truth"]) == (3, 1, 1.0)
-    alone = {case: dice_by_case(said[[i]], truth[[i]], [case], [1, 2]) for i, case in enumerate(score.empty, start=1)}
+    alone = {case: dice_by_case(said[[i]], truth[[i]], [case], BOTH) for i, case in enumerate(score.empty, start=1)}
     assert Score.merged(alone).empty == score.empty == {"stray": True, "silent": False, "still": False}
     assert Score.merged(alone).numbers()["value_with_truth"] is None
-    assert "num_empty" not in dice_by_case(said[[0]], truth[[0]], ["right"], [1, 2]).numbers()
+    assert "num_empty" not in dice_by_case(said[[0]], truth[[0]], ["right"], BOTH).numbers()
 
 
 def test_the_references_dice_counts_the_background_and_one_where_both_are_empty():
     truth = np.array([[[1, 0, 0, 0]], [[0, 0, 0, 0]]], np.uint8)
     prediction = np.array([[[1, 1, 0, 0]], [[0, 0, 0, 0]]], np.uint8)
     # a: background 2 * 2 / (2 + 3), label 2 * 1 / (2 + 1); b: background 1, and 1 for the label that is in neither
-    score = dice_by_case(prediction, truth, ("a", "b"), [1], has_background=True)
+    score = dice_by_case(prediction, truth, ("a", "b"), ONE, has_background=True)
     assert score.by_case == pytest.approx({"a": (4 / 5 + 2 / 3) / 2, "b": 1})
     assert (score.num_cases, score.num_excluded) == (2, 0)
 
 
 def test_nothing_that_counts_gives_nan_and_no_case():
     empty = np.zeros((2, 2, 2), np.uint8)
-    score = dice_by_case(empty, empty, ("a", "b"), [1])
+    score = dice_by_case(empty, empty, ("a", "b"), ONE)
     assert math.isnan(score.value)
     assert (score.num_cases, score.num_excluded, score.by_case) == (0, 2, {})
 
@@ -142,7 +182,7 @@ def test_large_volumes_do_not_overflow_the_labels_type():
     prediction = truth.copy()
     prediction[0] = 0
     # 2 * 3 / (3 + 4)
-    assert dice_by_case(prediction, truth, ("a",) * 4, [200]).value == 6 / 7
+    assert dice_by_case(prediction, truth, ("a",) * 4, {200: (200,)}).value == 6 / 7
 
 
 def test_accuracy_is_the_share_of_right_classes():
@@ -172,8 +212,8 @@ def test_pooling_weighs_every_case_the_same():
 def test_pooling_equals_one_score_over_all_sites():
     prediction, truth = label_maps(6)
     sites = [slice(0, 3), slice(3, 8)]
-    scores = [dice_by_case(prediction[s], truth[s], CASES[s], [1, 2]) for s in sites]
-    together = dice_by_case(prediction, truth, CASES, [1, 2])
+    scores = [dice_by_case(prediction[s], truth[s], CASES[s], BOTH) for s in sites]
+    together = dice_by_case(prediction, truth, CASES, BOTH)
     assert pooled([(score.value, score.num_cases) for score in scores]) == pytest.approx(together.value)
 
 
@@ -190,7 +230,7 @@ def test_each_label_has_its_own_mean_over_the_cases_in_which_it_counts():
     truth[1] = [[1, 1], [2, 2]]
     said = truth.copy()
     said[1, 1] = [2, 0]
-    result = dice_by_case(said, truth, ["a", "b"], [1, 2])
+    result = dice_by_case(said, truth, ["a", "b"], BOTH)
     # label 1 is right in both; label 2 is absent from a, and in b 2 * 1 / (1 + 2)
     assert result.by_label == {1: 1.0, 2: pytest.approx(2 / 3)}
     assert result.by_case == {"a": 1.0, "b": pytest.approx((1 + 2 / 3) / 2)}
@@ -202,10 +242,10 @@ def test_merged_scores_of_single_cases_are_the_score_of_all():
     truth[3] = said[3] = 0
     cases = ["a", "a", "b", "c"]
     alone = {
-        case: dice_by_case(said[rows], truth[rows], [case] * len(rows), [1, 2])
+        case: dice_by_case(said[rows], truth[rows], [case] * len(rows), BOTH)
         for case, rows in members_of(cases).items()
     }
-    assert Score.merged(alone) == dice_by_case(said, truth, cases, [1, 2])
+    assert Score.merged(alone) == dice_by_case(said, truth, cases, BOTH)
     assert Score.merged(alone).num_excluded == 1
 
 
@@ -291,7 +331,7 @@ def test_the_images_of_a_case_count_as_one_with_their_mean_probabilities():
 
 def test_a_segmentation_has_no_numbers_of_classes():
     prediction, truth = label_maps(0)
-    assert dice_by_case(prediction, truth, CASES, [1, 2]).also == {}
+    assert dice_by_case(prediction, truth, CASES, BOTH).also == {}
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy"])

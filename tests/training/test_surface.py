@@ -24,8 +24,8 @@ def expected(one, other):
     return max(np.percentile(there, 95), np.percentile(back, 95)), near / (len(there) + len(back))
 
 
-def of_case(prediction, truth, labels=(1,)):
-    return surface_by_case(np.stack(prediction), np.stack(truth), ["a"] * len(prediction), labels)["a"]
+def of_case(prediction, truth, regions=((1,),)):
+    return surface_by_case(np.stack(prediction), np.stack(truth), ["a"] * len(prediction), regions)["a"]
 
 
 def test_equal_surfaces_are_no_distance_apart():
@@ -57,7 +57,15 @@ def test_a_case_has_the_mean_over_its_labels():
     truth = square(0, 0, 6) + square(12, 12, 6, label=2)
     prediction = square(0, 0, 6) + square(16, 12, 6, label=2)
     # 0 of the first label, 4 of the second
-    assert of_case([prediction], [truth], (1, 2))[0] == 2
+    assert of_case([prediction], [truth], ((1,), (2,)))[0] == 2
+
+
+def test_a_region_has_the_surface_of_its_union():
+    truth, prediction = square(4, 4, 12), square(4, 4, 12)
+    truth[6:10, 6:10], prediction[10:14, 6:10] = 2, 2
+    # the disc is the same square, the cup inside it is 4 pixels away
+    assert of_case([prediction], [truth], ((1, 2),)) == (0, 1)
+    assert of_case([prediction], [truth], ((1, 2), (2,)))[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -71,13 +79,13 @@ def test_a_case_has_the_mean_over_its_labels():
     ],
 )
 def test_a_label_in_truth_or_prediction_alone_has_no_distance(prediction, truth):
-    assert of_case([prediction], [truth], (1, 2)) is None
+    assert of_case([prediction], [truth], ((1,), (2,))) is None
 
 
 def test_cases_without_a_distance_are_counted_and_the_others_averaged():
     empty = square(0, 0, 0)
     predictions, targets = np.stack([square(4, 4), square(6, 4), empty]), np.stack([square(4, 4)] * 3)
-    found = surface_by_case(predictions, targets, ["a", "b", "c"], [1])
+    found = surface_by_case(predictions, targets, ["a", "b", "c"], [(1,)])
     # 0 and 2 pixels
     assert surface_numbers(found) == {"hd95": 1.0, "surface_dice": 1.0, "num_cases": 2, "num_undefined": 1}
     nothing = {"hd95": None, "surface_dice": None, "num_cases": 0, "num_undefined": 1}

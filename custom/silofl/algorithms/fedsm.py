@@ -117,18 +117,21 @@ class Selector(Answer):
 
     def conflict(self, recipe: Recipe) -> str | None:
         """Refuse recipes without complete models of the sites, which the selector hands out."""
-        if not isinstance(recipe.mixing, SoftPull) and recipe.personal is None:
+        if not (isinstance(recipe.mixing, SoftPull) or recipe.collects_personal):
             return (
                 "parts must go with mixing: softpull where they hold a selector, which chooses among sites' models, or "
-                "with an algorithm that keeps a personal model at each site"
+                "with an algorithm that keeps a personal model at each site, fine-tunes one or takes steps to one"
             )
         if recipe.stays_home != "nothing":
             return (
                 f"stays_home must be nothing where a selector hands out the sites' models, not {recipe.stays_home!r}; "
                 "choose a normalisation without BatchNorm to keep what differs apart"
             )
-        if self.learns_site and recipe.extra_rounds:
-            return "extra_rounds must go with selector.labels: best_model or ensemble; leave it out"
+        if self.learns_site and recipe.extra_rounds and not recipe.tunes_personal:
+            return (
+                "extra_rounds must go with selector.labels: best_model or ensemble, or with mixing: shared, where each "
+                "site fine-tunes the global model in them; leave it out"
+            )
         if not self.learns_site and not recipe.extra_rounds:
             return "extra_rounds must be at least 1 where the selector learns after the models, not 0"
         if self.labels == "ensemble" and recipe.answer("super_model").answer != "ensemble":

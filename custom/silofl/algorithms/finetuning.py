@@ -1,4 +1,8 @@
-"""Fine-tuning: FedAvg, and then some rounds in which every site goes on alone from the shared model."""
+"""Fine-tuning: FedAvg, and then some rounds in which every site goes on alone from the shared model.
+
+Beside FedSM's selector (Xu et al., CVPR 2022, arXiv:2203.10144, Table 6) it does so with a copy, its personal model;
+the shared one is FedSM's global model and goes on as FedAvg's in these rounds too.
+"""
 
 from silofl.algorithms.recipe import PRESET_NAMES, Recipe
 

@@ -65,7 +65,7 @@ class MetaStep(Answer):
 
     def conflict(self, recipe: Recipe) -> str | None:
         """A model of all sites is trained for the steps that each site takes from it; and a step is several batches."""
-        if recipe.mixing is not None or len(recipe.roles) > 1 or recipe.stays_home == "everything":
+        if recipe.mixing is not None or recipe.personal is not None or recipe.stays_home == "everything":
             return "step must go with one model of all sites where it is a meta-step; choose mixing: shared"
         if recipe.extra_rounds:
             return (

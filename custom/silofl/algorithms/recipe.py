@@ -37,7 +37,15 @@ HOMES = {
     "everything": "Everything: each site trains alone and sends only its scores.",
 }
 PERSONAL_HOME = "A personal model beside the shared one, which travels whole; the data never do."
+PERSONAL_TUNED = (
+    "Each site's own is the received one until the extra rounds, in which the site fine-tunes it, and the shared one "
+    "goes on."
+)
 PERSONAL_COLLECTED = " It leaves once, after the last round, into the super model."
+OWN_STEPS_COLLECTED = (
+    " A site's model after its own steps leaves once, after the last round, into the super model; the global one takes "
+    "plain steps."
+)
 
 
 class Answer(Section):
@@ -199,14 +207,19 @@ class Recipe:
     @property
     def roles(self) -> tuple[str, ...]:
         """The models that a site trains, by role; the last one is its own."""
-        return ("global", "personal") if self.personal else self.traveling_roles
+        return ("global", "personal") if self.keeps_personal else self.traveling_roles
 
     @property
     def traveling_roles(self) -> tuple[str, ...]:
         """Those of the models of which something may leave a site."""
-        if self.personal:
+        if self.keeps_personal:
             return ("global",)
-        return ("global", "personal") if any(answer.pairs_models for answer in self.answers) else ("model",)
+        return ("global", "personal") if self.pairs_models else ("model",)
+
+    @property
+    def pairs_models(self) -> bool:
+        """Whether a global and a personalised model train side by side."""
+        return any(answer.pairs_models for answer in self.answers)
 
     @property
     def personal(self) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
@@ -214,15 +227,26 @@ class Recipe:
         return next((answer for answer in self.answers if answer.keeps_personal), None)
 
     @property
+    def tunes_personal(self) -> bool:
+        """Whether the personal model is the global one, which each site fine-tunes in the extra rounds."""
+        has_another = self.mixing is not None or self.personal is not None or self.takes_own_steps
+        return self.pairs_models and self.extra_rounds > 0 and not (has_another or self.has_parts_rounds)
+
+    @property
+    def keeps_personal(self) -> bool:
+        """Whether a personal model beside the shared one stays at home in training."""
+        return self.personal is not None or self.tunes_personal
+
+    @property
     def collects_personal(self) -> bool:
-        """Whether the personal models that stay at home in training travel once in the end, into the super model."""
-        return self.personal is not None and any(answer.pairs_models for answer in self.answers)
+        """Whether what a site alone has of its personal model travels once in the end, into the super model."""
+        return self.pairs_models and (self.keeps_personal or self.takes_own_steps)
 
     @property
     def at_home(self) -> tuple[str, ...]:
         """What stays at home, in words; nothing where the whole of every model travels."""
         own = () if self.stays_home == "nothing" else (self.stays_home,)
-        return (*own, "the personal model") if self.personal else own
+        return (*own, "the personal model") if self.keeps_personal else own
 
     @property
     def needs_pretrained(self) -> bool:
@@ -249,9 +273,11 @@ class Recipe:
         """Whether a site uses the model only after steps of its own."""
         return any(answer.takes_own_steps for answer in self.answers)
 
-    def make_step(self) -> Step:
-        """Return how a site steps on one batch; a step may remember, so each model takes one of its own."""
-        return (self.step or Answer()).make_step()
+    def make_step(self, role: str) -> Step:
+        """Return how a site steps on one batch of a model; a step may remember, so each model takes one of its own."""
+        # A model that is good only after a site's own steps is no model for all: the global one beside it is FedAvg's.
+        is_plain = self.step is None or (self.takes_own_steps and role != self.roles[-1])
+        return (Answer() if is_plain else self.step).make_step()
 
     def shared_rounds(self, rounds: int) -> int:
         """Return how many of a study's rounds every site gets the same mean in."""
@@ -274,7 +300,7 @@ class Recipe:
             "needs_pretrained": self.needs_pretrained,
             "questions": self.questions(),
             # Left out elsewhere, so that the digests of all other studies stay what they were.
-            **({"keeps_personal": True} if self.personal else {}),
+            **({"keeps_personal": True} if self.keeps_personal else {}),
             **({"takes_own_steps": True} if self.takes_own_steps else {}),
             **({"cautions": self.cautions} if self.cautions else {}),
         }
@@ -296,9 +322,10 @@ class Recipe:
         }
 
     def _home_sentence(self) -> str:
-        if self.personal is None:
-            return HOMES[self.stays_home]
-        return f"{PERSONAL_HOME} {self.personal.sentence()}{PERSONAL_COLLECTED if self.collects_personal else ''}"
+        if not self.keeps_personal:
+            return HOMES[self.stays_home] + (OWN_STEPS_COLLECTED if self.collects_personal else "")
+        how = self.personal.sentence() if self.personal else PERSONAL_TUNED
+        return f"{PERSONAL_HOME} {how}{PERSONAL_COLLECTED if self.collects_personal else ''}"
 
     def _average_sentence(self) -> str:
         if not self.average_last:
@@ -435,6 +462,11 @@ def _conflict(recipe: Recipe) -> str | None:
         return (
             "input must be none with a pretrained model, which has seen images as they are; choose "
             "start_from_pretrained: false, and statistics.source: running where sites are compared"
+        )
+    if recipe.tunes_personal and recipe.average_last:
+        return (
+            "average_last must be 0 where each site fine-tunes the global model as its own, not "
+            f"{recipe.average_last:g}: the last rounds may begin before the fine-tuning; leave it out"
         )
     if len(recipe.traveling_roles) > 1 and recipe.start_from_pretrained:
         return "start_from_pretrained must be false where a global and a personalised model train side by side"

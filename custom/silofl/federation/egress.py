@@ -219,7 +219,7 @@ class Gate:
             answer = self._server.read("site", message)
         except AggregationError:
             return None
-        labels = {"0", *(str(label) for label in self.study.labels)}
+        labels = {"0", *map(str, self.study.scored)}
         metrics = answer.numbers.metrics
         if metrics.round_test and not self.study.evaluate_every_round:
             return None

@@ -77,6 +77,7 @@ def _class_results(study: Study, scores: Mapping[str, SiteScore]) -> ClassResult
 
 def _named(study: Study, by_label: Mapping[str, float]) -> dict[str, float]:
     names = {"0": "background"} | {str(number): name for number, name in study.labels.items()}
+    # A region is named already.
     return {names.get(label, label): value for label, value in by_label.items()}
 
 

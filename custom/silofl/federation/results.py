@@ -34,7 +34,7 @@ class Tested:
         cases: Site -> test cases that count.
         patients: Site -> patients of these cases; null where nobody knows one of them; absent from older results.
         excluded_cases: Site -> test cases left out because truth and prediction are both empty.
-        by_label: Site -> label's name -> mean value of this label alone; of a class its recall.
+        by_label: Site -> label's name, or region's -> mean value of it alone; of a class its recall.
         validation: Site -> its score on validation data of the model that is reported.
         empty_cases: Of a segmentation: site -> test cases without any label in truth, of sites that have some.
         false_positive_cases: Site -> those of them in which a label is predicted; they count in the value as 0.
@@ -124,6 +124,7 @@ class Results:
         rounds: Rounds of the study, extra ones not counted.
         metric: Name of the values: dice, dice_with_background, accuracy or balanced_accuracy.
         labels: Label's number -> its name.
+        regions: Name of a region -> its labels' numbers, where regions are scored in place of single labels.
         normalization: Kind of the network's normalisation layers.
         split_unit: What training, validation and test data of a site do not share: patient, recordings, slices or
             examples; unknown where nobody knows the patients of some site's data, and one may be in several of them.
@@ -174,6 +175,7 @@ class Results:
     everyone: Everyone | None = optional()
     joining: Mapping[str, Joined] | None = optional()
     digest: str | None = optional()
+    regions: Mapping[str, tuple[int, ...]] | None = optional()
 
     def __post_init__(self) -> None:
         """Refuse the result of a finished run without its test."""

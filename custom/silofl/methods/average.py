@@ -19,6 +19,7 @@ from torch import Tensor
 from silofl.algorithms.mixing import Arrays
 from silofl.methods.model import ModelPart, SiteModels, tensors_of
 from silofl.methods.part import (
+    COLLECT,
     TEST,
     TRAIN,
     VALIDATE,
@@ -92,7 +93,7 @@ class AveragePart(Part):
         """Return all that a validation of the last round brings, with the means in place of its models."""
         if exchange.task == TASK:
             return run.task(site, replace(exchange, task=VALIDATE)) | self._models(site)
-        return self._models(site) if exchange.task == TEST and self.chosen else Message()
+        return self._models(site) if exchange.task in (TEST, COLLECT) and self.chosen else Message()
 
     def merged(
         self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run

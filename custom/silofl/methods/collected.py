@@ -1,4 +1,4 @@
-"""The personal models that stay at home in training, sent once in the end: the super model hands them out.
+"""The personal models as only their sites have them, sent once in the end: the super model hands them out.
 
 FedSM with another personalisation in SoftPull's place (Xu et al., CVPR 2022, arXiv:2203.10144, Table 6).
 """

@@ -297,6 +297,9 @@ class SiteGuard(SitePart):
 def has_own_model(study: Study) -> bool:
     """Return whether each site's one model is another than the others', so that its best round is its own matter."""
     recipe = study.recipe
+    if recipe.collects_personal:
+        # Then it is one of a super model's, which is a candidate as a whole.
+        return False
     is_apart = bool(recipe.at_home) or recipe.mixing is not None or recipe.extra_rounds > 0 or recipe.takes_own_steps
     return len(recipe.traveling_roles) == 1 and is_apart
 

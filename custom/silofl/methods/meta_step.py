@@ -1,7 +1,8 @@
 """Per-FedAvg's model at a site: what the site validates, tests and keeps is the received one after steps of its own.
 
 The same batches adapt the models of all rounds, so that two rounds' scores differ by their models alone. These steps
-are plain training: BatchNorm's statistics move with them. Nothing travels for it.
+are plain training: BatchNorm's statistics move with them. Nothing travels for it. A global model beside it, FedSM's, is
+used as it is.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import count, islice
 import torch
 
 from silofl.algorithms.mixing import Arrays
-from silofl.algorithms.steps import Batch, Loss, Step, plain_step
+from silofl.algorithms.steps import Batch, Loss, OwnDraws, Step, plain_step
 from silofl.data.batches import num_batches, training_batches
 from silofl.data.transforms import augmentation
 from silofl.errors import TrainingError
@@ -31,6 +32,14 @@ class SiteMetaStep(SitePart):
 
     name = ROLE
 
+    def prepare(self) -> None:
+        """Let the model draw its dropout as if it were alone."""
+        self._draws = OwnDraws(self.work.device)
+
+    def epoch(self) -> None:
+        """Let it begin an epoch with the random numbers that every model begins it with."""
+        self._draws.begin()
+
     def step(self, role: str, step: Step) -> Step:
         """Refuse a round in which there would be no step, because one takes several batches.
 
@@ -44,16 +53,21 @@ class SiteMetaStep(SitePart):
                 f"site {self.work.site!r} must have at least {needed} batches a round, those of one meta-step, not "
                 f"{batches}; raise training.local_epochs or lower training.batch_size"
             )
-        return step
+        return self._draws.step(step) if self._is_own(role) else step
 
     def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
-        """Return a copy after the site's own steps."""
+        """Return a copy of the site's own model after its own steps."""
+        if not self._is_own(role):
+            return model
         work, constants = self.work, self.work.study.recipe.answer(ROLE)
         batches = islice(self._batches(), constants.deployed_steps)
         try:
             return adapted(model, work.loss, batches, constants.alpha)
         except TrainingError as error:
             raise TrainingError(f"site {work.site!r}, steps to its own model: {error}") from None
+
+    def _is_own(self, role: str) -> bool:
+        return role == self.work.study.recipe.roles[-1]
 
     def _batches(self) -> Iterator[Batch]:
         """Yield batches of the training data, epoch after epoch without an end."""

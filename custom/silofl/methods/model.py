@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -260,18 +261,22 @@ class SiteModels(SitePart):
             write_arrays(model.state_dict(), work.message.of(role))
 
     def learners(self) -> Mapping[str, Learner]:
-        """Return every model with its optimiser, fresh or as the last round left it, and with the recipe's step."""
+        """Return every model that learns, its optimiser fresh or as the last round left it, with the recipe's step."""
         study, kept = self.work.study, self.work.kept.get(self.name)
+        models = {role: self.work.models[role] for role in study.learning_roles(self.work.number)}
         self._before = self._read()
-        self._optimizers = {r: make_optimizer(study.training, model) for r, model in self.work.models.items()}
+        self._optimizers = {role: make_optimizer(study.training, model) for role, model in models.items()}
         loss, learners = self.work.loss, {}
-        for role, model in self.work.models.items():
+        for role, model in models.items():
             if kept and not study.has_fresh_optimizer:
-                # Momentum and Adam's moments go on from round to round; they never travel.
-                self._optimizers[role].load_state_dict(kept["optimizer"][role])
+                # Momentum and Adam's moments go on from round to round; they never travel. A model that is fine-tuned
+                # goes on with a copy of the shared one's; without it both would write into the same tensors.
+                state = kept["optimizer"]
+                known = state[role] if role in state else copy.deepcopy(state[GLOBAL])
+                self._optimizers[role].load_state_dict(known)
             # After its state, which holds the rate of the round before.
             set_learning_rate(self._optimizers[role], self.work.learning_rate)
-            step = study.recipe.make_step()
+            step = study.recipe.make_step(role)
             for part in self.work.parts:
                 step = part.step(role, step)
             learners[role] = Learner(model, self._optimizers[role], loss, step, study.recipe.measures_drift)

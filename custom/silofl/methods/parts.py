@@ -43,8 +43,10 @@ def kind_of(kinds: Iterable[Kind], role: str, name: str) -> Kind | None:
 
 def _modules(study: Study) -> list[ModuleType]:
     beside = [name for name, is_on in (("average", study.recipe.average_last), ("guard", study.is_guarded)) if is_on]
-    first = ["model", "collected"] if study.recipe.collects_personal else ["model"]
-    names = [*first, *(answer.method for answer in study.recipe.answers if answer.method), *beside]
+    recipe = study.recipe
+    personal = (("collected", recipe.collects_personal), ("personal", recipe.tunes_personal))
+    first = ["model", *(name for name, is_on in personal if is_on)]
+    names = [*first, *(answer.method for answer in recipe.answers if answer.method), *beside]
     return [_module(name) for name in dict.fromkeys(names)]
 
 

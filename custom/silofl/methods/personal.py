@@ -1,6 +1,7 @@
 """A personal model beside the shared one: it stays at home, and its site validates, tests and keeps it.
 
-The shared model travels as if there were no other. Which step the personal one takes is the answer's matter.
+The shared model travels as if there were no other. Which step the personal one takes is the answer's matter. Without an
+answer it is the shared one, fine-tuned in the extra rounds; before them it is the received one.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ class PersonalPart(Part):
     """What the server knows of the personal models: which sites have one.
 
     Attributes:
-        since: Site -> the first round that it trained in.
+        study: The study.
+        since: Site -> the first round in which its personal model learnt.
     """
 
+    study: Study
     since: dict[str, int] = field(default_factory=dict)
     role: str = ROLE
 
@@ -43,8 +46,8 @@ class PersonalPart(Part):
     def merged(
         self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
     ) -> PersonalPart:
-        """Take note of the sites that trained."""
-        if exchange.task != TRAIN:
+        """Take note of the sites that trained one."""
+        if exchange.task != TRAIN or PERSONAL not in self.study.learning_roles(exchange.round):
             return self
         return replace(self, since=dict.fromkeys(replies.sites, exchange.round) | self.since)
 
@@ -70,7 +73,8 @@ class SitePersonal(SitePart):
         """
         work = self.work
         shared, personal = work.models[GLOBAL], work.models[PERSONAL]
-        if SiteModels.name not in work.kept:
+        has_learnt = SiteModels.name in work.kept and PERSONAL in work.study.learning_roles(work.held)
+        if not has_learnt:
             if work.message.about(ROLE).get("has_one"):
                 raise TrainingError(
                     f"site {work.site!r} must hold its personal model, which is not in its state; restore its state "
@@ -78,12 +82,15 @@ class SitePersonal(SitePart):
                 )
             personal.load_state_dict(shared.state_dict())
         self._draws = OwnDraws(work.device)
-        self._pair = work.study.recipe.personal.begin(shared, personal, work.kept.get(self.name) or {})
+        answer = work.study.recipe.personal
+        self._pair = answer.begin(shared, personal, work.kept.get(self.name) or {}) if answer else None
 
     def step(self, role: str, step: Step) -> Step:
-        """Return the steps of the two models."""
+        """Return the steps of the two models; of one that is only fine-tuned the recipe's."""
         # The shared model draws its dropout as if it were alone, and so does the personal one.
-        return self._draws.step(self._pair.personal) if role == PERSONAL else self._pair.shared(step)
+        if role == PERSONAL:
+            return self._draws.step(self._pair.personal if self._pair else step)
+        return self._pair.shared(step) if self._pair else step
 
     def epoch(self) -> None:
         """Let the personal model begin an epoch with the random numbers that the shared one begins it with."""
@@ -91,12 +98,12 @@ class SitePersonal(SitePart):
 
     def kept(self) -> dict[str, Any]:
         """Return the numbers beside the personal model."""
-        return self._pair.kept()
+        return self._pair.kept() if self._pair else {}
 
 
 def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
     """Return the server half before the first round."""
-    return [PersonalPart()]
+    return [PersonalPart(study)]
 
 
 def kinds(study: Study) -> list[Kind]:

@@ -15,6 +15,7 @@ from silofl.report.sentences import (
     BATCH_DEPENDENT,
     SHARED_BATCHNORM,
     SURFACE,
+    regions_text,
     shares_batchnorm,
     shares_patients,
     split_sentence,
@@ -137,6 +138,8 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
     notes += _about([i for i, run in numbered if run.normalization == "batch_stateless"], BATCH_DEPENDENT)
     for unit in sorted({run.split_unit for run in results if shares_patients(run.split_unit)}):
         notes += _about([i for i, run in numbered if run.split_unit == unit], f"split {split_sentence(unit)}")
+    for regions in sorted({*map(regions_text, results)} - {""}):
+        notes += _about([i for i, run in numbered if regions_text(run) == regions], f"scored are regions, {regions}")
     normalised = [(i, run) for i, run in numbered if run.normalization == "batch"]
     shared = [i for i, run in normalised if shares_batchnorm(run)]
     if len(shared) < len(normalised):
@@ -257,6 +260,8 @@ def _differences(results: Sequence[Results]) -> list[str]:
     differences = []
     if len({run.metric for run in results}) > 1:
         differences.append("metric")
+    if len({regions_text(run) for run in results}) > 1:
+        differences.append("the regions that are scored")
     if len({run.split_unit for run in results}) > 1:
         differences.append("how patients are split")
     if len({_test_cases(run) for run in results}) > 1:

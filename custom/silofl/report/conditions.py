@@ -23,6 +23,7 @@ MEANINGS = {
     "metric": "their values measure different things",
     "data.split_unit": "values are higher where a patient is in training and test",
     "labels": "their values measure different things",
+    "regions": "their values measure different things",
 }
 
 
@@ -123,7 +124,10 @@ def listed(groups: Mapping[str, Sequence[str]]) -> str:
 
 
 def _compared_settings(run: RunRecords) -> dict[str, str]:
-    return {key: text for key, text in all_settings(run).items() if key.partition(".")[0] not in NOT_COMPARED}
+    settings = {key: text for key, text in all_settings(run).items() if key.partition(".")[0] not in NOT_COMPARED}
+    # The extra ones are a key of the algorithm, and rounds of the run all the same.
+    total = (run.results.rounds or 0) + (run.results.recipe_value("extra_rounds") or 0)
+    return settings | ({"rounds": str(total)} if total else {})
 
 
 def _known_settings(results: Results) -> dict[str, str]:
@@ -142,10 +146,10 @@ def _known_settings(results: Results) -> dict[str, str]:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return dotted key -> text of the values of a study; its labels and transforms are one value each."""
+    """Return dotted key -> text of the values of a study; its labels, regions and transforms are one value each."""
     flat: dict[str, str] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping) and key != "labels":
+        if isinstance(value, Mapping) and key not in ("labels", "regions"):
             flat |= _flat(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value if isinstance(value, str) else _words(value)

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from silofl.federation.results import Results
 from silofl.report.joining import doubts, joining_sentence, joining_table
-from silofl.report.sentences import normalization_label, shares_patients, split_sentence
+from silofl.report.sentences import normalization_label, regions_text, shares_patients, split_sentence
 from silofl.report.tables import (
     MISSING,
     empty_cases_sentence,
@@ -28,6 +28,8 @@ def print_results(results: Results, console: Console) -> None:
     if results.model:
         lines.append(f"model: {results.model}")
     lines.append(f"metric: {results.metric or MISSING}")
+    if results.regions:
+        lines.append(f"scored regions: {regions_text(results)}")
     lines.append(f"normalization: {normalization_label(results.normalization)}")
     if shares_patients(results.split_unit):
         lines.append(f"split {split_sentence(results.split_unit)}")

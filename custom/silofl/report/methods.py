@@ -26,6 +26,7 @@ from silofl.report.sentences import (
     SHARED_BATCHNORM,
     metric_sentence,
     normalization_label,
+    regions_text,
     shares_batchnorm,
     split_sentence,
 )
@@ -110,6 +111,7 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
         *_marking(methods, seeds),
         f"Metric: {_common(methods, lambda run: str(run.metric))}; client average: mean over sites; pooled: mean "
         "over all cases.",
+        *_regions(methods),
         *(f"{AVERAGES_ALSO[key]}: {_DEFINITIONS[key]}" for key in averages_beside(methods)),
         _seeds_note(seeds),
         f"Split: {_common(methods, lambda run: split_sentence(run.split_unit))}.",
@@ -194,7 +196,7 @@ def _counting(row: Row, column: int, num_seeds: int) -> SeedValues:
 
 def _marking(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
     if not is_comparable(methods):
-        return ["No value is marked as the best: the runs differ in metric, split or test cases."]
+        return ["No value is marked as the best: the runs differ in metric, regions, split or test cases."]
     if len(seeds) == 1:
         return ["No value is marked as the best: with one seed a difference can be chance; give more --seeds."]
     return [
@@ -221,6 +223,12 @@ def _common(methods: Sequence[Method], say: Callable[[Results], str]) -> str:
     if len(groups) < 2:
         return next(iter(groups), "-")
     return "; ".join(f"{text} ({', '.join(names)})" for text, names in groups.items())
+
+
+def _regions(methods: Sequence[Method]) -> list[str]:
+    """Return a sentence on the regions that are scored; nothing where all runs score single labels."""
+    has_regions = any(run.regions for method in methods for run in method.results.values())
+    return [f"Regions: {_common(methods, lambda run: regions_text(run) or 'each label')}."] if has_regions else []
 
 
 def _reported_rounds(methods: Sequence[Method]) -> list[str]:

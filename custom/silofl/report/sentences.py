@@ -88,6 +88,15 @@ def metric_sentence(metric: str | None) -> str:
     return METRICS.get(metric or "", f"The study's metric is {metric}." if metric else "The metric is not known here.")
 
 
+def regions_text(results: Results) -> str:
+    """List the regions that are scored, each with the labels of its union; empty where single labels are scored."""
+    unions = {
+        name: " and ".join(results.labels.get(str(label), str(label)) for label in labels)
+        for name, labels in (results.regions or {}).items()
+    }
+    return ", ".join(f"{name} ({union})" for name, union in unions.items())
+
+
 def normalization_label(normalization: str | None) -> str:
     """Return the kind of the network's normalisation layers, with its catch."""
     if normalization == "batch_stateless":

@@ -21,6 +21,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "harmofl-perturbation": {"name": "harmofl", "preset": "paper", "input": "none"},
     # FedSM with another personalisation in SoftPull's place (its Table 6).
     **{f"fedsm-{name}": {"name": name, "parts": [name, "fedsm"]} for name in ("apfl", "ditto", "pfedme")},
+    **{f"fedsm-{name}": {"name": name, "parts": ["fedsm"]} for name in ("finetuning", "perfedavg")},
     "fedsm-ensemble": {
         "name": "fedsm",
         "selector": {"labels": "ensemble"},

@@ -110,6 +110,9 @@ def _fit(values: dict[str, Any], template: Study, found: Survey, name: str) -> d
     """Replace a job's values by those of the data; return a remark for each dotted key that was taken from them."""
     where = "the sites' dataset.json" if len(found.sites) > 1 else "dataset.json"
     values |= {"name": name, "labels": found.labels}
+    if found.labels != template.labels:
+        # They are unions of the job's own labels.
+        values.pop("regions", None)
     named = {"channel_names": list(found.channel_names)} if found.channel_names else {}
     others = {key: value for key, value in values.get("data", {}).items() if key not in ("channels", "channel_names")}
     settings = values["data"] = {"channels": found.channels, **named, **others}

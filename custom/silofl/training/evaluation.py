@@ -35,7 +35,7 @@ def numbers_of_test(predictions: NDArray, result: Score, part: Examples, study: 
     numbers = result.numbers() | {"num_patients": part.patients_of(result.by_case)}
     if study.task == "classification":
         return numbers
-    surface = surface_by_case(predictions, part.targets, part.cases, _labels(part, study))
+    surface = surface_by_case(predictions, part.targets, part.cases, list(_scored(part, study).values()))
     return numbers | {"surface": surface_numbers(surface)}
 
 
@@ -78,18 +78,19 @@ def score(predictions: NDArray, part: Examples, study: Study, probabilities: NDA
     Args:
         predictions: Label maps (N, H, W) or classes (N,), in the part's order.
         part: The truth, and whose it is.
-        study: Names task and metric.
+        study: Names task, metric and what is scored: labels, or regions of several.
         probabilities: (N, classes) for a classification; without them its score has no AUROC.
     """
     if study.task == "classification":
         return accuracy_by_case(predictions, part.targets, part.cases, study.metric, probabilities)
-    has_background, labels = study.metric == "dice_with_background", _labels(part, study)
+    has_background = study.metric == "dice_with_background"
     if part.annotated is not None:
         # Right or wrong, nobody knows: the truth has background there.
-        predictions = np.where(np.isin(predictions, labels), predictions, 0)
-    return dice_by_case(predictions, part.targets, part.cases, labels, has_background)
+        predictions = np.where(np.isin(predictions, part.annotated), predictions, 0)
+    return dice_by_case(predictions, part.targets, part.cases, _scored(part, study), has_background)
 
 
-def _labels(part: Examples, study: Study) -> list[int]:
-    """Return the labels that a part's label maps show."""
-    return sorted(study.labels) if part.annotated is None else list(part.annotated)
+def _scored(part: Examples, study: Study) -> dict[int | str, tuple[int, ...]]:
+    """Return what a part is scored by: all of the study's labels or regions whose labels its label maps show."""
+    shown = study.labels if part.annotated is None else part.annotated
+    return {name: labels for name, labels in study.scored.items() if {*labels} <= {*shown}}

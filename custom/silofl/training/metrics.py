@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,7 +14,9 @@ from silofl.study import CLASSIFICATION_ONLY
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
-ByLabel = Mapping[int, Mapping[str, Value]]
+# A label's number, or a region's name.
+Label = int | str
+ByLabel = Mapping[Label, Mapping[str, Value]]
 Probabilities = tuple[float, ...]
 
 
@@ -24,8 +27,8 @@ class Score:
     Attributes:
         by_case: Case -> its own value, the counted cases only.
         num_excluded: Cases left out because truth and prediction are both empty.
-        labels_by_case: Label -> case -> the value of this label in it, where it counts; of a true class the share of
-            the case's examples that are right.
+        labels_by_case: Label, or region -> case -> its value in it, where it counts; of a true class the share of the
+            case's examples that are right.
         metric: The study's metric, which the value is.
         probabilities_by_case: True class -> case -> probability of each class; empty where they are not known.
         empty: Of a segmentation: case without any label in truth -> whether one is predicted in it.
@@ -33,9 +36,9 @@ class Score:
 
     by_case: dict[str, float]
     num_excluded: int = 0
-    labels_by_case: dict[int, dict[str, float]] = field(default_factory=dict)
+    labels_by_case: dict[Label, dict[str, float]] = field(default_factory=dict)
     metric: str = "dice"
-    probabilities_by_case: dict[int, dict[str, Probabilities]] = field(default_factory=dict)
+    probabilities_by_case: dict[Label, dict[str, Probabilities]] = field(default_factory=dict)
     empty: dict[str, bool] = field(default_factory=dict)
 
     @property
@@ -50,12 +53,12 @@ class Score:
         return len(self.by_case)
 
     @property
-    def by_label(self) -> dict[int, float]:
-        """Label -> mean over the cases in which it counts; of a class its recall."""
+    def by_label(self) -> dict[Label, float]:
+        """Label, or region -> mean over the cases in which it counts; of a class its recall."""
         return {label: _mean(cases.values()) for label, cases in self.labels_by_case.items() if cases}
 
     @property
-    def label_cases(self) -> dict[int, int]:
+    def label_cases(self) -> dict[Label, int]:
         """Label -> number of cases in which it counts."""
         return {label: len(cases) for label, cases in self.labels_by_case.items() if cases}
 
@@ -108,36 +111,47 @@ class Score:
 
 
 def dice_by_case(
-    predictions: NDArray, targets: NDArray, cases: Sequence[str], labels: Sequence[int], has_background: bool = False
+    predictions: NDArray,
+    targets: NDArray,
+    cases: Sequence[str],
+    regions: Mapping[Label, Sequence[int]],
+    has_background: bool = False,
 ) -> Score:
-    """Return the mean over cases of the foreground Dice, ``2 |P & T| / (|P| + |T|)``, mean over a case's labels.
+    """Return the mean over cases of the foreground Dice, ``2 |P & T| / (|P| + |T|)``, mean over a case's regions.
 
-    All slices of a case count as one volume. A label that is empty in truth and prediction does not count; a case
-    without a label that counts is excluded.
+    A region is a single label, or the union of several. All slices of a case count as one volume. A region that is
+    empty in truth and prediction does not count; a case without a region that counts is excluded.
 
     Args:
         predictions: Label maps, shape (N, H, W).
         targets: Label maps of the same shape.
         cases: The case of each of the N slices.
-        labels: The labels that count, without background.
+        regions: The labels of each region that counts, without background.
         has_background: Also count label 0, and count a Dice of 1 where both are empty, as the authors' released
             code does; only for comparison with printed tables.
     """
-    foreground, labels = list(labels), [0, *labels] if has_background else list(labels)
+    foreground = sorted({label for labels in regions.values() for label in labels})
+    scored: dict[Label, Sequence[int]] = {0: (0,), **regions} if has_background else dict(regions)
     by_case: dict[str, float | None] = {}
     empty: dict[str, bool] = {}
-    labels_by_case: dict[int, dict[str, float]] = {label: {} for label in labels}
+    regions_by_case: dict[Label, dict[str, float]] = {region: {} for region in scored}
     for case, member in members_of(cases).items():
-        found = {label: _dice(predictions[member] == label, targets[member] == label) for label in labels}
+        said, truth = predictions[member], targets[member]
+        found = {region: _dice(mask_of(said, labels), mask_of(truth, labels)) for region, labels in scored.items()}
         if has_background:
-            found = {label: 1.0 if value is None else value for label, value in found.items()}
-        counted = {label: value for label, value in found.items() if value is not None}
+            found = {region: 1.0 if value is None else value for region, value in found.items()}
+        counted = {region: value for region, value in found.items() if value is not None}
         by_case[case] = float(np.mean(list(counted.values()))) if counted else None
-        if not np.isin(targets[member], foreground).any():
-            empty[case] = bool(np.isin(predictions[member], foreground).any())
-        for label, value in counted.items():
-            labels_by_case[label][case] = value
-    return Score.of(by_case, labels_by_case, "dice_with_background" if has_background else "dice", empty=empty)
+        if not np.isin(truth, foreground).any():
+            empty[case] = bool(np.isin(said, foreground).any())
+        for region, value in counted.items():
+            regions_by_case[region][case] = value
+    return Score.of(by_case, regions_by_case, "dice_with_background" if has_background else "dice", empty=empty)
+
+
+def mask_of(label_map: NDArray, labels: Sequence[int]) -> NDArray[np.bool_]:
+    """Return where a label map has any of some labels, at least one."""
+    return reduce(np.logical_or, (label_map == label for label in labels))
 
 
 def accuracy_by_case(
@@ -161,8 +175,8 @@ def accuracy_by_case(
     """
     is_right = np.array([p == t for p, t in zip(predictions, targets, strict=True)])
     by_case = {case: float(np.mean(is_right[rows])) for case, rows in members_of(cases).items()}
-    labels_by_case: dict[int, dict[str, float]] = {}
-    probabilities_by_case: dict[int, dict[str, Probabilities]] = {}
+    labels_by_case: dict[Label, dict[str, float]] = {}
+    probabilities_by_case: dict[Label, dict[str, Probabilities]] = {}
     for (label, case), rows in members_of([(int(t), case) for t, case in zip(targets, cases, strict=True)]).items():
         labels_by_case.setdefault(label, {})[case] = float(np.mean(is_right[rows]))
         if probabilities is not None:
@@ -231,9 +245,9 @@ def _dice(prediction: NDArray, target: NDArray) -> float | None:
     return 2 * int((prediction & target).sum()) / size if size else None
 
 
-def _joined(tables: Mapping[str, ByLabel[Value]]) -> dict[int, dict[str, Value]]:
+def _joined(tables: Mapping[str, ByLabel[Value]]) -> dict[Label, dict[str, Value]]:
     """Return label -> case -> value, each case from its own table, which may hold other cases too."""
-    joined: dict[int, dict[str, Value]] = {}
+    joined: dict[Label, dict[str, Value]] = {}
     for case, table in tables.items():
         for label, cases in table.items():
             found = joined.setdefault(label, {})

@@ -48,7 +48,7 @@ class SurfaceScore:
 
     Attributes:
         hd95: The larger of both directions' 95th percentile of the distances between the surfaces of truth and
-            prediction, mean over a case's labels, then over cases; null where no case counts.
+            prediction, mean over a case's labels or regions, then over cases; null where no case counts.
         surface_dice: The share of both surfaces within 2 pixels of the other, in [0, 1], with the same means.
         num_cases: Cases that count.
         num_undefined: Cases without a distance: a label is in truth or prediction alone, or there is none in either.
@@ -78,7 +78,7 @@ class SiteScore:
         num_cases: Cases that count.
         num_excluded: Cases left out because truth and prediction are both empty.
         num_patients: Of a test: patients of the cases that count; null where nobody knows one of them.
-        labels: Label's number -> mean value of this label alone; of a class its recall.
+        labels: Label's number, or region's name -> mean value of it alone; of a class its recall.
         also: Of a classification: accuracy, balanced_accuracy and, where it is defined, auroc.
         label_cases: Of a classification: label's number -> number of cases in which it counts.
         models: Where there are several models: name of a model -> its value on the same cases.

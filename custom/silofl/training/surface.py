@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silofl.training.metrics import members_of
+from silofl.training.metrics import mask_of, members_of
 
 # How far apart two surfaces may be, in pixels, for the surface Dice to count them as the same.
 TOLERANCE = 2.0
@@ -22,23 +22,23 @@ Distances = tuple[float, float]
 
 
 def surface_by_case(
-    predictions: NDArray, targets: NDArray, cases: Sequence[str], labels: Sequence[int]
+    predictions: NDArray, targets: NDArray, cases: Sequence[str], regions: Sequence[Sequence[int]]
 ) -> dict[str, Distances | None]:
-    """Return (HD95, surface Dice) of each case, means over its labels; None where they are not defined.
+    """Return (HD95, surface Dice) of each case, means over its regions; None where they are not defined.
 
     HD95 is the larger of both directions' 95th percentile of the distances from one surface to the other; the surface
-    Dice is the share of both surfaces that lies within `TOLERANCE` of the other. Neither is defined where a label is in
-    truth or prediction alone, nor in a case without any label. The slices of a volume are one pixel apart.
+    Dice is the share of both surfaces that lies within `TOLERANCE` of the other. Neither is defined where a region is
+    in truth or prediction alone, nor in a case without any. The slices of a volume are one pixel apart.
 
     Args:
         predictions: Label maps, shape (N, H, W).
         targets: Label maps of the same shape.
         cases: The case of each of the N slices.
-        labels: The labels that count, without background.
+        regions: The labels of each region that counts, without background.
     """
     found = {}
     for case, rows in members_of(cases).items():
-        masks = ((predictions[rows] == label, targets[rows] == label) for label in labels)
+        masks = ((mask_of(predictions[rows], labels), mask_of(targets[rows], labels)) for labels in regions)
         known = [(one, other) for one, other in masks if one.any() or other.any()]
         is_defined = bool(known) and all(one.any() and other.any() for one, other in known)
         found[case] = _mean_distances(known) if is_defined else None

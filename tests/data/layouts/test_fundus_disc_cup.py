@@ -64,7 +64,7 @@ def test_nobodys_patient_is_known(source, tmp_path):
         assert json.loads((tmp_path / "target" / site / "dataset.json").read_text())["split_unit"] == "unknown"
 
 
-def test_the_job_reads_the_rim_as_disc_and_the_darkest_as_cup(source, tmp_path):
+def test_the_job_reads_the_rim_and_the_darkest_as_cup_and_scores_them_together_as_disc(source, tmp_path):
     import_layout("fundus-disc-cup", source, tmp_path / "target")
     data = load_site_data(tmp_path / "target" / "north", load_study(STUDY), tmp_path / "cache")
     assert data.training.images.shape == (3, 3, 256, 256)
@@ -73,6 +73,9 @@ def test_the_job_reads_the_rim_as_disc_and_the_darkest_as_cup(source, tmp_path):
             grey = np.asarray(Image.open(source / "north" / "masks" / f"{case}.png"))
             # 16 pixels grow to 256: each becomes a square of 16 x 16
             np.testing.assert_array_equal(target[8::16, 8::16], np.select([grey == 128, grey == 0], [1, 2]))
+    study = load_study(STUDY)
+    assert {study.labels[number] for number in study.regions["disc"]} == {"rim", "cup"}
+    assert [study.labels[number] for number in study.regions["cup"]] == ["cup"]
 
 
 @pytest.mark.parametrize("is_rgb", [False, True])

@@ -13,8 +13,9 @@ as hospitals::
         test/ ...
 
 A mask is grey: 0 the cup, 128 the rim of the disc around it, 255 the background. Interpolated masks hold greys between
-them: up to 50 is the cup, up to 200 the rim, as in the release's loaders. At the site the rim is label 1 (disc) and the
-cup label 2. The train and test folders are joined and split anew. The sets name no patients: they are unknown.
+them: up to 50 is the cup, up to 200 the rim, as in the release's loaders. At the site the rim is label 1 and the cup
+label 2; the disc is both together (``regions`` of a study). The train and test folders are joined and split anew. The
+sets name no patients: they are unknown.
 """
 
 from pathlib import Path
@@ -49,7 +50,7 @@ def plan_fundus(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     folders = visible_folders(source)
     if not folders:
         raise DataError(f"{source.name} must hold a folder for each hospital, as Domain1, not none")
-    labels = chosen_labels(options.labels, ("disc", "cup"), first=1)
+    labels = chosen_labels(options.labels, ("rim", "cup"), first=1)
     return {folder.name: plan_pairs(folder.name, _pairs(folder), labels, options) for folder in folders}
 
 
