@@ -233,6 +233,11 @@ class Recipe:
         return self.pairs_models and self.extra_rounds > 0 and not (has_another or self.has_parts_rounds)
 
     @property
+    def has_one_model(self) -> bool:
+        """Whether the model that the server has is the same for all sites to the end."""
+        return self.mixing is None and (not self.extra_rounds or self.tunes_personal)
+
+    @property
     def keeps_personal(self) -> bool:
         """Whether a personal model beside the shared one stays at home in training."""
         return self.personal is not None or self.tunes_personal

@@ -62,13 +62,12 @@ def server_memory_bytes(study: Study, num_sites: int) -> int:
 
 def server_disk_bytes(study: Study, num_sites: int) -> int:
     """Estimate what the server writes: checkpoints of the last and best models, and the super model."""
-    models, beside, recipe = traveling_bytes(study), beside_bytes(study, num_sites), study.recipe
-    is_common = recipe.mixing is None and (not recipe.extra_rounds or recipe.tunes_personal)
-    kinds = 1 if is_common else num_sites
+    models, beside = traveling_bytes(study), beside_bytes(study, num_sites)
+    kinds = 1 if study.recipe.has_one_model else num_sites
     checkpoint = 2 * (kinds * models + (1 + OPTIMIZER) * beside)
-    collected = num_sites * _bytes_of(study, recipe.roles[-1:]) if recipe.collects_personal else 0
+    in_the_end = num_sites * sum(part.end_bytes for part in _parts(study, num_sites))
     # The last checkpoint, the one before it, and the one that is being written.
-    return 3 * checkpoint + kinds * models + collected + beside
+    return 3 * checkpoint + kinds * models + in_the_end + beside
 
 
 def _bytes_of(study: Study, roles: Sequence[str]) -> int:

@@ -40,6 +40,11 @@ class CollectedPart(Part):
     missing: dict[str, str] = field(default_factory=dict)
     role: str = ROLE
 
+    @property
+    def end_bytes(self) -> int:
+        """Bytes of a model."""
+        return sum(value.nbytes for value in self.shapes.values())
+
     def of(self, site: str) -> Arrays:
         """Return a site's model; nothing where it did not come."""
         return self.received.get(site, {})

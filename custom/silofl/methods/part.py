@@ -241,6 +241,7 @@ class Part:
         test_score: The class of such a test's score.
         entry: The schema of its entry in an answer's meta data; None where it expects none.
         num_bytes: Bytes of what learns in it, such as a selector; 0 where nothing does.
+        end_bytes: Bytes that each site sends of it once, in the end.
         home_bytes: Bytes that a site keeps of it after each round, of which the server has nothing.
     """
 
@@ -250,6 +251,7 @@ class Part:
     test_score: ClassVar[type[SiteScore]] = SiteScore
     entry: ClassVar[type[Section] | None] = None
     num_bytes: int = 0
+    end_bytes: int = 0
     home_bytes: int = 0
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:

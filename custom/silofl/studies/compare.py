@@ -6,6 +6,7 @@ import argparse
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -261,17 +262,17 @@ def _summary(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comp
     changed = {"every row": asked.changes, **asked.variants}
     notes = methods_notes(methods, asked.seeds)
     notes += [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
+    summary = Summary(table, notes, centralised=_centralised_records(methods, runs))
     if not asked.sweep.values:
-        return Summary(table, notes, centralised=_centralised_records(methods, runs))
+        return summary
     swept = _swept_rows(methods, runs, asked)
     known = [*asked.sweep.values]
     if asked.sweep.total_epochs is not None:
         known.append(ROUNDS)
         notes.append(f"Rounds times local epochs are {asked.sweep.total_epochs} in every row.")
     metrics = {str(run.metric) for method in methods for run in method.results.values()}
-    return Summary(
-        table, [NOTE, *notes], known, sweep_table(swept), sweep_image(swept, " or ".join(sorted(metrics)) or MISSING)
-    )
+    figure = sweep_image(swept, " or ".join(sorted(metrics)) or MISSING)
+    return replace(summary, notes=[NOTE, *notes], known=known, swept=sweep_table(swept), figure=figure)
 
 
 def _swept_rows(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comparison) -> list[SweptRow]:
