@@ -137,7 +137,6 @@ def _channels(images: Sequence[Image | None], source: Source, is_resampled: bool
 
 
 def _check_count(image: Image, wanted: int, name: str) -> None:
-    # A picture is often stored with three equal channels although it is grey.
     if len(image.array) != wanted:
         raise DataError(
             f"{name} must hold {wanted} channel{'s' * (wanted > 1)}, as many as the names that dataset.json or the "
