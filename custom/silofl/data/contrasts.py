@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -61,6 +61,12 @@ def source_of(case: Case, settings: DataSettings) -> Source:
         known = ", ".join(settings.channel_names) or "none, so that one file must hold the image"
         raise DataError(f"contrasts must be among the study's, which are {known}, not {', '.join(unknown) or 'none'}")
     return Source(tuple((path, path.resolve().name) for path in case.values()), tuple(case))
+
+
+def missing(names: Iterable[str], sources: Iterable[Source]) -> list[str]:
+    """Return which contrasts, of those of a study, some image lacks."""
+    found = [{*source.contrasts} for source in sources]
+    return [name for name in names if any(name not in there for there in found)]
 
 
 def parse_case(text: str) -> Case:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -109,13 +110,19 @@ def check_frames(path: Path, name: str) -> None:
         )
 
 
-def _dicom(path: Path) -> Header:
+def dicom_headers(path: Path) -> Iterator[Dataset]:
+    """Yield the headers of a DICOM file, or of the images in the folder of a series, without their pixels."""
     import pydicom
     from pydicom.misc import is_dicom
 
     headers = (pydicom.dcmread(file, stop_before_pixels=True) for file in files_of(path) if is_dicom(file))
-    # A folder may hold a DICOMDIR, which has no rows of pixels. Two tell whether there are slices to be apart.
-    images = list(islice((header for header in headers if "Rows" in header), 2))
+    # A folder may hold a DICOMDIR, which has no rows of pixels.
+    return (header for header in headers if "Rows" in header)
+
+
+def _dicom(path: Path) -> Header:
+    # Two tell whether there are slices to be apart.
+    images = list(islice(dicom_headers(path), 2))
     if not images:
         return Header()
     first = images[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from silofl.data.access import read_bytes
-from silofl.data.contrasts import Source
+from silofl.data.contrasts import Source, missing
 from silofl.data.leakage import check_parts
 from silofl.data.records import Record, locate, parse_record
 from silofl.errors import DataError, nearest
@@ -58,8 +58,7 @@ class Manifest:
 
     def missing(self, wanted: Iterable[str]) -> list[str]:
         """Return which contrasts of the study's some record lacks."""
-        records = [record for records in self.parts.values() for record in records]
-        return [name for name in wanted if any(name not in self.source(record).contrasts for record in records)]
+        return missing(wanted, (self.source(record) for records in self.parts.values() for record in records))
 
     @property
     def parts(self) -> dict[str, tuple[Record, ...]]:

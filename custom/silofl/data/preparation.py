@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.contrasts import Source, read_source
+from silofl.data.contrasts import Source, missing, read_source
 from silofl.data.domain import Domain, Form, form_of
 from silofl.data.header import check_affine
 from silofl.data.images import Image, check_label, read_label
@@ -154,9 +154,9 @@ def prepare_with_way_back(source: Source, steps: Preparation, domain: Domain = A
     planes = [pixels[..., z] for z in range(pixels.shape[3])] if pixels.ndim == 4 else [pixels]
     prepared = [_moved(steps.image_steps, {"image": plane}, None)["image"] for plane in planes]
     images = with_neighbours(np.stack([_array(plane) for plane in prepared]), steps.study.data.neighbours)
-    missing = tuple(one for one in settings.channel_names if one not in source.contrasts)
+    lacking = tuple(missing(settings.channel_names, [source]))
     passage = _passage(prepared[0])
-    return PreparedImage(images, image.spatial_shape, image.affine, volume_passage, passage, form, missing)
+    return PreparedImage(images, image.spatial_shape, image.affine, volume_passage, passage, form, lacking)
 
 
 def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:

@@ -77,9 +77,10 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
             "training must hold at least 2 images for BatchNorm, which cannot learn from a batch of one, not 1; add "
             "images to dataset.json, or choose another model.normalization for the study"
         )
+    missing = manifest.missing(study.data.channel_names)
     for answer in study.recipe.answers:
         answer.check_images(data.training.images.shape[1:])
-        answer.check_contrasts(manifest.missing(study.data.channel_names))
+        answer.check_contrasts(missing)
     return data
 
 

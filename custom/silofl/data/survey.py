@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from silofl.data.contrasts import Source, read_source
+from silofl.data.contrasts import Source, missing, read_source
 from silofl.data.domain import Kind, kind_of
 from silofl.data.header import read_header
 from silofl.data.images import Image
@@ -85,7 +85,7 @@ class Survey:
     @property
     def missing(self) -> list[str]:
         """The contrasts that some of the first images lack."""
-        return [one for one in self.channel_names if any(one not in sample.source.contrasts for sample in self.samples)]
+        return missing(self.channel_names, (sample.source for sample in self.samples))
 
     @property
     def modality(self) -> str | None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl import __version__
-from silofl.data.access import files_of
+from silofl.data.header import dicom_headers
 from silofl.data.raw_volume import LPS_TO_RAS
 from silofl.errors import ConfigError, DataError
 from silofl.files import write_atomically
@@ -76,7 +76,7 @@ def write_dicom_seg(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             segmentation = highdicom.seg.Segmentation(
-                source_images=_sources(source),
+                source_images=list(dicom_headers(source)),
                 pixel_array=volume,
                 segmentation_type="BINARY",
                 segment_descriptions=[_described(number, study, fingerprint) for number in sorted(study.labels)],
@@ -99,15 +99,6 @@ def write_dicom_seg(
             "NIfTI label map, or export the series again"
         ) from None
     write_atomically(target, lambda file: file.write(stream.getvalue()))
-
-
-def _sources(source: Path) -> list:
-    """Return the headers of the series; of a folder's other files, as a DICOMDIR, none."""
-    import pydicom
-    from pydicom.misc import is_dicom as is_dicom_file
-
-    headers = [pydicom.dcmread(file, stop_before_pixels=True) for file in files_of(source) if is_dicom_file(file)]
-    return [header for header in headers if "Rows" in header]
 
 
 def _described(number: int, study: Study, fingerprint: str):  # noqa: ANN202 - highdicom is imported where it is used
