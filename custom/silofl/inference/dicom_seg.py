@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from silofl import __version__
 from silofl.data.header import dicom_headers
 from silofl.data.raw_volume import LPS_TO_RAS
-from silofl.errors import ConfigError, DataError
+from silofl.errors import ConfigError, DataError, one_line
 from silofl.files import write_atomically
 from silofl.study import Study
 
@@ -93,7 +93,7 @@ def write_dicom_seg(
             stream = io.BytesIO()
             segmentation.save_as(stream, enforce_file_format=True)
     except (AttributeError, KeyError, ValueError, TypeError) as error:  # a missing or odd element of the header
-        reason = " ".join(str(error).split())[:160]
+        reason = one_line(error, 160)
         raise DataError(
             f"no DICOM segmentation: the series must have all that it refers to; highdicom says: {reason}; take the "
             "NIfTI label map, or export the series again"

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from silofl.errors import ConfigError, nearest
+from silofl.errors import ConfigError, nearest, one_line
 from silofl.study import ModelSettings
 
 # Arguments that fetch weights from elsewhere, or hide others behind them.
@@ -76,7 +76,7 @@ def build_monai_network(
     try:
         network = kind(**settings.arguments, **decided)
     except Exception as error:  # MONAI raises whatever its checks raise
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = one_line(error) or type(error).__name__
         raise ConfigError(f"model.arguments must be such that MONAI can build {name}; it says: {reason}") from None
     _check_normalization(network, name, settings.normalization)
     return network

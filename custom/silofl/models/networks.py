@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from silofl.errors import ConfigError
+from silofl.errors import ConfigError, one_line
 from silofl.models.activity_cnn import ActivityCNN
 from silofl.models.alexnet import AlexNet
 from silofl.models.features import with_projection_head
@@ -82,7 +82,7 @@ def check_network(study: Study, image_shape: Sequence[int]) -> None:
         with torch.inference_mode():
             found = tuple(model(torch.zeros(2, *image_shape)).shape)
     except Exception as error:  # a network raises whatever torch does where sizes do not fit
-        found = " ".join(str(error).split())[:160] or type(error).__name__
+        found = one_line(error, 160) or type(error).__name__
     if found != wanted:
         raise ConfigError(
             f"{study.model.network} must answer images of {' x '.join(map(str, size))} with an array of {wanted}, not "
