@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,6 +34,8 @@ Channels = Annotated[Whole, Field(gt=0, le=MOST_CHANNELS)]
 # In a command NAME=FILE,NAME=FILE gives the files of a case.
 CHANNEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9 _.+-]{0,31}$"
 ChannelName = Annotated[str, Field(pattern=CHANNEL_NAME)]
+# A patch's side; a larger one would fill the memory.
+Side = Annotated[Whole, Field(ge=1, le=512)]
 Neighbours = Annotated[Whole, Field(ge=0, le=8)]
 Features = Annotated[Whole, Field(gt=0, le=1024)]
 # More threads than that are on no machine; a wait of months is a slip of the pen.
@@ -59,6 +62,7 @@ CLASSIFICATION_ONLY = {
     "model.network": _monai("DenseNet169", "DenseNet201", "DenseNet264", "ResNet", "EfficientNetBN"),
     "training.loss": ("cross_entropy",),
 }
+IN_3D = ("unet", "densenet121")
 WITHOUT_DROPOUT = ("lenet5", "activity_cnn")
 # Names of regions are keys of what sites send.
 LONGEST_NAME = 100
@@ -81,10 +85,31 @@ class Transform(Section):
         return value
 
 
+class PatchSettings(Section):
+    """The patches of volumes that a network learns from, and looks through whole volumes by.
+
+    Attributes:
+        size: Voxels along X, Y and Z, as ``[96, 96, 32]``; the network must be able to halve them as often as it does.
+            A smaller volume is padded with zeros.
+        per_volume: Patches of each training volume in an epoch, each drawn anew (MONAI's RandCropByPosNegLabel).
+        foreground: Share of them whose centre is a voxel with a label; of the others it is one without.
+        overlap: Share of a patch's side that neighbouring windows have in common when a whole volume is looked through
+            (MONAI's sliding_window_inference, weighted by a Gaussian). More is slower, and smoother.
+    """
+
+    size: tuple[Side, Side, Side]
+    per_volume: Count = 2
+    foreground: Fraction = 0.5
+    overlap: Annotated[float, Field(ge=0, le=0.9)] = 0.25
+
+
 class DataSettings(Section):
     """How a site's image files become batches.
 
     Attributes:
+        dimensions: 2 cuts volumes into slices, each an example; with 3 a whole volume is one, seen by a network in 3D.
+        patches: With ``dimensions`` 3, for label maps: the patches in which the network sees a volume. A classifier
+            sees the whole of it instead; Resize or ResizeWithPadOrCrop then make all of one size.
         channels: Channels of an image. A picture has 1 or 3: grey is repeated, colour becomes luminance, an alpha
             channel is dropped. A window of a time series has as many as are stored.
         channel_names: Names of the channels in the order of the network, as ``[T1, T2]``, as many as ``channels``.
@@ -102,14 +127,17 @@ class DataSettings(Section):
         volume_transforms: MONAI transforms of a whole volume before it is cut into slices, as
             ``Orientation: {axcodes: RAS}``.
         transforms: MONAI transforms of each 2D image and its label, once, before they are cached, as
-            ``Resize: {spatial_size: [128, 128]}``; each slice on its own, before its neighbours join it.
-        augment: MONAI random transforms of each training image, anew in every epoch, as
+            ``Resize: {spatial_size: [128, 128]}``; each slice on its own, before its neighbours join it. With
+            ``dimensions`` 3, of each whole volume after ``volume_transforms``.
+        augment: MONAI random transforms of each training image, or patch, anew in every epoch, as
             ``RandRotate90: {prob: 0.75, max_k: 3}``.
         split_unit: What training, validation and test data of a site must not share: a ``patient``; or, where one
             patient is in several of them on purpose, ``recordings``, ``slices`` of a volume, or only ``examples``.
             ``unknown`` where nobody knows the patients of some site's data: one may be in several of them, unseen.
     """
 
+    dimensions: Literal[2, 3] = 2
+    patches: PatchSettings | None = None
     channels: Channels = 1
     channel_names: tuple[ChannelName, ...] = ()
     resample: bool = False
@@ -145,6 +173,17 @@ class DataSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _cuts_what_it_has(self) -> DataSettings:
+        if self.dimensions == 3 and self.neighbours:
+            raise ConfigError(
+                f"data.neighbours must be 0 with data.dimensions 3, whose volumes are not cut, not {self.neighbours}; "
+                "remove it"
+            )
+        if self.dimensions == 2 and self.patches:
+            raise ConfigError("data.patches must go with data.dimensions 3, which cuts no slices; remove one of both")
+        return self
+
+    @model_validator(mode="after")
     def _fits_into_memory(self) -> DataSettings:
         if self.in_channels > MOST_CHANNELS:
             raise ConfigError(
@@ -158,9 +197,9 @@ class ModelSettings(Section):
     """The network, the same at every site.
 
     Attributes:
-        name: ``unet`` (MONAI BasicUNet, 2D) for segmentation; ``densenet121`` (MONAI), ``lenet5``, ``alexnet`` or, for
-            sensors over time, ``activity_cnn`` for classification.
-        network: A network of MONAI instead, in 2D, with the study's channels and normalisation: its class in
+        name: ``unet`` (MONAI BasicUNet) for segmentation; ``densenet121`` (MONAI), ``lenet5``, ``alexnet`` or, for
+            sensors over time, ``activity_cnn`` for classification; of them ``unet`` and ``densenet121`` in 3D too.
+        network: A network of MONAI instead, with the study's dimensions, channels and normalisation: its class in
             ``monai.networks.nets``, as ``monai.networks.nets.SegResNet``. For label maps ``UNet``, ``DynUNet``,
             ``SegResNet``, ``SwinUNETR``, ``HighResNet``, ``VNet``; for classes ``DenseNet169``, ``DenseNet201``,
             ``DenseNet264``, ``ResNet``, ``EfficientNetBN``. ``features`` and ``dropout`` are not used.
@@ -368,6 +407,7 @@ class Study(Section):
         if self.task == "classification" and len(self.labels) < 2:
             raise ConfigError(f"labels must be at least 2 for classification, not {len(self.labels)}")
         self._check_regions()
+        self._check_volumes()
         fits = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[self.task]
         network = {"model.network": self.model.network} if self.model.network else {"model.name": self.model.name}
         chosen = {"metric": self.metric, **network, "training.loss": self.training.loss}
@@ -410,6 +450,28 @@ class Study(Section):
                     f"regions.{name} must hold labels among {shown(sorted(self.labels))}, at least one and each once, "
                     f"not {shown(list(labels))}; correct it"
                 )
+
+    def _check_volumes(self) -> None:
+        """Refuse volumes without the network, or the patches, that take them."""
+        settings, is_map = self.data, self.task == "segmentation"
+        if settings.dimensions == 2:
+            return
+        if not self.model.network and self.model.name not in IN_3D:
+            raise ConfigError(
+                f"model.name must be one of {', '.join(IN_3D)} with data.dimensions 3, not {self.model.name!r}; or "
+                "name a model.network"
+            )
+        if bool(settings.patches) != is_map:
+            raise ConfigError(
+                "data.patches must be given for a segmentation in 3D, as {size: [96, 96, 32]}; it is missing: add it"
+                if is_map
+                else "data.patches must be left out for a classification, which sees whole volumes; remove it"
+            )
+        if is_map and self.model.normalization == "batch_stateless":
+            raise ConfigError(
+                "model.normalization must be another than batch_stateless with data.patches: an answer would depend on "
+                "the other patches of a volume; take batch, instance or group"
+            )
 
     def _check_shared_rounds(self) -> None:
         """Refuse a study in which no round is left for the mixing that it asks for."""
@@ -458,6 +520,11 @@ class Study(Section):
     def scored(self) -> dict[int | str, tuple[int, ...]]:
         """What answers are scored by: a region's name -> its labels; without regions each label's number -> itself."""
         return dict(self.regions or {number: (number,) for number in sorted(self.labels)})
+
+    def steps_an_epoch(self, num_examples: int) -> int:
+        """Return the most training steps of an epoch; a last batch of one example joins the one before it."""
+        patches = self.data.patches
+        return math.ceil(num_examples * (patches.per_volume if patches else 1) / self.training.batch_size)
 
     @property
     def training_rounds(self) -> int:

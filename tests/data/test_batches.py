@@ -166,4 +166,5 @@ def test_a_part_from_the_cache_gives_batches_without_warnings(site, study, tmp_p
 @pytest.mark.parametrize(("count", "size", "wanted"), [(1, 2, 1), (3, 2, 1), (4, 2, 2), (5, 2, 2), (6, 4, 2)])
 def test_an_epoch_has_as_many_batches_as_are_counted(count, size, wanted):
     # a last batch of one example joins the one before it
-    assert num_batches(count, size) == len(list(training_batches(part_of(count), size, None, 0, "cpu"))) == wanted
+    part = part_of(count)
+    assert num_batches(part, size) == len(list(training_batches(part, size, None, 0, "cpu"))) == wanted

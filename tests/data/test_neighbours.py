@@ -4,6 +4,7 @@ import pytest
 from silofl.data.images import Image
 from silofl.data.neighbours import check_has_slices, with_neighbours
 from silofl.errors import DataError
+from silofl.study import DataSettings
 
 
 def slices(count):
@@ -50,14 +51,22 @@ def test_rows_and_columns_keep_their_places():
 @pytest.mark.parametrize(("shape", "is_window", "kind"), [((1, 4, 4), False, "picture"), ((3, 1, 9), True, "window")])
 def test_an_image_without_slices_is_refused_where_it_needs_neighbours(shape, is_window, kind):
     image = Image(np.zeros(shape, np.uint8), None, 255, is_window)
-    check_has_slices(image, 0, "a.png")
+    check_has_slices(image, DataSettings(), "a.png")
     with pytest.raises(DataError) as caught:
-        check_has_slices(image, 2, "a.png")
+        check_has_slices(image, DataSettings(neighbours=2), "a.png")
     assert str(caught.value) == (
         f"a.png must be a volume, whose slices have the neighbours of data.neighbours 2, not a {kind}; give the "
         "volume, or set data.neighbours to 0"
     )
 
 
+def test_a_picture_is_refused_where_a_study_is_in_3d():
+    with pytest.raises(DataError) as caught:
+        check_has_slices(Image(np.zeros((1, 4, 4), np.uint8), None, 255), DataSettings(dimensions=3), "a.png")
+    assert str(caught.value) == (
+        "a.png must be a volume with data.dimensions 3, not a picture; give the volume, or set data.dimensions to 2"
+    )
+
+
 def test_a_volume_of_one_slice_is_a_volume():
-    check_has_slices(Image(np.zeros((1, 4, 4, 1), np.uint8), np.eye(4), 255), 1, "a.nii.gz")
+    check_has_slices(Image(np.zeros((1, 4, 4, 1), np.uint8), np.eye(4), 255), DataSettings(neighbours=1), "a.nii.gz")

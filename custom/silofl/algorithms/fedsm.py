@@ -102,8 +102,12 @@ class Selector(Answer):
         return not self.learns_site
 
     def check_images(self, shape: Sequence[int]) -> None:
-        """Refuse images of which VGG's five poolings would leave nothing."""
-        if min(shape[1:]) < SMALLEST_IMAGE:
+        """Refuse images of which VGG's five poolings would leave nothing, and volumes for a selector of images."""
+        if len(shape) == 4 and self.network != "light":
+            raise DataError(
+                f"selector.network must be light for volumes, not {self.network}, which takes 2D images; leave it out"
+            )
+        if len(shape) == 3 and min(shape[1:]) < SMALLEST_IMAGE:
             size = " x ".join(map(str, shape[1:]))
             raise DataError(
                 f"images must have at least {SMALLEST_IMAGE} pixels along each axis for a selector, not {size}; add a "

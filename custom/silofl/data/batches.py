@@ -12,6 +12,7 @@ from torch import Tensor
 
 from silofl.data.parts import Examples
 from silofl.data.transforms import metadata_tracking
+from silofl.data.volumes import Array, PatchSampler, Volumes
 from silofl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,49 +24,65 @@ Batch = tuple[Tensor, Tensor]
 def training_batches(
     part: Examples, batch_size: int, augment: Compose | None, seed: int, device: torch.device | str
 ) -> Iterator[Batch]:
-    """Yield one epoch in an order, and with augmentations, that depend on the seed alone.
+    """Yield one epoch in an order, and with patches and augmentations, that depend on the seed alone.
 
     A last batch of one example joins the batch before it: BatchNorm cannot learn from one value.
 
     Args:
         part: The examples.
-        batch_size: Examples a batch, at least 1.
+        batch_size: Examples, or patches of them, a batch, at least 1.
         augment: The study's augmentation, from `silofl.data.transforms.augmentation`; it is not changed.
         seed: Not negative; a site gives each epoch its own.
         device: Where the tensors go.
 
     Yields:
-        Inputs float32 (B, C, H, W) and targets int64, (B, H, W) label maps or (B,) classes.
+        Inputs float32 (B, C, *spatial) and targets int64, (B, *spatial) label maps or (B,) classes.
 
     Raises:
         ConfigError: An augmentation changes the size of an image.
     """
-    order = np.random.default_rng(seed).permutation(len(part))
-    augment = _seeded(augment, seed)
+    order = np.random.default_rng(seed).permutation(_shown(part))
+    augment, sampler = _seeded(augment, seed), PatchSampler(part.patches, seed) if part.patches else None
     for chosen in _groups(order, batch_size):
-        images, targets = part.images[chosen], part.targets[chosen]
+        images, targets = _patches(part, chosen, sampler) if sampler else (part.images[chosen], part.targets[chosen])
         # Not `if augment`: asking a Compose for its truth counts its transforms, which seeds them anew at random.
         is_plain = augment is None
         yield _tensors(images, targets, device) if is_plain else _augmented(images, targets, augment, device)
 
 
-def num_batches(num_examples: int, batch_size: int) -> int:
+def num_batches(part: Examples, batch_size: int) -> int:
     """Return the number of batches of one epoch of `training_batches`."""
-    return len(_groups(np.arange(num_examples), batch_size))
+    return len(_groups(_shown(part), batch_size))
 
 
 def evaluation_batches(part: Examples, batch_size: int, device: torch.device | str) -> Iterator[Batch]:
-    """Yield all examples in stored order; forms as `training_batches`.
+    """Yield all examples in stored order; forms as `training_batches`, but each volume whole, and alone.
 
     Args:
         part: The examples.
         batch_size: Examples a batch, at least 1; the last batch may be smaller.
         device: Where the tensors go.
     """
-    for start in range(0, len(part), batch_size):
-        chosen = slice(start, start + batch_size)
+    size = batch_of(part.images, batch_size)
+    for start in range(0, len(part), size):
+        chosen = slice(start, start + size)
         # Copied, because torch must not share memory with a read-only memory map.
         yield _tensors(np.array(part.images[chosen]), np.array(part.targets[chosen]), device)
+
+
+def batch_of(images: Array, batch_size: int) -> int:
+    """Return how many examples are looked at together: volumes of different sizes one by one."""
+    return 1 if isinstance(images, Volumes) else batch_size
+
+
+def _shown(part: Examples) -> np.ndarray:
+    """Return the number of the example of each image, or patch, of an epoch."""
+    return np.repeat(np.arange(len(part)), part.patches.per_volume if part.patches else 1)
+
+
+def _patches(part: Examples, chosen: np.ndarray, sampler: PatchSampler) -> tuple[np.ndarray, np.ndarray]:
+    images, targets = zip(*(sampler.draw(part.images[i], part.targets[i]) for i in chosen), strict=True)
+    return np.stack(images), np.stack(targets)
 
 
 def _groups(order: np.ndarray, batch_size: int) -> list[np.ndarray]:

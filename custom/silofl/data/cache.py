@@ -19,12 +19,13 @@ from silofl.data.access import TOO_MANY_OPEN, files_of, open_error
 from silofl.data.manifest import PARTS, Manifest
 from silofl.data.npy_stream import NpyStream
 from silofl.data.parts import Examples, PreparedCase
+from silofl.data.volumes import Array, Volumes
 from silofl.errors import DataError
 from silofl.files import make_folder
 from silofl.study import Study
 
 # To be raised when the preparation changes, so that older caches are not used.
-VERSION = 2
+VERSION = 3
 INDEX = "index.json"
 # In the form of sha256sum, which checks it too.
 SUMS = "SHA256SUMS"
@@ -37,12 +38,12 @@ logger = logging.getLogger(__name__)
 def fingerprint(manifest: Manifest, study: Study) -> str:
     """Return a hash of all that the preparation depends on: dataset.json, the study's settings, every file's state.
 
-    Augmentation is left out, since it is applied after the cache.
+    Augmentation and patches are left out, since they come after the cache.
 
     Raises:
         DataError: A file cannot be looked at.
     """
-    settings = study.data.model_dump(mode="json", exclude={"augment", "split_unit"})
+    settings = study.data.model_dump(mode="json", exclude={"augment", "split_unit", "patches"})
     digest = hashlib.sha256(
         json.dumps([VERSION, manifest.digest, settings, sorted(study.labels.items()), study.task]).encode()
     )
@@ -63,7 +64,8 @@ def load_or_prepare(cache_dir: Path, name: str, prepare: Callable[[], Cases]) ->
     Args:
         cache_dir: Folder of all caches.
         name: The fingerprint.
-        prepare: Yields part and case, all cases of the same image size; called only when there is no cache.
+        prepare: Yields part and case, all cases of the same image size unless they are volumes of one example;
+            called only when there is no cache.
 
     Raises:
         DataError: The folder cannot be written, or preparing fails.
@@ -119,12 +121,17 @@ def _sums(folder: Path) -> str:
 
 
 def _open_part(folder: Path, part: str, index: dict[str, list]) -> Examples:
-    images = np.load(folder / f"{part}_images.npy", mmap_mode="r", allow_pickle=False)
-    targets = np.load(folder / f"{part}_targets.npy", mmap_mode="r", allow_pickle=False)
+    images, targets = (_open_array(folder / f"{part}_{kind}.npy", index[kind]) for kind in ("images", "targets"))
     found = Examples(images, targets, tuple(index["cases"]), tuple(index["slices"]), tuple(index["patients"]))
     if len({len(images), len(targets), len(found.cases), len(found.slices), len(found.patients)}) > 1:
         raise ValueError("lengths differ")
     return found
+
+
+def _open_array(path: Path, shapes: list | None) -> Array:
+    """Open a part's images or targets; the shapes are those of volumes, which lie one behind the other."""
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array if shapes is None else Volumes.of(array, shapes)
 
 
 def _build(target: Path, prepare: Callable[[], Cases]) -> None:
@@ -152,16 +159,20 @@ def _publish(temporary: Path, target: Path) -> None:
 
 
 def _write(folder: Path, cases: Cases) -> None:
-    index = {part: {"cases": [], "slices": [], "patients": []} for part in PARTS}
+    index = {part: {"cases": [], "slices": [], "patients": [], "images": None, "targets": None} for part in PARTS}
     streams: dict[str, tuple[NpyStream, NpyStream]] = {}
     for part, case in cases:
         # The first case gives type and shape to the files of all parts, those without any case too.
         if not streams:
             streams = {part: _streams(folder, part, case) for part in PARTS}
-            shapes = case.images.shape[1:], case.targets.shape[1:]
-        images, targets = streams[part]
-        images.append(case.images)
-        targets.append(case.targets)
+            shapes = [() if case.has_own_size else rows.shape[1:] for rows in (case.images, case.targets)]
+            kinds = ("images", "targets") if case.has_own_size else ()
+            index = {part: known | {kind: [] for kind in kinds} for part, known in index.items()}
+        for stream, kind in zip(streams[part], ("images", "targets"), strict=True):
+            rows = getattr(case, kind)
+            stream.append(rows.ravel() if case.has_own_size else rows)
+            if case.has_own_size:
+                index[part][kind] += [rows.shape[1:]]
         index[part]["cases"] += [case.case] * len(case.images)
         index[part]["patients"] += [case.patient] * len(case.images)
         index[part]["slices"] += case.slices

@@ -139,7 +139,7 @@ class Domain:
         """Return how an image differs from the training images, as sentences for people.
 
         Args:
-            images: The case, (n, C, H, W), prepared.
+            images: The case, (n, C, *spatial), prepared.
             form: Its form in the file; None of an array.
             is_turned: Whether the preparation turns all volumes the same way.
         """
@@ -188,7 +188,7 @@ def domain_of(forms: Iterable[Form], images: Iterable[NDArray[np.float32]]) -> D
 
     Args:
         forms: Of some of the images.
-        images: Some of the images, each (C, H, W), prepared.
+        images: Some of the images, each (C, *spatial), prepared.
     """
     found = list(forms)
     measured = [measures(image[None]) for image in images]
@@ -209,13 +209,14 @@ def measures(images: NDArray[np.float32]) -> dict[Measure, NDArray[np.float64]]:
     0 in smooth images, 1 in noise, 0 where all is one value.
 
     Args:
-        images: (n, C, H, W), prepared.
+        images: (n, C, *spatial), prepared.
     """
     pixels = np.asarray(images, dtype=np.float64)
-    variance = pixels.var(axis=(1, 2, 3))
-    steps = np.square(np.diff(pixels, axis=-1)).mean(axis=(1, 2, 3)) if pixels.shape[-1] > 1 else np.zeros(len(pixels))
+    own = tuple(range(1, pixels.ndim))
+    variance = pixels.var(axis=own)
+    steps = np.square(np.diff(pixels, axis=-1)).mean(axis=own) if pixels.shape[-1] > 1 else np.zeros(len(pixels))
     roughness = np.divide(steps, 2 * variance, out=np.zeros(len(pixels)), where=variance > 0)
-    return {"mean": pixels.mean(axis=(1, 2, 3)), "contrast": np.sqrt(variance), "roughness": roughness}
+    return {"mean": pixels.mean(axis=own), "contrast": np.sqrt(variance), "roughness": roughness}
 
 
 def _axes(affine: NDArray[np.float64]) -> str:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from silofl.data.domain import kind_of
 from silofl.data.images import Image
 from silofl.errors import DataError
+from silofl.study import DataSettings
 
 
 def with_neighbours(slices: NDArray[np.float32], neighbours: int) -> NDArray[np.float32]:
@@ -29,19 +30,27 @@ def with_neighbours(slices: NDArray[np.float32], neighbours: int) -> NDArray[np.
     return slices[rows].reshape(len(slices), -1, *slices.shape[2:])
 
 
-def check_has_slices(image: Image, neighbours: int, name: str) -> None:
-    """Refuse an image that has no slices where a study asks for neighbours; a volume of one slice has some.
+def check_has_slices(image: Image, settings: DataSettings, name: str) -> None:
+    """Refuse an image that is no volume where a study asks for one; a volume of one slice is one.
 
     Args:
         image: The image, as it was read.
-        neighbours: The study's ``data.neighbours``.
+        settings: The study's data settings.
         name: What messages call it.
 
     Raises:
-        DataError: It is a picture or a window of a time series.
+        DataError: It is a picture or a window of a time series, and the study asks for neighbours or for 3D.
     """
-    if neighbours > 0 and image.array.ndim != 4:
+    if image.array.ndim == 4:
+        return
+    found = kind_of(image).removesuffix("s")
+    if settings.dimensions == 3:
         raise DataError(
-            f"{name} must be a volume, whose slices have the neighbours of data.neighbours {neighbours}, not a "
-            f"{kind_of(image).removesuffix('s')}; give the volume, or set data.neighbours to 0"
+            f"{name} must be a volume with data.dimensions 3, not a {found}; give the volume, or set data.dimensions "
+            "to 2"
+        )
+    if settings.neighbours > 0:
+        raise DataError(
+            f"{name} must be a volume, whose slices have the neighbours of data.neighbours {settings.neighbours}, not "
+            f"a {found}; give the volume, or set data.neighbours to 0"
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.data.volumes import Array, concatenated
 from silofl.errors import DataError
+from silofl.study import PatchSettings
 
 
 @dataclass(frozen=True)
@@ -16,24 +18,32 @@ class Examples:
     """Training, validation or test examples of a site.
 
     Attributes:
-        images: float32 (N, C, H, W).
-        targets: Label maps uint8 (N, H, W) for segmentation, classes int64 (N,) for classification.
+        images: float32 (N, C, H, W), or (N, C, X, Y, Z) in 3D; `Volumes` where their sizes differ.
+        targets: Label maps uint8 of the images' sizes for segmentation, classes int64 (N,) for classification.
         cases: The case that each example belongs to; the slices of a volume follow one another.
         slices: Each example's slice of its volume, from 0; None for a picture.
         patients: The patient that each example belongs to; None where nobody knows.
         annotated: The labels that the label maps show, where those are not all of the study's: what has another one is
             background in them.
+        patches: How volumes are cut for a network; None where it sees whole images.
     """
 
-    images: NDArray[np.float32]
-    targets: NDArray
+    images: Array
+    targets: Array
     cases: tuple[str, ...]
     slices: tuple[int | None, ...]
     patients: tuple[str | None, ...]
     annotated: tuple[int, ...] | None = None
+    patches: PatchSettings | None = None
 
     def __len__(self) -> int:
         return len(self.cases)
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """(C, *spatial) of what a network sees: an image, or a patch of a volume."""
+        shape = self.images[0].shape if self.patches else self.images.shape[1:]
+        return (shape[0], *self.patches.size) if self.patches else tuple(shape)
 
     @property
     def num_patients(self) -> int:
@@ -49,7 +59,7 @@ class Examples:
     def taken(self, rows: Sequence[int]) -> Examples:
         """Return the examples of the given rows, in that order."""
         names = {key: tuple(getattr(self, key)[i] for i in rows) for key in ("cases", "slices", "patients")}
-        return Examples(self.images[rows], self.targets[rows], **names, annotated=self.annotated)
+        return replace(self, images=self.images[rows], targets=self.targets[rows], **names)
 
 
 def joined(parts: Mapping[str, Examples]) -> Examples:
@@ -69,17 +79,25 @@ def joined(parts: Mapping[str, Examples]) -> Examples:
         pairs = ((site, name) for site, part in parts.items() for name in getattr(part, key))
         return tuple(None if name is None else f"{site}/{name}" for site, name in pairs)
 
-    images, targets = (np.concatenate([getattr(part, key) for part in parts.values()]) for key in ("images", "targets"))
-    slices = tuple(number for part in parts.values() for number in part.slices)
-    return Examples(images, targets, named("cases"), slices, named("patients"), annotated.pop())
+    images, targets = (concatenated([getattr(part, key) for part in parts.values()]) for key in ("images", "targets"))
+    slices, patches = (number for part in parts.values() for number in part.slices), next(iter(parts.values())).patches
+    return Examples(images, targets, named("cases"), tuple(slices), named("patients"), annotated.pop(), patches)
 
 
 @dataclass(frozen=True)
 class PreparedCase:
-    """One case as it is written to the cache: images (n, C, H, W), targets (n, H, W) or (n,), n slice numbers."""
+    """One case as it is written to the cache: images (n, C, *spatial), targets (n, *spatial) or (n,), n slice numbers.
+
+    Of a picture n is 1, of a volume the number of its slices, or 1 where it is not cut.
+    """
 
     case: str
     patient: str | None
     images: NDArray[np.float32]
     targets: NDArray
     slices: tuple[int | None, ...]
+
+    @property
+    def has_own_size(self) -> bool:
+        """Whether it is a volume with its label map, which no other case need be as large as."""
+        return self.targets.ndim == 4

@@ -1,31 +1,32 @@
 """Simulated hospitals with small abdominal volumes, a liver-like organ and lesions, and a different scanner each.
 
-With them a study can be tried from end to end without patient data. Every file follows from (seed, site, patient).
+With them a study can be tried from end to end without patient data. There are two sets: `SLICED`, few thick slices in
+one contrast for networks of 2D images, and `VOLUMES`, coarse whole volumes in two contrasts for networks in 3D. Every
+file follows from (seed, set, site, patient).
 """
 
 import gzip
 import hashlib
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 
 from silofl.data.anatomy import LESION_LABEL, ORGAN_LABEL, draw_anatomy, labels_of
-from silofl.data.scanner import Scanner, scan
+from silofl.data.scanner import SIGNAL_T1, Scanner, scan
 from silofl.errors import ConfigError, DataError
 from silofl.files import read_json
 
 LABELS = {ORGAN_LABEL: "organ", LESION_LABEL: "lesion"}
 SITES = ("north", "east", "south", "west")
 UNSEEN_SITE = "coast"
-MARKER = "phantoms.json"
 # To be raised when the files change, so that those of an older version are not taken for them.
 VERSION = 2
-PATIENTS = {"north": 14, "east": 12, "south": 10, "west": 9, UNSEEN_SITE: 11}
 FEWEST_PATIENTS = 6
-SLICES = (6, 10)
 SCANNERS = {
     "north": Scanner((128, 128), (2.6, 2.6, 7.0), noise=0.030, blur_mm=1.6, bias=0.20, bias_degrees=200, gain=1000),
     "east": Scanner(
@@ -67,13 +68,62 @@ SCANNERS = {
 }
 
 
-def make_phantoms(target: Path, seed: int = 0, patients: dict[str, int] | None = None) -> Path:
+@dataclass(frozen=True)
+class PhantomSet:
+    """A set of simulated hospitals.
+
+    Attributes:
+        marker: the file that tells a folder of them.
+        patients: site -> how many it has, where nobody asks for another number.
+        slices: the fewest and the most of a volume.
+        matrices: site -> its volumes' rows and columns and their spacing in mm; those of its scanner where not given.
+        has_contrasts: whether each patient has a T1- and a T2-weighted image on one grid, or one image.
+    """
+
+    marker: str
+    patients: Mapping[str, int]
+    slices: tuple[int, int]
+    matrices: Mapping[str, tuple[tuple[int, int], tuple[float, float, float]]]
+    has_contrasts: bool = False
+
+    def scanners(self, site: str) -> dict[str, Scanner]:
+        """Return a site's scanner by the name of the contrast; of its only image the name is empty."""
+        scanner = SCANNERS[site]
+        if site in self.matrices:
+            matrix, spacing = self.matrices[site]
+            scanner = replace(scanner, matrix=matrix, spacing_mm=spacing)
+        return {"T1": replace(scanner, signal=SIGNAL_T1), "T2": scanner} if self.has_contrasts else {"": scanner}
+
+
+SLICED = PhantomSet(
+    "phantoms.json", {"north": 14, "east": 12, "south": 10, "west": 9, UNSEEN_SITE: 11}, (6, 10), matrices={}
+)
+VOLUMES = PhantomSet(
+    "phantom_volumes.json",
+    {"north": 12, "east": 11, "south": 10, "west": 9, UNSEEN_SITE: 9},
+    (20, 28),
+    matrices={
+        "north": ((64, 52), (5.0, 5.0, 5.0)),
+        "east": ((58, 48), (5.4, 5.4, 6.0)),
+        "south": ((52, 44), (6.0, 6.0, 5.0)),
+        "west": ((60, 50), (5.2, 5.2, 5.5)),
+        UNSEEN_SITE: ((56, 48), (5.6, 5.6, 5.0)),
+    },
+    has_contrasts=True,
+)
+PATIENTS = SLICED.patients
+
+
+def make_phantoms(
+    target: Path, seed: int = 0, patients: Mapping[str, int] | None = None, kind: PhantomSet = SLICED
+) -> Path:
     """Make the simulated hospitals under `target`, one folder with dataset.json a site, unless they are there already.
 
     Args:
         target: folder that holds or will hold the sites' folders.
         seed: 0 or more; the same seed gives the same files.
-        patients: the sites to make and how many patients each has, at least 6; `PATIENTS` if None.
+        patients: the sites to make and how many patients each has, at least 6; the set's own if None.
+        kind: the set.
 
     Returns:
         `target`.
@@ -83,24 +133,24 @@ def make_phantoms(target: Path, seed: int = 0, patients: dict[str, int] | None =
         DataError: if `target` holds simulated hospitals of another seed, version or number of patients, or other data
             under a site's name.
     """
-    patients = PATIENTS if patients is None else patients
+    patients = dict(kind.patients if patients is None else patients)
     _check_request(seed, patients)
     wanted = {"seed": seed, "version": VERSION, "patients": patients}
-    marker = target / MARKER
+    marker = target / kind.marker
     if marker.exists():
         _check_held(target, read_json(marker), wanted)
-        if _is_complete(target, patients):
+        if _is_complete(target, patients, kind):
             return target
     for site, count in patients.items():
-        _make_site(target / site, seed, count)
+        _make_site(target / site, seed, count, kind)
     # The marker comes last: without it, an interrupted call is repeated.
     _write_json(marker, wanted)
     return target
 
 
 def is_phantoms(folder: Path) -> bool:
-    """Return whether a folder of sites holds simulated hospitals, of which `UNSEEN_SITE` never trains."""
-    return (folder / MARKER).is_file()
+    """Return whether a folder of sites holds the sliced set, of which `UNSEEN_SITE` never trains."""
+    return (folder / SLICED.marker).is_file()
 
 
 def split_patients(names: list[str], rng: np.random.Generator) -> dict[str, list[str]]:
@@ -115,7 +165,7 @@ def split_patients(names: list[str], rng: np.random.Generator) -> dict[str, list
     return {part: sorted(members) for part, members in parts.items()}
 
 
-def _check_request(seed: int, patients: dict[str, int]) -> None:
+def _check_request(seed: int, patients: Mapping[str, int]) -> None:
     if seed < 0:
         raise ConfigError(f"seed must be 0 or more, not {seed}")
     if not patients:
@@ -142,46 +192,64 @@ def _check_free(folder: Path) -> None:
         raise DataError(f"{folder} must be free for a simulated site, not hold other data; choose another folder")
 
 
-def _is_complete(target: Path, patients: dict[str, int]) -> bool:
+def _is_complete(target: Path, patients: Mapping[str, int], kind: PhantomSet) -> bool:
     files = [target / site / "dataset.json" for site in patients]
     for site, count in patients.items():
-        records = map(_record, _names(site, count))
-        files += [target / site / record[kind] for record in records for kind in ("image", "label")]
+        for name in _names(site, count):
+            files += [target / site / path for path in (*_images(name, kind), _label(name))]
     return all(file.exists() for file in files)
 
 
-def _make_site(folder: Path, seed: int, count: int) -> None:
+def _make_site(folder: Path, seed: int, count: int, kind: PhantomSet) -> None:
     _check_free(folder)
-    for kind in ("images", "labels"):
-        (folder / kind).mkdir(parents=True, exist_ok=True)
-    names = _names(folder.name, count)
+    for place in ("images", "labels"):
+        (folder / place).mkdir(parents=True, exist_ok=True)
+    # The sliced set came first: its files follow from site and patient alone.
+    names, origin = _names(folder.name, count), () if kind == SLICED else (kind.marker,)
     for name in names:
-        _make_patient(folder, name, _generator(seed, folder.name, name))
-    parts = split_patients(names, _generator(seed, folder.name, "split"))
-    records = {part: [_record(name) for name in members] for part, members in parts.items()}
+        _make_patient(folder, name, _generator(seed, *origin, folder.name, name), kind)
+    parts = split_patients(names, _generator(seed, *origin, folder.name, "split"))
+    records = {part: [_record(name, kind) for name in members] for part, members in parts.items()}
     labels = {str(number): name for number, name in LABELS.items()}
-    _write_json(folder / "dataset.json", {"task": "segmentation", "labels": labels, **records})
+    named = {"channel_names": [*kind.scanners(folder.name)]} if kind.has_contrasts else {}
+    _write_json(folder / "dataset.json", {"task": "segmentation", "labels": labels, **named, **records})
 
 
-def _make_patient(folder: Path, name: str, rng: np.random.Generator) -> None:
-    scanner = SCANNERS[folder.name]
-    num_slices = int(rng.integers(*SLICES, endpoint=True))
-    tissue = draw_anatomy(rng, scanner.grid(num_slices))
-    volumes = {"image": scan(rng, tissue, scanner), "label": labels_of(tissue)}
-    for kind, volume in volumes.items():
-        nifti = nib.Nifti1Image(volume, scanner.grid(num_slices).affine)
+def _make_patient(folder: Path, name: str, rng: np.random.Generator, kind: PhantomSet) -> None:
+    scanners = kind.scanners(folder.name)
+    grid = next(iter(scanners.values())).grid(int(rng.integers(*kind.slices, endpoint=True)))
+    tissue = draw_anatomy(rng, grid)
+    volumes = [scan(rng, tissue, scanner) for scanner in scanners.values()]
+    for path, volume in zip((*_images(name, kind), _label(name)), (*volumes, labels_of(tissue)), strict=True):
+        nifti = nib.Nifti1Image(volume, grid.affine)
         nifti.set_qform(nifti.affine, code="scanner")
         nifti.header.set_xyzt_units("mm")
         # Without mtime=0 gzip would write the time into the file, which must follow from the seed alone.
-        _write(folder / _record(name)[kind], gzip.compress(nifti.to_bytes(), compresslevel=1, mtime=0))
+        _write(folder / path, gzip.compress(nifti.to_bytes(), compresslevel=1, mtime=0))
 
 
 def _names(site: str, count: int) -> list[str]:
     return [f"{site}_{number:02d}" for number in range(1, count + 1)]
 
 
-def _record(name: str) -> dict[str, str]:
-    return {"image": f"images/{name}.nii.gz", "label": f"labels/{name}.nii.gz", "patient": name, "case": name}
+def _images(name: str, kind: PhantomSet) -> list[str]:
+    if not kind.has_contrasts:
+        return [f"images/{name}.nii.gz"]
+    return [f"images/{name}_{contrast}.nii.gz" for contrast in ("T1", "T2")]
+
+
+def _label(name: str) -> str:
+    return f"labels/{name}.nii.gz"
+
+
+def _record(name: str, kind: PhantomSet) -> dict[str, object]:
+    images = _images(name, kind)
+    return {
+        "image": images if kind.has_contrasts else images[0],
+        "label": _label(name),
+        "patient": name,
+        "case": name,
+    }
 
 
 def _generator(seed: int, *names: str) -> np.random.Generator:

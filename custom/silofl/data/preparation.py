@@ -1,4 +1,4 @@
-"""Turn the files of one case into 2D examples: read, scale, cut and transform them."""
+"""Turn the files of one case into examples, 2D images or a volume: read, scale, cut and transform them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from silofl.data.parts import PreparedCase
 from silofl.data.records import Record
 from silofl.data.transforms import compose, metadata_tracking, one_line
 from silofl.errors import DataError
-from silofl.study import Study
+from silofl.study import DataSettings, Study
 
 if TYPE_CHECKING:
     from monai.data import MetaTensor
@@ -61,11 +61,12 @@ class PreparedImage:
     """A prepared image without a label, and the records that lead back to its input grid.
 
     Attributes:
-        images: float32 (n, C, H, W): one picture, or the slices of a volume, with their neighbours as the study asks.
+        images: float32 (n, C, H, W): one picture, or the slices of a volume, with their neighbours as the study asks;
+            in 3D (1, C, X, Y, Z).
         shape: Size of the input without channels: (rows, columns), or (X, Y, Z).
         affine: The input's voxel indices to millimetres, (4, 4); None for a picture.
         volume_passage: Of the volume; None for a picture and without such transforms.
-        plane_passage: Of each 2D image, the same for all; None without such transforms.
+        plane_passage: Of each 2D image, the same for all, or in 3D of the whole; None without such transforms.
         form: Of the input in its file.
         missing: Contrasts that the input lacks; zeros stand in their place.
     """
@@ -112,7 +113,8 @@ def prepare_image(source: Source, study: Study) -> NDArray[np.float32]:
         study: The study whose data settings apply.
 
     Returns:
-        (n, C, H, W): one image, or the slices of a volume, with their neighbours as the study asks.
+        (n, C, H, W): one image, or the slices of a volume, with their neighbours as the study asks; in 3D
+        (1, C, X, Y, Z).
 
     Raises:
         DataError: The image cannot be read or scaled.
@@ -151,8 +153,7 @@ def prepare_with_way_back(source: Source, steps: Preparation, domain: Domain = A
     if pixels.ndim == 4:
         moved = _moved(steps.volume_steps, {"image": pixels}, image.affine)
         pixels, volume_passage = _array(moved["image"]), _passage(moved["image"])
-    planes = [pixels[..., z] for z in range(pixels.shape[3])] if pixels.ndim == 4 else [pixels]
-    prepared = [_moved(steps.image_steps, {"image": plane}, None)["image"] for plane in planes]
+    prepared = [_moved(steps.image_steps, one, None)["image"] for one in _examples({"image": pixels}, settings)]
     images = with_neighbours(np.stack([_array(plane) for plane in prepared]), steps.study.data.neighbours)
     lacking = tuple(missing(settings.channel_names, [source]))
     passage = _passage(prepared[0])
@@ -160,11 +161,11 @@ def prepare_with_way_back(source: Source, steps: Preparation, domain: Domain = A
 
 
 def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:
-    """Read one case and turn it into 2D examples.
+    """Read one case and turn it into examples.
 
     Intensities are scaled over the whole case; then its `slices` are cut in stored order; then volumes are transformed
-    and cut along their last axis; then each 2D image is transformed; then the slices of the case are joined by their
-    neighbours.
+    and, in 2D, cut along their last axis; then each image is transformed; then the slices of the case are joined by
+    their neighbours.
 
     Args:
         record: The case.
@@ -194,19 +195,19 @@ def _prepared(record: Record, manifest: Manifest, steps: Preparation) -> Prepare
         affine = affine if affine is None else affine @ np.diag([1, 1, numbers.step, 1])
     images, labels = _planes(pixels, label, affine, steps)
     targets = np.full(len(images), record.label, dtype=np.int64) if labels is None else labels
-    return PreparedCase(record.case, record.patient, images, targets, _slices_of(images, pixels, numbers))
+    # What no slice is, a picture or a whole volume, has no number.
+    slices = _slices_of(images, numbers) if pixels.ndim == 4 and images.ndim == 4 else (None,)
+    return PreparedCase(record.case, record.patient, images, targets, slices)
 
 
-def _slices_of(images: NDArray, pixels: NDArray, numbers: range | None) -> tuple[int | None, ...]:
+def _slices_of(images: NDArray, numbers: range | None) -> tuple[int | None, ...]:
     """Return the slice number of each example, continued where a transform has added slices."""
-    if pixels.ndim != 4:
-        return (None,)
     first, step = (0, 1) if numbers is None else (numbers.start, numbers.step)
     return tuple(range(first, first + step * len(images), step))
 
 
 def _scaled(image: Image, study: Study, name: str) -> NDArray[np.float32]:
-    check_has_slices(image, study.data.neighbours, name)
+    check_has_slices(image, study.data, name)
     settings = study.data
     array = to_channels(image.array, settings.channels, image.is_window or image.has_contrasts)
     if not image.has_contrasts:
@@ -236,16 +237,20 @@ def _check_slices(record: Record, image: Image) -> None:
 def _planes(
     pixels: NDArray, label: NDArray | None, affine: NDArray | None, steps: Preparation
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8] | None]:
-    """Return images (n, C, H, W) and label maps (n, H, W) of a picture or of a volume's slices."""
+    """Return images (n, C, *spatial) and label maps (n, *spatial) of a picture, a volume's slices or a volume."""
     case = {"image": pixels} if label is None else {"image": pixels, "label": label.astype(np.float32)}
     if pixels.ndim == 4:
         case = _apply(steps.volume_steps, case, affine)
-        planes = [{key: value[..., z] for key, value in case.items()} for z in range(case["image"].shape[-1])]
-    else:
-        planes = [case]
-    planes = [_apply(steps.image_steps, plane, None) for plane in planes]
+    planes = [_apply(steps.image_steps, one, None) for one in _examples(case, steps.study.data)]
     images = with_neighbours(np.stack([plane["image"] for plane in planes]), steps.study.data.neighbours)
     return images, None if label is None else np.stack([plane["label"][0] for plane in planes]).astype(np.uint8)
+
+
+def _examples(case: dict[str, NDArray], settings: DataSettings) -> list[dict[str, NDArray]]:
+    """Return a picture, a volume's slices, or where volumes are not cut the volume."""
+    if settings.dimensions == 3 or case["image"].ndim != 4:
+        return [case]
+    return [{key: value[..., z] for key, value in case.items()} for z in range(case["image"].shape[-1])]
 
 
 def _apply(

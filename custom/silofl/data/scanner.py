@@ -5,7 +5,8 @@ clearly different at another hospital. The noise is Rician, as in magnitude MRI 
 distribution of noisy MRI data, Magnetic Resonance in Medicine 34, 1995).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,20 @@ SIGNAL = {
     Tissue.LIVER_VESSEL: 0.54,
     Tissue.LESION: 0.78,
 }
+# As in a T1-weighted scan: fluids and lesions are dark, the liver is brighter than the spleen.
+SIGNAL_T1 = SIGNAL | {
+    Tissue.FAT: 0.95,
+    Tissue.MUSCLE: 0.40,
+    Tissue.FLUID: 0.14,
+    Tissue.CONTENT: 0.30,
+    Tissue.VESSEL: 0.24,
+    Tissue.SPLEEN: 0.44,
+    Tissue.CORTEX: 0.50,
+    Tissue.MEDULLA: 0.36,
+    Tissue.LIVER: 0.60,
+    Tissue.LIVER_VESSEL: 0.34,
+    Tissue.LESION: 0.40,
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +64,7 @@ class Scanner:
         offset: stored units of no signal.
         gamma: exponent on the signal in [0, 1]: above 1 darkens the mid-greys.
         is_reversed: whether bright tissues are dark and dark ones bright; air, gas and bone stay dark.
+        signal: each tissue's share of the full signal.
     """
 
     matrix: tuple[int, int]
@@ -61,6 +77,7 @@ class Scanner:
     offset: float = 0.0
     gamma: float = 1.0
     is_reversed: bool = False
+    signal: Mapping[Tissue, float] = field(default_factory=lambda: SIGNAL)
 
     def grid(self, num_slices: int) -> Grid:
         """Return the voxels of a scan with this many axial slices."""
@@ -89,8 +106,8 @@ def scan(rng: np.random.Generator, tissue: TissueMap, scanner: Scanner) -> NDArr
 
 def _contrast(rng: np.random.Generator, tissue: TissueMap, scanner: Scanner) -> Field:
     """Look up every voxel's signal, with each tissue a little different in each patient."""
-    signal = np.array([SIGNAL[kind] for kind in Tissue], dtype=np.float32)
-    has_signal = signal > SIGNAL[Tissue.BONE]
+    signal = np.array([scanner.signal[kind] for kind in Tissue], dtype=np.float32)
+    has_signal = signal > scanner.signal[Tissue.BONE]
     if scanner.is_reversed:
         signal[has_signal] = 1.05 - signal[has_signal]
     signal *= rng.normal(1, 0.045, signal.shape)

@@ -69,17 +69,18 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
     manifest = read_manifest(folder, study)
     prepare = partial(_prepared_cases, manifest, study, has_progress)
     parts = load_or_prepare(cache_dir, fingerprint(manifest, study), prepare)
+    parts = {name: replace(part, patches=study.data.patches) for name, part in parts.items()}
     if len(manifest.labels_annotated) < len(study.labels):
         parts = {name: replace(part, annotated=manifest.labels_annotated) for name, part in parts.items()}
     data = SiteData(**parts, manifest=manifest)
-    if len(data.training) == 1 and study.model.normalization.startswith("batch"):
+    if len(data.training) == 1 and not study.data.patches and study.model.normalization.startswith("batch"):
         raise DataError(
             "training must hold at least 2 images for BatchNorm, which cannot learn from a batch of one, not 1; add "
             "images to dataset.json, or choose another model.normalization for the study"
         )
     missing = manifest.missing(study.data.channel_names)
     for answer in study.recipe.answers:
-        answer.check_images(data.training.images.shape[1:])
+        answer.check_images(data.training.image_shape)
         answer.check_contrasts(missing)
     return data
 
@@ -104,7 +105,7 @@ def _same_size(cases: Iterable[tuple[str, PreparedCase]]) -> Iterator[tuple[str,
     for part, case in cases:
         first = first or case
         wanted, found = first.images.shape[2:], case.images.shape[2:]
-        if wanted != found:
+        if wanted != found and not case.has_own_size:
             raise DataError(
                 f"case {case.case!r} must come out in the size of case {first.case!r}, {wanted}, not {found}; "
                 f"add Resize: {{spatial_size: {list(wanted)}}} to the study's data.transforms"

@@ -69,7 +69,7 @@ RANGES = {"spatial_size": (1, 1 << 14), "roi_size": (1, 1 << 14), "pixdim": (0.0
 AS_IT_IS = (-1, 0)
 MOST_VOXELS = 1 << 28
 RAS_LABELS = (("L", "R"), ("P", "A"), ("I", "S"))
-TRIAL_SIZE = {"volume_transforms": (12, 10, 4), "transforms": (64, 64), "augment": (64, 64)}
+TRIAL_IMAGE, TRIAL_VOLUME = (64, 64), (12, 10, 4)
 
 # MONAI's switch is one for the process, whose threads may prepare different sites.
 _metadata_switch = threading.RLock()
@@ -126,7 +126,7 @@ def check_transforms(study: Study) -> None:
         ConfigError: A transform is not allowed, its options are not right, or an augmentation changes the size.
     """
     has_label_map = study.task == "segmentation"
-    for kind, size in TRIAL_SIZE.items():
+    for kind, size in _trial_sizes(study.data).items():
         certain = [_made_certain(transform) for transform in getattr(study.data, kind)]
         compose(study.data, kind, has_label_map)
         # One more transform at a time, so that the error names the one that fails.
@@ -146,6 +146,14 @@ def metadata_tracking(is_on: bool) -> Iterator[None]:
             yield
         finally:
             set_track_meta(before)
+
+
+def _trial_sizes(settings: DataSettings) -> dict[Kind, tuple[int, ...]]:
+    if settings.dimensions == 2:
+        return {"volume_transforms": TRIAL_VOLUME, "transforms": TRIAL_IMAGE, "augment": TRIAL_IMAGE}
+    # An augmentation must keep a patch's very size; of whole volumes nobody knows the size yet.
+    patch = settings.patches.size if settings.patches else (16, 16, 16)
+    return {"volume_transforms": TRIAL_VOLUME, "transforms": TRIAL_VOLUME, "augment": patch}
 
 
 def _steps(transform: Transform, kind: Kind, keys: tuple[str, ...]) -> list[Any]:

@@ -32,6 +32,8 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
     shape, channels = numbers.image_shape, study.data.in_channels
     if shape is not None and shape[0] != channels:
         raise AggregationError(f"site {site!r} must have images of {channels} channels, not {shape[0]}")
+    if shape is not None and len(shape) != 1 + study.data.dimensions:
+        raise AggregationError(f"site {site!r} must have images of {study.data.dimensions} axes, not {len(shape) - 1}")
     if numbers.metrics.round_test and not study.evaluate_every_round:
         raise AggregationError(f"site {site!r} must send no test score of a round, for which the study does not ask")
     if not exchange.is_needed:
@@ -48,7 +50,7 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
             f"site {site!r} must have at most {most_examples} training examples, as in its first round, not "
             f"{numbers.num_examples}; start the study anew with other data"
         )
-    most = study.training.local_epochs * math.ceil(numbers.num_examples / study.training.batch_size)
+    most = study.training.local_epochs * study.steps_an_epoch(numbers.num_examples)
     if numbers.steps > most:
         raise AggregationError(
             f"site {site!r} must take at most {most} steps with {numbers.num_examples} examples, not {numbers.steps}"

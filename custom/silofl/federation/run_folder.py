@@ -307,9 +307,11 @@ def where_complete(recipe: Mapping[str, object], run_id: str, is_simulation: boo
 
 
 def _image_shape(study: Study) -> tuple[int, ...]:
-    """Return (C, H, W) for the example while no site has sent its own: the study's Resize, or any size."""
+    """Return (C, *spatial) for the example while no site has sent its own: the study's patch or Resize, or any size."""
+    if study.data.patches:
+        return (study.data.in_channels, *study.data.patches.size)
     sizes = [t.options.get("spatial_size") for t in study.data.transforms if t.name.startswith("Resize")]
-    size = tuple(sizes[-1]) if sizes and isinstance(sizes[-1], (list, tuple)) else (128, 128)
+    size = tuple(sizes[-1]) if sizes and isinstance(sizes[-1], (list, tuple)) else (128,) * study.data.dimensions
     return (study.data.in_channels, *size)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
@@ -47,7 +48,8 @@ def time_steps(work: Work) -> StepCost:
     torch.set_num_threads(study.torch_threads)
     keep_freed_memory()
     learners = work.learners()
-    part = part.taken(range(min(len(part), STEPS * study.training.batch_size)))
+    shown = part.patches.per_volume if part.patches else 1
+    part = part.taken(range(min(len(part), math.ceil(STEPS * study.training.batch_size / shown))))
     augment = augmentation(study, part.targets.ndim > 1)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

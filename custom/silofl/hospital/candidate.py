@@ -61,7 +61,7 @@ class Candidate:
     def data(self) -> SiteData:
         """The site's data, which the network can take; decoded images stay in the site's cache for the first round."""
         data = load_site_data(self.data_folder, self.study, self.cache_folder, self.settings.has_progress)
-        check_network(self.study, data.training.images.shape[1:])
+        check_network(self.study, data.training.image_shape)
         return data
 
     @cached_property

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from silofl.data.batches import batch_of
 from silofl.data.images import read_image
 from silofl.data.manifest import Manifest
 from silofl.data.parts import Examples
@@ -42,7 +43,7 @@ def data(candidate: Candidate) -> Finding:
         "examples": {name: len(part) for name, part in parts.items()},
         "patients": {name: part.num_patients for name, part in parts.items()},
         "labels": counts,
-        "image_shape": list(found.training.images.shape[1:]),
+        "image_shape": list(found.training.image_shape),
         "spacing_mm": _spacing(found.manifest),
         "domain": plain(found.domain),
     }
@@ -62,8 +63,9 @@ def label_counts(part: Examples, study: Study) -> dict[str, int]:
     """Return the number of examples in which each of the study's labels occurs, by the label's name."""
     counts = dict.fromkeys(sorted(study.labels), 0)
     # Targets are memory-mapped; piece by piece they are never in memory all at once.
-    for start in range(0, len(part), PIECE):
-        targets = np.asarray(part.targets[start : start + PIECE])
+    piece = batch_of(part.targets, PIECE)
+    for start in range(0, len(part), piece):
+        targets = np.asarray(part.targets[start : start + piece])
         rows = targets.reshape(len(targets), -1)
         for label in counts:
             counts[label] += int((rows == label).any(axis=1).sum())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tempfile
 from dataclasses import replace
-from math import ceil
 from typing import Any
 
 from silofl.algorithms.mixing import Arrays
@@ -33,7 +32,7 @@ def training(candidate: Candidate) -> Finding:
     device = choose_device(candidate.settings.device or study.device)
     task = candidate.server.task(candidate.kit.name, Exchange(TRAIN, 1))
     cost = time_steps(Work(candidate.kit.name, study, candidate.data, task, device))
-    steps = ceil(len(part) / study.training.batch_size) * study.training.local_epochs
+    steps = study.steps_an_epoch(len(part)) * study.training.local_epochs
     seconds, limit = steps * cost.seconds, study.federation.task_timeout_s
     facts = {"seconds_per_step": cost.seconds, "steps_per_round": steps, "peak_bytes": cost.peak_bytes}
     facts |= {"seconds_per_round": seconds, "device": device.type}

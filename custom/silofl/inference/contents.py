@@ -28,7 +28,7 @@ class Contents:
 
     Attributes:
         study: The study that trained it: its network, its labels, and how it prepares images.
-        image_shape: (C, H, W) of the training images.
+        image_shape: (C, *spatial) of the training images, or of their patches.
         models: ``global`` and sites' names -> the complete state dict of `silofl.models.build_model`.
         rule: ``only`` (one model), ``selector`` (it chooses among the models), or ``mean`` (of all sites' models).
         selector: The state dict of `silofl.models.selector.build_selector`, for the rule ``selector``.
@@ -99,10 +99,13 @@ def _check_names(contents: Contents) -> None:
 
 
 def _check_shape(contents: Contents) -> None:
-    shape, channels = contents.image_shape, contents.study.data.in_channels
-    is_shape = len(shape) == 3 and all(isinstance(size, int) and size > 0 for size in shape)
-    if not is_shape or shape[0] != channels:
-        raise ConfigError(f"image_shape must be ({channels}, H, W) of the training images, not {tuple(shape)}")
+    shape, data = contents.image_shape, contents.study.data
+    is_shape = len(shape) == 1 + data.dimensions and all(isinstance(size, int) and size > 0 for size in shape)
+    if not is_shape or shape[0] != data.in_channels:
+        axes = "H, W" if data.dimensions == 2 else "X, Y, Z"
+        raise ConfigError(
+            f"image_shape must be ({data.in_channels}, {axes}) of the training images, not {tuple(shape)}"
+        )
 
 
 def _check_only(contents: Contents) -> None:

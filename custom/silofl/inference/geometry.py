@@ -22,17 +22,23 @@ LINEAR = {"Resize": {2: "bilinear", 3: "trilinear"}}
 LINEAR_ON_A_GRID = "bilinear"
 
 
-def check_images(images: NDArray, image_shape: Sequence[int]) -> None:
+def check_images(images: NDArray, image_shape: Sequence[int], is_in_patches: bool = False) -> None:
     """Refuse prepared images of another shape than the training images, or with values that are not finite.
 
     Args:
-        images: Expected as (n, C, H, W), n at least 1.
-        image_shape: (C, H, W) of the training images.
+        images: Expected as (n, C, *spatial), n at least 1; a volume that is seen in patches as (1, C, X, Y, Z).
+        image_shape: (C, *spatial) of the training images, or patches.
+        is_in_patches: Whether the network sees patches of volumes of any size.
 
     Raises:
         DataError: Another shape, or a value that is not finite.
     """
-    if images.ndim != 4 or len(images) < 1 or images.shape[1:] != tuple(image_shape):
+    if is_in_patches and (images.ndim != 5 or images.shape[:2] != (1, image_shape[0]) or images.size == 0):
+        raise DataError(
+            f"the prepared images must have shape (1, {image_shape[0]}, X, Y, Z), one volume as in training, not "
+            f"{images.shape}; give the whole volume"
+        )
+    if not is_in_patches and (len(images) < 1 or images.shape[1:] != tuple(image_shape)):
         raise DataError(
             f"the prepared images must have shape (n, {', '.join(map(str, image_shape))}) as in training, not "
             f"{images.shape}; bring the image to the training images' size, or name Resize in the study's data"
@@ -55,10 +61,10 @@ def check_probabilities(probabilities: NDArray[np.float32], name: str) -> None:
 
 
 def decide(probabilities: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return the label of each pixel, (n, H, W), as training decides: the largest, or one above one half.
+    """Return the label of each pixel, (n, *spatial), as training decides: the largest, or one above one half.
 
     Args:
-        probabilities: (n, out_channels, H, W).
+        probabilities: (n, out_channels, *spatial).
     """
     return most_likely(probabilities, threshold=0.5).astype(np.uint8)
 
@@ -73,7 +79,7 @@ def decide_on_input(
     cropped away is background.
 
     Args:
-        probabilities: (n, out_channels, H, W) of the prepared images.
+        probabilities: (n, out_channels, *spatial) of the prepared images; n is 1 where a volume was not cut.
         prepared: The images, with their way back.
         steps: The preparation that made them.
 
@@ -84,7 +90,7 @@ def decide_on_input(
         DataError: The transforms cannot be inverted to the input's size.
     """
     if prepared.plane_passage is None and prepared.volume_passage is None:
-        return _on_shape(np.moveaxis(decide(probabilities), 0, -1), prepared.shape)
+        return _on_shape(_joined(decide(probabilities)), prepared.shape)
     foreground = probabilities if probabilities.shape[1] == 1 else probabilities[:, 1:]
     label_map = np.zeros(prepared.shape, dtype=np.uint8)
     largest = np.zeros(prepared.shape, dtype=np.float32)
@@ -100,16 +106,20 @@ def decide_on_input(
 
 
 def to_input(values: NDArray[np.float32], prepared: PreparedImage, steps: Preparation) -> NDArray[np.float32]:
-    """Take one value a pixel of the prepared images, (n, H, W), to the input's grid; cropped pixels get 0.
+    """Take one value a pixel of the prepared images, (n, *spatial), to the input's grid; cropped pixels get 0.
 
     Raises:
         DataError: The transforms cannot be inverted to the input's size.
     """
-    planes = _inverted(steps.image_steps, prepared.plane_passage, values)
-    volume = np.moveaxis(planes, 0, -1)
+    volume = _joined(_inverted(steps.image_steps, prepared.plane_passage, values))
     if len(prepared.shape) == 3:
         volume = _inverted(steps.volume_steps, prepared.volume_passage, volume[None])[0]
     return _on_shape(volume, prepared.shape)
+
+
+def _joined(values: NDArray) -> NDArray:
+    """Return the volume (X, Y, Z) of its slices (n, X, Y), or of a whole one (1, X, Y, Z)."""
+    return values[0] if values.ndim == 4 else np.moveaxis(values, 0, -1)
 
 
 def _inverted(steps: Compose | None, passage: Passage | None, values: NDArray[np.float32]) -> NDArray[np.float32]:

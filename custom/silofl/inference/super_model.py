@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from silofl.data.contrasts import Case, source_of
 from silofl.data.preparation import Preparation, PreparedImage, preparation, prepare_with_way_back
+from silofl.data.volumes import windows_of
 from silofl.errors import ConfigError, DataError, nearest
 from silofl.inference.contents import Contents, check_threshold
 from silofl.inference.directory import read
@@ -93,14 +94,16 @@ class SuperModel:
         """Return the selector's softmax of each slice.
 
         Args:
-            images: (n, C, H, W), prepared, before amplitude normalisation.
+            images: (n, C, H, W), prepared, before amplitude normalisation; in 3D one volume (1, C, X, Y, Z).
             batch_size: Slices at a time, at least 1.
 
         Returns:
-            Probabilities of shape (n, outputs); shape (n, 0) without a selector.
+            Probabilities of shape (n, outputs), of a volume those of its n windows; shape (n, 0) without a selector.
         """
         if self.selector is None:
             return np.zeros((len(images), 0))
+        if patches := self.contents.study.data.patches:
+            images = windows_of(images[0], patches.size)
         scores = softmax_of(self.selector, images, batch_size, self.device)
         check_probabilities(scores, SELECTOR)
         return scores
@@ -109,7 +112,7 @@ class SuperModel:
         """Return the selector's scores of a case: `case_scores` of its slices.
 
         Args:
-            images: One case, (n, C, H, W), prepared, before amplitude normalisation.
+            images: One case, (n, C, *spatial), prepared, before amplitude normalisation.
             batch_size: Slices at a time, at least 1.
 
         Returns:
@@ -122,11 +125,11 @@ class SuperModel:
 
         Args:
             name: ``global`` or a site's name.
-            images: (n, C, H, W), prepared.
+            images: (n, C, *spatial), prepared.
             batch_size: Slices at a time; a network whose BatchNorm keeps no statistics gets the whole case at once.
 
         Returns:
-            (n, out_channels, H, W), or (n, classes) for classification: the sigmoid of a single output, else the
+            (n, out_channels, *spatial), or (n, classes) for classification: the sigmoid of a single output, else the
             softmax.
 
         Raises:
@@ -168,7 +171,7 @@ class SuperModel:
         """Return what the super model says of one case, as probabilities on the prepared images.
 
         Args:
-            images: One case, (n, C, H, W), prepared.
+            images: One case, (n, C, *spatial), prepared.
             batch_size: Slices at a time, at least 1; the answer does not depend on it.
             threshold: Instead of the super model's own gamma.
             site: Whose model answers, instead of a choice.
@@ -178,7 +181,7 @@ class SuperModel:
             DataError: The images do not have the form of the training images.
         """
         self.check_options(batch_size, threshold, site)
-        check_images(images, self.contents.image_shape)
+        check_images(images, self.contents.image_shape, bool(self.contents.study.data.patches))
         scores = self.scores(images, batch_size)
         name, weights = self._weights(scores, threshold, site)
         total = None
@@ -202,7 +205,8 @@ class SuperModel:
 
         Args:
             case: An image file, the folder of a DICOM series, one of these for each contrast by its name, or prepared
-                images (n, C, H, W), whose channels are those of each slice and its neighbours where the study has some.
+                images (n, C, *spatial), whose channels are those of each slice and its neighbours where the study has
+                some.
             batch_size: Slices at a time, at least 1; the answer does not depend on it.
             threshold: Replaces the super model's gamma, in [0, 1].
             site: A site's name or ``global``, whose model answers instead of a choice.

@@ -151,7 +151,7 @@ class SiteAdvice(SitePart):
         """Return the sketch of the training data, unless it would come from too few patients."""
         work = self.work
         training = work.data.training
-        meta = {"num_patients": training.num_patients, "image_shape": list(training.images.shape[1:])}
+        meta = {"num_patients": training.num_patients, "image_shape": list(training.image_shape)}
         if not work.has_enough_patients:
             return Message(meta=meta | {ROLE: {"withheld": f"fewer than {work.min_patients} patients in training"}})
         found = sketch(work.site, training, work.study, fixed_network(work.study))

@@ -73,7 +73,7 @@ class Numbers(Section, Generic[S]):
         round: The round of the task that it answers.
         num_examples: Training examples.
         num_patients: Patients in training; those whom nobody knows count as none.
-        image_shape: (C, H, W) of the training images.
+        image_shape: (C, *spatial) of the training images, or patches.
         steps: Steps of the own model's training.
         metrics: What was measured.
     """
@@ -81,7 +81,7 @@ class Numbers(Section, Generic[S]):
     round: Annotated[int, Strict()]
     num_examples: Count | None = None
     num_patients: Annotated[int, Strict(), Field(ge=0, le=10**7)] | None = None
-    image_shape: Annotated[tuple[Side, ...], Field(min_length=3, max_length=3)] | None = None
+    image_shape: Annotated[tuple[Side, ...], Field(min_length=3, max_length=4)] | None = None
     steps: Count | None = None
     metrics: Metrics[S] = Metrics[S]()
 

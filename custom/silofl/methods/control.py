@@ -16,7 +16,7 @@ from silofl.algorithms.fednova import norm
 from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.scaffold import corrected, new_control
 from silofl.algorithms.steps import GradientStep, Step
-from silofl.data.batches import evaluation_batches
+from silofl.data.batches import evaluation_batches, training_batches
 from silofl.errors import TrainingError
 from silofl.methods.model import tensors_of
 from silofl.methods.part import TRAIN, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
@@ -24,6 +24,7 @@ from silofl.models import build_plain_model
 from silofl.models.names import traveling_names
 from silofl.models.roles import MODEL, of_role, role_of, with_role
 from silofl.study import Study
+from silofl.training.device import seed_of
 from silofl.training.loop import TrainingResult
 
 # A site's own c_i travels to it as control/own/NAME, should it have lost it.
@@ -174,7 +175,11 @@ class SiteControl(SitePart):
         work, gather, loss = self.work, GradientStep(), self.work.loss
         # A copy, because a pass in training mode moves running statistics, and this one only probes.
         probe = copy.deepcopy(model).train()
-        for batch in evaluation_batches(work.data.training, work.study.training.batch_size, work.device):
+        part, size = work.data.training, work.study.training.batch_size
+        # Volumes of any size do not go through a network in training: an epoch of their patches stands for them.
+        seed = seed_of(work.study.seed, work.site, work.number, ROLE)
+        patches = training_batches(part, size, None, seed, work.device) if part.patches else None
+        for batch in patches or evaluation_batches(part, size, work.device):
             gather(probe, None, loss, batch)
         return gather.mean(probe)
 

@@ -27,6 +27,7 @@ from silofl.algorithms.gain import gain, p_below
 from silofl.algorithms.guard import DEFAULT, choose
 from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.steps import Batch, Loss, frozen_statistics, plain_step
+from silofl.data.batches import batch_of
 from silofl.data.parts import Examples
 from silofl.errors import TrainingError
 from silofl.inference import SuperModel
@@ -39,7 +40,7 @@ from silofl.models import HarmonizedModel, build_model, build_plain_model
 from silofl.models.names import head_names
 from silofl.settings import Section
 from silofl.study import Study
-from silofl.training.evaluation import score
+from silofl.training.evaluation import like, score
 from silofl.training.joined import AVERAGED, BLEND, CHOSEN, FEDERATED, LOCAL, TUNED, WORDS, Joined
 from silofl.training.local_model import LEAST_UNITS, LocalModel, better, borrowed, memo_of, state_of
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
@@ -281,17 +282,15 @@ class SiteGuard(SitePart):
         """Return the score of each candidate on a part of the data."""
         study, size = self.work.study, self.work.study.training.batch_size
         wanted = ({*names} | ({FEDERATED, LOCAL} if BLEND in names else set())) - {BLEND}
-        predictions: dict[str, NDArray] = {}
-        for rows in _groups_of_cases(part.cases, size):
+        predictions: dict[str, list[NDArray]] = {name: [] for name in names}
+        for rows in _groups_of_cases(part.cases, batch_of(part.images, size)):
             images, cases = np.asarray(part.images[rows]), [part.cases[i] for i in rows]
             found = {name: _probabilities(models[name], images, cases, size) for name in wanted}
             if BLEND in names:
                 found[BLEND] = (found[FEDERATED] + found[LOCAL]) / np.float32(2)
             for name in names:
-                answers = decide(found[name])
-                whole = predictions.setdefault(name, np.empty((len(part.cases), *answers.shape[1:]), answers.dtype))
-                whole[rows] = answers
-        return {name: score(one, part, study) for name, one in predictions.items()}
+                predictions[name].append(decide(found[name]))
+        return {name: score(like(part.targets, pieces), part, study) for name, pieces in predictions.items() if pieces}
 
 
 def has_own_model(study: Study) -> bool:

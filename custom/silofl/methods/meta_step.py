@@ -47,7 +47,7 @@ class SiteMetaStep(SitePart):
             TrainingError: The round has fewer batches.
         """
         settings, needed = self.work.study.training, self.work.study.recipe.answer(ROLE).num_batches
-        batches = settings.local_epochs * num_batches(len(self.work.data.training), settings.batch_size)
+        batches = settings.local_epochs * num_batches(self.work.data.training, settings.batch_size)
         if batches < needed:
             raise TrainingError(
                 f"site {self.work.site!r} must have at least {needed} batches a round, those of one meta-step, not "

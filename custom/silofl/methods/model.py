@@ -341,7 +341,7 @@ class SiteModels(SitePart):
         predictions, result = evaluate(model, part, work.study, work.device)
         numbers = numbers_of_test(predictions, result, part, work.study)
         state = {name: value.cpu() for name, value in model.state_dict().items()}
-        shape = tuple(part.images.shape[1:])
+        shape = part.image_shape
         contents = Contents(work.study, shape, {work.site: state}, "only", facts=numbers, domain=work.domain)
         write(work.folder / FOLDER, contents)
         keep_test(work.folder, result, predictions, model, part, work.study.data.shown)

@@ -37,9 +37,9 @@ from silofl.models.names import read_arrays, write_arrays
 from silofl.models.roles import GLOBAL, PERSONAL, of_role, role_of, with_role
 from silofl.models.selector import build_selector
 from silofl.study import Study
-from silofl.training.evaluation import softmax_of
+from silofl.training.evaluation import scores_by_case
 from silofl.training.loop import Learner, TrainingResult
-from silofl.training.metrics import Score, members_of
+from silofl.training.metrics import Score
 
 ROLE = "selector"
 # Prefixes of Adam's moments, which travel too where they are averaged.
@@ -204,11 +204,12 @@ class SiteSelector(SitePart):
         if not self._is_here():
             return None
         model, outputs = self._received()
-        sites = softmax_of(model, examples.images, self.work.study.training.batch_size, self.work.device)
+        sites = scores_by_case(model, examples, self.work.study.training.batch_size, self.work.device)
         index = outputs.index(self.work.site)
-        is_own = {case: sites[rows].mean(axis=0).argmax() == index for case, rows in members_of(examples.cases).items()}
+        is_own = {case: found.mean(axis=0).argmax() == index for case, found in sites.items()}
+        chosen = np.concatenate([found.argmax(axis=1) for found in sites.values()])
         combined = Score.merged({case: scores[PERSONAL if own else GLOBAL] for case, own in is_own.items()})
-        return combined.numbers() | {"selector_accuracy": float(np.mean(sites.argmax(axis=1) == index))}
+        return combined.numbers() | {"selector_accuracy": float(np.mean(chosen == index))}
 
     @property
     def _settings(self) -> Selector:
@@ -275,7 +276,7 @@ class Ensemble(nn.Module):
         self._models = tuple(models)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits (B, outputs, ...) for images (B, C, H, W)."""
+        """Return logits (B, outputs, ...) for images (B, C, *spatial)."""
         scores = self.selector(images).softmax(dim=1)
         with torch.no_grad():
             found = torch.stack([to_probabilities(model(images)) for model in self._models], dim=1)

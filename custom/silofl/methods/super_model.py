@@ -18,6 +18,7 @@ from silofl.algorithms.mixing import Arrays
 from silofl.data.batches import evaluation_batches
 from silofl.data.domain import Domain
 from silofl.data.parts import Examples
+from silofl.data.volumes import Array
 from silofl.errors import AggregationError, DamagedError
 from silofl.files import load_state, save_state, write_atomically
 from silofl.inference import SuperModel as Loaded
@@ -35,7 +36,7 @@ from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, of_role, role_of, wi
 from silofl.models.selector import build_selector
 from silofl.settings import Section
 from silofl.study import Study
-from silofl.training.evaluation import numbers_of_test, outputs_of
+from silofl.training.evaluation import like, numbers_of_test, outputs_of, pieces_of, softmax_of
 from silofl.training.metrics import members_of
 from silofl.training.pictures import keep_test
 from silofl.training.site_score import Counted, SuperScore
@@ -215,7 +216,7 @@ class SiteSuperModel(SitePart):
         work, arrays = self.work, self.work.message.of(ROLE)
         holds_models = any(role_of(name) == GLOBAL for name in arrays)
         known = {} if holds_models else read(work.folder / FOLDER).models
-        shape = tuple(work.data.training.images.shape[1:])
+        shape = work.data.training.image_shape
         contents = _contents(arrays, work.message.about(ROLE), work.study, shape, known)
         write(work.folder / FOLDER, contents)
         # `with_best_models` computed it from the models before these.
@@ -235,12 +236,15 @@ class SiteSuperModel(SitePart):
     def _keep_features(self, model: Loaded) -> None:
         """Keep the selector's features and scores of the validation and test images, for the report's map."""
         work = self.work
-        images = np.concatenate([work.data.validation.images, work.data.test.images])
-        if len(images) == 0:
+        size, features, scores = work.study.training.batch_size, [], []
+        for images in (
+            piece for part in (work.data.validation, work.data.test) if len(part) for piece in pieces_of(part)
+        ):
+            features.append(outputs_of(model.selector.network.features, images, size, work.device))
+            scores.append(softmax_of(model.selector, images, size, work.device))
+        if not features:
             return
-        size = work.study.training.batch_size
-        features = outputs_of(model.selector.network.features, images, size, work.device)
-        arrays = {"features": features, "scores": model.slice_scores(images, size)}
+        arrays = {"features": np.concatenate(features), "scores": np.concatenate(scores)}
         outputs = np.array(model.contents.outputs)
         write_atomically(
             work.folder / "selector.npz", lambda stream: np.savez_compressed(stream, **arrays, outputs=outputs)
@@ -332,12 +336,9 @@ def _losses(work: Work, network: nn.Module, part: Examples) -> NDArray:
     return np.array(values)
 
 
-def _predictions(part: Examples, results: dict[str, CaseResult], answers: dict[str, str]) -> NDArray:
-    """Return the answers' label maps (N, H, W), or classes (N,), in the part's order."""
-    predictions = np.zeros(part.targets.shape, dtype=np.int64)
-    for case, rows in members_of(part.cases).items():
-        predictions[rows] = results[case].predictions[answers[case]]
-    return predictions
+def _predictions(part: Examples, results: dict[str, CaseResult], answers: dict[str, str]) -> Array:
+    """Return the answers' label maps, or classes (N,), in the part's order."""
+    return like(part.targets, [results[case].predictions[answers[case]] for case in members_of(part.cases)])
 
 
 def _selector_counts(outputs: Sequence[str], results: Iterable[CaseResult]) -> dict[str, dict[str, int]]:

@@ -69,7 +69,7 @@ class Work:
     @cached_property
     def models(self) -> dict[str, HarmonizedModel]:
         """The site's models by role where the task begins: the received arrays over those kept at home."""
-        shape = tuple(self.data.training.images.shape[1:])
+        shape = self.data.training.image_shape
         # Cached by hand before it is complete: the parts' `prepare` reads this very property.
         self.__dict__["models"] = {
             role: model.to(self.device) for role, model in build_models(self.study, shape).items()
@@ -161,7 +161,7 @@ class Work:
             "round": self.number,
             "num_examples": len(self.data.training),
             "num_patients": self.data.training.num_patients,
-            "image_shape": list(self.data.training.images.shape[1:]),
+            "image_shape": list(self.data.training.image_shape),
             "domain": plain(self._public_domain()),
             "metrics": metrics,
             "steps": results[own].steps,

@@ -51,15 +51,16 @@ FORMS = {
 
 
 def build_monai_network(
-    settings: ModelSettings, norm: tuple[str, dict[str, object]], in_channels: int, out_channels: int
+    settings: ModelSettings, norm: tuple[str, dict[str, object]], in_channels: int, out_channels: int, dimensions: int
 ) -> nn.Module:
-    """Build the network of ``model.network`` for images of two axes.
+    """Build the network of ``model.network``.
 
     Args:
         settings: Names the class, which the study's check has found among those that may be named, and its arguments.
         norm: The normalisation layer, in MONAI's form.
         in_channels: Channels of the input.
         out_channels: Channels of the output.
+        dimensions: Axes of an image, 2 or 3.
 
     Raises:
         ConfigError: An argument is not known or not the study's to give, MONAI cannot build the network, or it has
@@ -69,7 +70,7 @@ def build_monai_network(
 
     name = settings.network.rpartition(".")[2]
     kind, form = getattr(monai.networks.nets, name), FORMS[name]
-    decided = {form.inputs: in_channels, form.outputs: out_channels, "spatial_dims": 2}
+    decided = {form.inputs: in_channels, form.outputs: out_channels, "spatial_dims": dimensions}
     decided |= {form.norm: norm} if form.norm else {}
     decided |= {"pretrained": False} if form.is_pretrained else {}
     _check_arguments(kind, settings.arguments, decided)

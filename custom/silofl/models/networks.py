@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from silofl.errors import ConfigError, one_line
 from silofl.models.activity_cnn import ActivityCNN
@@ -14,31 +15,60 @@ from silofl.models.features import with_projection_head
 from silofl.models.lenet5 import LeNet5
 from silofl.models.monai_networks import build_monai_network
 from silofl.models.normalization import groups_of
-from silofl.study import ModelSettings, Study
+from silofl.study import ModelSettings, PatchSettings, Study
+
+# Windows of a volume that the network sees at a time.
+WINDOWS_AT_ONCE = 2
 
 
 class HarmonizedModel(nn.Module):
     """A network behind its input normalisation; it may run under bfloat16 autocast.
 
-    Channels come last in memory: the same numbers, a step about a quarter faster on the CPU.
+    Channels come last in memory: the same numbers, of 2D images a step about a quarter faster on the CPU.
+
+    A network that learns from patches looks through larger volumes, in evaluation mode, by overlapping windows of a
+    patch's size, whose answers are averaged with the weights of a Gaussian (MONAI's sliding_window_inference).
 
     Attributes:
         input_norm: The layer of the recipe's input normalisation, or the identity.
         network: The study's network.
         precision: ``auto`` is ``bfloat16`` on a GPU, and ``float32`` elsewhere.
+        patches: The size of its windows, and their overlap; None where it sees whole images.
         is_autocast: Whether the network may run in bfloat16 at the moment.
     """
 
-    def __init__(self, input_norm: nn.Module, network: nn.Module, precision: str) -> None:
+    def __init__(
+        self, input_norm: nn.Module, network: nn.Module, precision: str, patches: PatchSettings | None = None
+    ) -> None:
         super().__init__()
         self.input_norm = input_norm
-        self.network = network.to(memory_format=torch.channels_last)
+        is_3d = any(parameter.ndim == 5 for parameter in network.parameters())
+        self._memory_format = torch.channels_last_3d if is_3d else torch.channels_last
+        self.network = network.to(memory_format=self._memory_format)
         self.precision = precision
+        self.patches = patches
         self.is_autocast = precision != "float32"
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits in float32: (B, out_channels, H, W) or (B, classes) for images (B, C, H, W)."""
-        images = self.input_norm(images).contiguous(memory_format=torch.channels_last)
+        """Return logits in float32: (B, out_channels, *spatial) or (B, classes) for images (B, C, *spatial)."""
+        return self._answers(images) if self.training else self._through_windows(self._answers, images)
+
+    def normalized(self, images: Tensor) -> Tensor:
+        """Return what the network sees of images, of volumes what it sees through its windows."""
+        return self._through_windows(self.input_norm, images)
+
+    def _through_windows(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        patches = self.patches
+        if patches is None or tuple(images.shape[2:]) == patches.size:
+            return function(images)
+        from monai.inferers import sliding_window_inference
+
+        return sliding_window_inference(
+            images, patches.size, WINDOWS_AT_ONCE, function, overlap=patches.overlap, mode="gaussian"
+        )
+
+    def _answers(self, images: Tensor) -> Tensor:
+        images = self.input_norm(images).contiguous(memory_format=self._memory_format)
         is_bfloat16 = self.is_autocast and (images.is_cuda or self.precision == "bfloat16")
         # bfloat16 has float32's range, so gradients need no scaling as in float16.
         with torch.autocast(images.device.type, torch.bfloat16, enabled=is_bfloat16):
@@ -51,30 +81,30 @@ def build_model(study: Study, image_shape: Sequence[int], seed: int) -> Harmoniz
 
     Args:
         study: Names the network, its normalisation layer and the recipe's input normalisation.
-        image_shape: (C, H, W) of the images, to which the input normalisation may belong.
+        image_shape: (C, *spatial) of the images, or patches, to which the input normalisation may belong.
         seed: Seed of the initial weights.
     """
     norm = study.recipe.input
     layer = norm.layer(image_shape) if norm else nn.Identity()
-    return HarmonizedModel(layer, _build_network(study, seed), study.model.precision)
+    return HarmonizedModel(layer, _build_network(study, seed), study.model.precision, study.data.patches)
 
 
 def build_plain_model(study: Study, seed: int) -> HarmonizedModel:
     """Build the same model without input normalisation, for the server, which sees no image and knows no size."""
-    return HarmonizedModel(nn.Identity(), _build_network(study, seed), study.model.precision)
+    return HarmonizedModel(nn.Identity(), _build_network(study, seed), study.model.precision, study.data.patches)
 
 
 def check_network(study: Study, image_shape: Sequence[int]) -> None:
-    """Refuse a network of MONAI that does not take a study's images, by trying it once.
+    """Refuse a network of MONAI, or one in 3D, that does not take a study's images, by trying it once.
 
     Args:
         study: The study.
-        image_shape: (C, H, W) of the images.
+        image_shape: (C, *spatial) of the images, or patches.
 
     Raises:
         ConfigError: The network cannot be built, or gives no answer of the images' size for two blank images.
     """
-    if study.model.network is None:
+    if study.model.network is None and study.data.dimensions == 2:
         return
     model, size = build_plain_model(study, study.seed).eval(), tuple(image_shape[1:])
     wanted = (2, study.out_channels, *size) if study.task == "segmentation" else (2, study.out_channels)
@@ -85,8 +115,9 @@ def check_network(study: Study, image_shape: Sequence[int]) -> None:
         found = one_line(error, 160) or type(error).__name__
     if found != wanted:
         raise ConfigError(
-            f"{study.model.network} must answer images of {' x '.join(map(str, size))} with an array of {wanted}, not "
-            f"{found}; change model.arguments, or the size in data.transforms"
+            f"{study.model.network or study.model.name} must answer images of {' x '.join(map(str, size))} with an "
+            f"array of {wanted}, not {found}; change model.arguments, or the size in "
+            f"{'data.patches' if study.data.patches else 'data.transforms'}"
         )
 
 
@@ -95,7 +126,7 @@ def build_models(study: Study, image_shape: Sequence[int] | None) -> dict[str, H
 
     Args:
         study: The study.
-        image_shape: (C, H, W) of the images; None leaves out the input normalisation.
+        image_shape: (C, *spatial) of the images, or patches; None leaves out the input normalisation.
     """
 
     def model() -> HarmonizedModel:
@@ -109,18 +140,19 @@ def _build_network(study: Study, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         build = _from_monai if study.model.network else NETWORKS[study.model.name]
-        network = build(study.model, study.data.in_channels, study.out_channels)
+        channels = study.data.in_channels, study.out_channels
+        network = build(study.model, *channels, study.data.dimensions)
         width = study.recipe.head_width
         # Drawn after the rest, which therefore begins as it would without a head.
         return with_projection_head(network, width) if width else network
 
 
-def _unet(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:
+def _unet(settings: ModelSettings, in_channels: int, out_channels: int, dimensions: int) -> nn.Module:
     # Imported here: MONAI takes seconds, which studies with other networks need not wait.
     from monai.networks.nets import BasicUNet
 
     network = BasicUNet(
-        spatial_dims=2,
+        spatial_dims=dimensions,
         in_channels=in_channels,
         out_channels=out_channels,
         features=settings.features,
@@ -130,11 +162,11 @@ def _unet(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Mo
     return _with_own_norms(network, settings.normalization)
 
 
-def _densenet121(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:
+def _densenet121(settings: ModelSettings, in_channels: int, out_channels: int, dimensions: int) -> nn.Module:
     from monai.networks.nets import DenseNet121
 
     network = DenseNet121(
-        spatial_dims=2,
+        spatial_dims=dimensions,
         in_channels=in_channels,
         out_channels=out_channels,
         norm=_norm(settings.normalization),
@@ -143,17 +175,17 @@ def _densenet121(settings: ModelSettings, in_channels: int, out_channels: int) -
     return _with_own_norms(network, settings.normalization)
 
 
-def _from_monai(settings: ModelSettings, in_channels: int, out_channels: int) -> nn.Module:
-    network = build_monai_network(settings, _norm(settings.normalization), in_channels, out_channels)
+def _from_monai(settings: ModelSettings, in_channels: int, out_channels: int, dimensions: int) -> nn.Module:
+    network = build_monai_network(settings, _norm(settings.normalization), in_channels, out_channels, dimensions)
     return _with_own_norms(network, settings.normalization)
 
 
-NETWORKS: dict[str, Callable[[ModelSettings, int, int], nn.Module]] = {
+NETWORKS: dict[str, Callable[[ModelSettings, int, int, int], nn.Module]] = {
     "unet": _unet,
     "densenet121": _densenet121,
-    "lenet5": lambda settings, *channels: LeNet5(*channels, settings.normalization),
-    "alexnet": lambda settings, *channels: AlexNet(*channels, settings.normalization, settings.dropout),
-    "activity_cnn": lambda settings, *channels: ActivityCNN(*channels, settings.normalization),
+    "lenet5": lambda settings, *channels: LeNet5(*channels[:2], settings.normalization),
+    "alexnet": lambda settings, *channels: AlexNet(*channels[:2], settings.normalization, settings.dropout),
+    "activity_cnn": lambda settings, *channels: ActivityCNN(*channels[:2], settings.normalization),
 }
 
 
@@ -171,7 +203,7 @@ def _with_own_norms(network: nn.Module, normalization: str) -> nn.Module:
     for name, module in list(network.named_modules()):
         if isinstance(module, nn.GroupNorm):
             module.num_groups = groups_of(module.num_channels)
-        elif isinstance(module, nn.BatchNorm2d) and normalization == "batch_stateless":
-            stateless = nn.BatchNorm2d(module.num_features, affine=False, track_running_stats=False)
+        elif isinstance(module, _BatchNorm) and normalization == "batch_stateless":
+            stateless = type(module)(module.num_features, affine=False, track_running_stats=False)
             network.set_submodule(name, stateless)
     return network

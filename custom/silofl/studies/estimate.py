@@ -48,14 +48,14 @@ class Setting:
         bandwidth: Bits a second of the server's line, which the sites share; no site's line is slower.
         examples: Training examples of the largest site.
         seconds_per_step: Of the slowest site; measured on this machine where None.
-        image_size: (H, W) of the sites' images, for studies that leave it open.
+        image_size: (H, W) of the sites' images, or (X, Y, Z), for studies that leave it open.
     """
 
     sites: int
     bandwidth: float
     examples: int = 500
     seconds_per_step: float | None = None
-    image_size: tuple[int, int] | None = None
+    image_size: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Estimate:
         study: The study's name.
         digest: Of its settings; hospitals compare it.
         sites: Sites that take part.
-        image_shape: (C, H, W) of the examples.
+        image_shape: (C, *spatial) of the examples, or patches.
         is_size_assumed: Whether neither the study nor the setting says how large images are.
         traffic: Bytes for each site.
         server_memory_bytes: Memory of the server's processes, roughly.
@@ -82,7 +82,7 @@ class Estimate:
     study: str
     digest: str
     sites: int
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     is_size_assumed: bool
     traffic: Traffic
     server_memory_bytes: int
@@ -111,7 +111,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--examples", type=count, default=500, help="for training at the largest site; 500 by default")
     add_set(parser)
     parser.add_argument("--seconds-per-step", type=float, help="of the slowest site; measured here by default")
-    parser.add_argument("--image-size", metavar="HxW", help="of the sites' images, where the study leaves it open")
+    parser.add_argument(
+        "--image-size", metavar="HxW", help="of the sites' images, or XxYxZ of their volumes, where open"
+    )
     parser.add_argument("--write", type=Path, metavar="NEWJOB", help="copy the job with the timeouts that follow")
     parser.add_argument("--json", action="store_true", help="the estimate as JSON")
 
@@ -151,16 +153,19 @@ def parse_bandwidth(text: str) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
-def parse_size(text: str) -> tuple[int, int]:
-    """Return height and width of a text as ``96x128``.
+def parse_size(text: str) -> tuple[int, ...]:
+    """Return height and width of a text as ``96x128``, or X, Y and Z of one as ``96x96x32``.
 
     Raises:
-        ConfigError: It is not two whole numbers above 0.
+        ConfigError: It is not two or three whole numbers above 0.
     """
-    found = re.fullmatch(r"(\d+)x(\d+)", text)
-    if found is None or not all(int(side) for side in found.groups()):
-        raise ConfigError(f"--image-size must be height and width in pixels, as 96x128, not {shown(text)}")
-    return int(found[1]), int(found[2])
+    sides = tuple(int(side) for side in text.split("x")) if re.fullmatch(r"\d+(x\d+){1,2}", text) else (0,)
+    if not all(sides):
+        raise ConfigError(
+            "--image-size must be height and width in pixels, as 96x128, or a volume's sides, as 96x96x32, not "
+            f"{shown(text)}"
+        )
+    return sides
 
 
 def estimate(study: Study, setting: Setting) -> Estimate:
@@ -247,6 +252,11 @@ def print_estimate(found: Estimate, console: Console) -> None:
 def _check_setting(study: Study, setting: Setting) -> None:
     if setting.seconds_per_step is not None and not 0 < setting.seconds_per_step < math.inf:
         raise ConfigError(f"--seconds-per-step must be a number above 0, not {setting.seconds_per_step}")
+    if setting.image_size and len(setting.image_size) != study.data.dimensions:
+        raise ConfigError(
+            f"--image-size must have {study.data.dimensions} sides, as many as data.dimensions, not "
+            f"{len(setting.image_size)}"
+        )
     for key, wanted in (("min_sites", study.federation.min_sites), ("sites", study.federation.sites or 1)):
         if wanted > setting.sites:
             raise ConfigError(f"--sites must be at least federation.{key}, {wanted}, not {setting.sites}")
@@ -256,10 +266,10 @@ def _steps_a_round(study: Study, setting: Setting) -> int:
     """Return the training steps of a round; a further exchange of a part counts like a pass of all models."""
     server = ServerRounds.start(study, "estimate", site_names(setting.sites), {})
     passes = study.training.local_epochs * (1 + len(server.asks(AFTER, 1)))
-    return math.ceil(setting.examples / study.training.batch_size) * passes
+    return study.steps_an_epoch(setting.examples) * passes
 
 
-def _measured_step(study: Study, shape: tuple[int, int, int], sites: int) -> float:
+def _measured_step(study: Study, shape: tuple[int, ...], sites: int) -> float:
     """Time a step on random examples, with the models that the first round trains."""
     names = site_names(sites)
     task = ServerRounds.start(study, "estimate", names, {}).task(names[0], Exchange(TRAIN, 1))

@@ -121,7 +121,8 @@ def measure_unseen(model: SuperModel, parts: Sequence[Examples]) -> dict[str, An
     contents = model.contents
     parts = [part for part in parts if len(part)]
     for part in parts:
-        check_images(part.images, contents.image_shape)
+        for images in [image[None] for image in part.images] if part.patches else [part.images]:
+            check_images(images, contents.image_shape, bool(part.patches))
     results: dict[str, CaseResult] = {}
     for part in parts:
         results |= case_results(model, part, contents.study)

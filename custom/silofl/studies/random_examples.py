@@ -8,38 +8,47 @@ from silofl.data.parts import Examples
 from silofl.data.transforms import compose, metadata_tracking
 from silofl.study import Study
 
-# (H, W) of images and of windows whose size a study leaves open.
-IMAGE, WINDOW = (256, 256), (1, 128)
+# Sizes of images, windows and volumes where a study leaves them open.
+IMAGE, WINDOW, VOLUME = (256, 256), (1, 128), (128, 128, 64)
 
 
-def image_shape(study: Study, size: tuple[int, int] | None = None) -> tuple[int, int, int]:
-    """Return the shape (C, H, W) of a study's examples for images of a given size.
+def image_shape(study: Study, size: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """Return the shape (C, *spatial) of a study's examples, or patches of them, for images of a given size.
 
     Args:
-        study: Its transforms may change the size, or fix it.
-        size: (H, W) of the sites' images; where None, ``IMAGE``, or ``WINDOW`` for sensors over time.
+        study: Its transforms may change the size, or fix it; its patches have their own.
+        size: (H, W) of the sites' images, or (X, Y, Z); where None, ``IMAGE``, ``WINDOW`` for sensors over time, or
+            ``VOLUME``.
 
     Raises:
         ConfigError: A transform of the study is not allowed.
     """
-    height, width = size or (WINDOW if study.model.name == "activity_cnn" else IMAGE)
-    image = np.zeros((study.data.channels, height, width), np.float32)
-    steps = compose(study.data, "transforms", has_label_map=False)
-    if steps is None:
-        return (study.data.in_channels, height, width)
+    if study.data.patches:
+        return (study.data.in_channels, *study.data.patches.size)
+    assumed = VOLUME if study.data.dimensions == 3 else WINDOW if study.model.name == "activity_cnn" else IMAGE
+    spatial = size or assumed
+    kinds = ("volume_transforms", "transforms") if study.data.dimensions == 3 else ("transforms",)
+    named = [compose(study.data, kind, has_label_map=False) for kind in kinds]
+    if not any(steps is not None for steps in named):
+        return (study.data.in_channels, *spatial)
     from monai.data import MetaTensor
 
+    case = {"image": MetaTensor(np.zeros((study.data.channels, *spatial), np.float32), affine=np.eye(4))}
     with metadata_tracking(True):
-        return (study.data.in_channels, *steps({"image": MetaTensor(image)})["image"].shape[1:])
+        for steps in (steps for steps in named if steps is not None):
+            case = steps(case)
+    return (study.data.in_channels, *case["image"].shape[1:])
 
 
 def has_own_size(study: Study) -> bool:
     """Return whether the study's transforms bring images of all sizes to one size."""
     # The sizes differ in both sides and in their proportion: only a transform to one size makes them equal.
-    return image_shape(study, (96, 160)) == image_shape(study, (224, 128))
+    one, other = ((96, 160, 24), (224, 128, 40))
+    axes = study.data.dimensions
+    return image_shape(study, one[:axes]) == image_shape(study, other[:axes])
 
 
-def random_part(study: Study, shape: tuple[int, int, int], count: int) -> Examples:
+def random_part(study: Study, shape: tuple[int, ...], count: int) -> Examples:
     """Return so many examples of noise with random labels, the same for the same study."""
     random = np.random.default_rng(study.seed)
     names = tuple(f"example{number}" for number in range(count))

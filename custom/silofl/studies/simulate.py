@@ -198,7 +198,7 @@ def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, Site
     choose_device(study.device)
     names = (*simulation.sites, *([simulation.left_out] if simulation.left_out else []))
     data = {name: _site_data(study, simulation, run, name) for name in names}
-    check_network(study, data[names[0]].training.images.shape[1:])
+    check_network(study, data[names[0]].training.image_shape)
     return data
 
 

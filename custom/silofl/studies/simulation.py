@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from silofl.data.phantoms import LABELS, UNSEEN_SITE, is_phantoms, make_phantoms
+from silofl.data.phantoms import LABELS, UNSEEN_SITE, VOLUMES, is_phantoms, make_phantoms
 from silofl.errors import ConfigError, nearest
 from silofl.files import read_json, write_json
 from silofl.models.pretrained import read_pretrained
@@ -24,7 +24,8 @@ class Simulation:
     """The settings of a simulation besides its job, written to ``run.json``, so that it can be resumed.
 
     Attributes:
-        data: Folder that holds one data folder a site; where None, ``phantoms``, made at first use.
+        data: Folder that holds one data folder a site; where None, ``phantoms`` or in 3D ``phantom_volumes``, made at
+            first use.
         sites: The sites that take part; where empty, all with a ``dataset.json``.
         threads: Sites that NVFlare runs at a time; all where None.
         left_out: A site that does not take part; the finished super model is tested on all its cases.
@@ -66,7 +67,7 @@ def settled(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> tup
         raise ConfigError(
             f"--data must name the folder of the sites' data for {study.name}; only a study of phantoms does without"
         )
-    simulation = _settled(wanted)
+    simulation = _settled(wanted, study)
     _check_quorum(study, simulation)
     return study, simulation
 
@@ -153,9 +154,16 @@ def changes_algorithm(changes: Mapping[str, object]) -> bool:
     return any(key.partition(".")[0] == "algorithm" for key in changes)
 
 
-def _settled(wanted: Simulation) -> Simulation:
+def _phantoms(study: Study) -> Path:
+    """Return the folder of the simulated hospitals that suit a study, made at first use."""
+    if study.data.dimensions == 3:
+        return make_phantoms(Path("phantom_volumes"), kind=VOLUMES)
+    return make_phantoms(Path("phantoms"))
+
+
+def _settled(wanted: Simulation, study: Study) -> Simulation:
     """Check the data folder and the named sites, and fill in all sites and threads."""
-    data, sites = Path(wanted.data) if wanted.data else make_phantoms(Path("phantoms")), wanted.sites
+    data, sites = Path(wanted.data) if wanted.data else _phantoms(study), wanted.sites
     if not data.is_dir():
         state = "a file" if data.exists() else "not there"
         raise ConfigError(f"--data must be a folder that holds one folder a site, not {data}, which is {state}")

@@ -48,7 +48,7 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
     Args:
         study: The study.
         num_sites: Sites that take part in every round.
-        image_shape: (C, H, W) of the images, on which the size of an input normalisation depends.
+        image_shape: (C, *spatial) of the images, or patches, on which the size of an input normalisation depends.
 
     Raises:
         ConfigError: The study does not allow so many sites.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,14 +12,15 @@ from torch import Tensor, nn
 
 from silofl.data.batches import evaluation_batches
 from silofl.data.site_data import Examples
+from silofl.data.volumes import Array, Volumes, windows_of
 from silofl.study import Study
-from silofl.training.metrics import Score, accuracy_by_case, dice_by_case
+from silofl.training.metrics import Score, accuracy_by_case, dice_by_case, members_of
 from silofl.training.surface import surface_by_case, surface_numbers
 
 Outputs = TypeVar("Outputs", Tensor, NDArray)
 
 
-def evaluate(model: nn.Module, part: Examples, study: Study, device: torch.device) -> tuple[NDArray, Score]:
+def evaluate(model: nn.Module, part: Examples, study: Study, device: torch.device) -> tuple[Array, Score]:
     """Return a model's predictions for a part, as `predict` does, and their score."""
     size = study.training.batch_size
     if study.task == "segmentation":
@@ -30,7 +31,7 @@ def evaluate(model: nn.Module, part: Examples, study: Study, device: torch.devic
     return predictions, score(predictions, part, study, probabilities)
 
 
-def numbers_of_test(predictions: NDArray, result: Score, part: Examples, study: Study) -> dict[str, Any]:
+def numbers_of_test(predictions: Array, result: Score, part: Examples, study: Study) -> dict[str, Any]:
     """Return the numbers of a test that leave the site: its score, its patients, label maps' surface distances."""
     numbers = result.numbers() | {"num_patients": part.patients_of(result.by_case)}
     if study.task == "classification":
@@ -39,27 +40,56 @@ def numbers_of_test(predictions: NDArray, result: Score, part: Examples, study: 
     return numbers | {"surface": surface_numbers(surface)}
 
 
-def predict(model: nn.Module, part: Examples, batch_size: int, device: torch.device) -> NDArray:
-    """Return label maps (N, H, W) uint8, or classes (N,) int64, in the part's order."""
+def predict(model: nn.Module, part: Examples, batch_size: int, device: torch.device) -> Array:
+    """Return label maps uint8 of the images' sizes, or classes (N,) int64, in the part's order."""
     kind = torch.uint8 if part.targets.ndim > 1 else torch.int64
     model.eval()
     with torch.inference_mode():
         batches = evaluation_batches(part, batch_size, device)
-        return np.concatenate([most_likely(model(inputs)).to(kind).cpu().numpy() for inputs, _ in batches])
+        found = [most_likely(model(inputs)).to(kind).cpu().numpy() for inputs, _ in batches]
+    return like(part.targets, found)
+
+
+def like(targets: Array, pieces: Sequence[NDArray]) -> Array:
+    """Return the pieces of a prediction, in the order of the targets, as one in their form.
+
+    Args:
+        targets: Of a part of a site's data.
+        pieces: (n, *spatial) or (n,), each of as many examples as were predicted together; of volumes one each.
+    """
+    if isinstance(targets, Volumes):
+        return Volumes(tuple(volume for piece in pieces for volume in piece))
+    return np.concatenate(pieces)
 
 
 def outputs_of(function: Callable[[Tensor], Tensor], images: NDArray, batch_size: int, device: torch.device) -> NDArray:
-    """Return a function of images (N, C, H, W), in their order, computed in batches and without gradients."""
+    """Return a function of images (N, C, *spatial), in their order, computed in batches and without gradients."""
     with torch.inference_mode():
         batches = [np.array(images[i : i + batch_size], dtype=np.float32) for i in range(0, len(images), batch_size)]
         return np.concatenate([function(torch.from_numpy(batch).to(device)).cpu().numpy() for batch in batches])
 
 
 def softmax_of(network: nn.Module, images: NDArray, batch_size: int, device: torch.device) -> NDArray[np.float64]:
-    """Return a classifier's probabilities (N, outputs) of images (N, C, H, W)."""
+    """Return a classifier's probabilities (N, outputs) of images (N, C, *spatial)."""
     network.eval()
     # In float64: float32 rounds sure scores to exactly 1, and equal scores are ties to an AUROC.
     return outputs_of(lambda batch: network(batch).double().softmax(dim=1), images, batch_size, device)
+
+
+def pieces_of(part: Examples) -> Iterator[NDArray]:
+    """Yield what a classifier sees of a part, in its order: all images at once, or the windows of each volume."""
+    if part.patches is None:
+        yield part.images
+    else:
+        yield from (windows_of(image, part.patches.size) for image in part.images)
+
+
+def scores_by_case(network: nn.Module, part: Examples, batch_size: int, device: torch.device) -> dict[str, NDArray]:
+    """Return each case's scores by a classifier, (n, outputs): of its slices, or of its volume's windows."""
+    found = [softmax_of(network, images, batch_size, device) for images in pieces_of(part)]
+    if part.patches:
+        return dict(zip(part.cases, found, strict=True))
+    return {case: found[0][rows] for case, rows in members_of(part.cases).items()}
 
 
 def most_likely(outputs: Outputs, threshold: float = 0.0) -> Outputs:
@@ -72,11 +102,11 @@ def most_likely(outputs: Outputs, threshold: float = 0.0) -> Outputs:
     return outputs[:, 0] > threshold if outputs.shape[1] == 1 else outputs.argmax(1)
 
 
-def score(predictions: NDArray, part: Examples, study: Study, probabilities: NDArray | None = None) -> Score:
+def score(predictions: Array, part: Examples, study: Study, probabilities: NDArray | None = None) -> Score:
     """Return the study's metric of predictions for a part.
 
     Args:
-        predictions: Label maps (N, H, W) or classes (N,), in the part's order.
+        predictions: Label maps or classes, in the part's order.
         part: The truth, and whose it is.
         study: Names task, metric and what is scored: labels, or regions of several.
         probabilities: (N, classes) for a classification; without them its score has no AUROC.
@@ -84,10 +114,9 @@ def score(predictions: NDArray, part: Examples, study: Study, probabilities: NDA
     if study.task == "classification":
         return accuracy_by_case(predictions, part.targets, part.cases, study.metric, probabilities)
     has_background = study.metric == "dice_with_background"
-    if part.annotated is not None:
-        # Right or wrong, nobody knows: the truth has background there.
-        predictions = np.where(np.isin(predictions, part.annotated), predictions, 0)
-    return dice_by_case(predictions, part.targets, part.cases, _scored(part, study), has_background)
+    return dice_by_case(
+        predictions, part.targets, part.cases, _scored(part, study), has_background, annotated=part.annotated
+    )
 
 
 def _scored(part: Examples, study: Study) -> dict[int | str, tuple[int, ...]]:

@@ -23,11 +23,31 @@ def make_loss(study: Study, annotated: Sequence[int] | None = None) -> Loss:
         annotated: The labels that a site's label maps show, in rising order, where those are not all of the study's:
             the others count as background then, in the targets and in the network's answer.
     """
-    if annotated is not None:
-        return _marginal(make_loss(study), annotated)
+    loss = _loss(study) if annotated is None else _marginal(_loss(study), annotated)
+    return _deeply_supervised(loss) if study.model.arguments.get("deep_supervision") else loss
+
+
+def _loss(study: Study) -> Loss:
     if study.task == "classification" or (study.training.loss == "cross_entropy" and study.out_channels > 1):
         return nn.functional.cross_entropy
     return _segmentation_loss(study)
+
+
+def _deeply_supervised(loss: Loss) -> Loss:
+    """Return the loss of all answers of a network in training, (B, levels, outputs, *spatial), the finest first.
+
+    The level k weighs 2^-k, together 1 (Isensee et al., nnU-Net, Nature Methods 2021, Methods).
+    """
+
+    def supervised(logits: Tensor, targets: Tensor) -> Tensor:
+        if logits.ndim == targets.ndim + 1:
+            # In evaluation mode the network gives the finest answer alone.
+            return loss(logits, targets)
+        weights = [0.5**level for level in range(logits.shape[1])]
+        losses = [weight * loss(logits[:, level], targets) for level, weight in enumerate(weights)]
+        return sum(losses[1:], losses[0]) / sum(weights)
+
+    return supervised
 
 
 def _marginal(loss: Loss, annotated: Sequence[int]) -> Loss:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.data.volumes import Array
 from silofl.study import CLASSIFICATION_ONLY
 
 Key = TypeVar("Key", bound=Hashable)
@@ -111,11 +112,12 @@ class Score:
 
 
 def dice_by_case(
-    predictions: NDArray,
-    targets: NDArray,
+    predictions: Array,
+    targets: Array,
     cases: Sequence[str],
     regions: Mapping[Label, Sequence[int]],
     has_background: bool = False,
+    annotated: Sequence[int] | None = None,
 ) -> Score:
     """Return the mean over cases of the foreground Dice, ``2 |P & T| / (|P| + |T|)``, mean over a case's regions.
 
@@ -123,12 +125,14 @@ def dice_by_case(
     empty in truth and prediction does not count; a case without a region that counts is excluded.
 
     Args:
-        predictions: Label maps, shape (N, H, W).
+        predictions: Label maps, N slices (N, H, W) or whole volumes.
         targets: Label maps of the same shape.
-        cases: The case of each of the N slices.
+        cases: The case of each slice, or volume.
         regions: The labels of each region that counts, without background.
         has_background: Also count label 0, and count a Dice of 1 where both are empty, as the authors' released
             code does; only for comparison with printed tables.
+        annotated: The labels that the targets show, where not all: of another label nobody knows whether it is right,
+            and it counts as background.
     """
     foreground = sorted({label for labels in regions.values() for label in labels})
     scored: dict[Label, Sequence[int]] = {0: (0,), **regions} if has_background else dict(regions)
@@ -136,7 +140,9 @@ def dice_by_case(
     empty: dict[str, bool] = {}
     regions_by_case: dict[Label, dict[str, float]] = {region: {} for region in scored}
     for case, member in members_of(cases).items():
-        said, truth = predictions[member], targets[member]
+        said, truth = np.asarray(predictions[member]), np.asarray(targets[member])
+        if annotated is not None:
+            said = np.where(np.isin(said, annotated), said, 0)
         found = {region: _dice(mask_of(said, labels), mask_of(truth, labels)) for region, labels in scored.items()}
         if has_background:
             found = {region: 1.0 if value is None else value for region, value in found.items()}

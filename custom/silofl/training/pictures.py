@@ -12,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 
 from silofl.data.parts import Examples
+from silofl.data.volumes import Array, padded
 from silofl.files import write_atomically, write_text
 from silofl.models import HarmonizedModel
 from silofl.training.metrics import Score
 
 
 def keep_test(
-    folder: Path, result: Score, predictions: NDArray, model: HarmonizedModel, part: Examples, shown: slice
+    folder: Path, result: Score, predictions: Array, model: HarmonizedModel, part: Examples, shown: slice
 ) -> None:
     """Write a test's scores by case and, of a segmentation, pictures of some cases to the site's folder of the run.
 
@@ -46,11 +47,11 @@ def write_pictures(
     path: Path,
     model: HarmonizedModel,
     part: Examples,
-    predictions: NDArray,
+    predictions: Array,
     by_case: Mapping[str, float],
     shown: slice,
 ) -> None:
-    """Write the largest slice of the worst, the median and the best case: image, input, truth, prediction.
+    """Write the slice with the most labels of the worst, the median and the best case: image, input, truth, prediction.
 
     Arguments as `keep_test`; ``by_case`` is each case's value.
     """
@@ -58,22 +59,37 @@ def write_pictures(
     if not ordered:
         return
     cases = [ordered[0], ordered[len(ordered) // 2], ordered[-1]]
-    chosen = [_largest_slice(part, case) for case in cases]
-    images = np.stack([part.images[i] for i in chosen])
-    device = next(model.parameters()).device
-    with torch.inference_mode():
-        normalized = model.eval().input_norm(torch.from_numpy(images).to(device)).cpu().numpy()
-    pictures = {
-        "images": images[:, shown],
-        "normalized": normalized[:, shown],
-        "truths": np.stack([part.targets[i] for i in chosen]),
-        "predictions": predictions[chosen],
-    }
-    if part.slices[chosen[0]] is not None:
-        # A volume's first axis runs across the body: rows and columns change places for the eye.
-        pictures = {name: np.swapaxes(array, -1, -2) for name, array in pictures.items()}
+    panes = [_panes(model, part, predictions, _largest_slice(part, case), shown) for case in cases]
+    pictures = {name: _stacked([pane[name] for pane in panes]) for name in panes[0]}
     values = np.array([by_case[case] for case in cases])
     write_atomically(path, lambda stream: np.savez_compressed(stream, **pictures, values=values, cases=np.array(cases)))
+
+
+def _panes(model: HarmonizedModel, part: Examples, predictions: Array, chosen: int, shown: slice) -> dict[str, NDArray]:
+    """Return the pictures of one example: itself, or the slice of a volume with the most labels."""
+    image, truth, device = part.images[chosen], part.targets[chosen], next(model.parameters()).device
+    with torch.inference_mode():
+        normalized = model.eval().normalized(torch.from_numpy(np.array(image))[None].to(device))[0].cpu().numpy()
+    panes = {
+        "images": image[shown],
+        "normalized": normalized[shown],
+        "truths": truth,
+        "predictions": predictions[chosen],
+    }
+    is_volume = truth.ndim == 3
+    if is_volume:
+        place = int(np.count_nonzero(truth, axis=(0, 1)).argmax())
+        panes = {name: array[..., place] for name, array in panes.items()}
+    if is_volume or part.slices[chosen] is not None:
+        # A volume's first axis runs across the body: rows and columns change places for the eye.
+        panes = {name: np.swapaxes(array, -1, -2) for name, array in panes.items()}
+    return panes
+
+
+def _stacked(panes: list[NDArray]) -> NDArray:
+    """Return pictures of several sizes as one array, with zeros around the smaller ones."""
+    size = np.max([pane.shape[-2:] for pane in panes], axis=0)
+    return np.stack([padded(pane, size) for pane in panes])
 
 
 def _largest_slice(part: Examples, case: str) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from silofl.data.volumes import Array
 from silofl.training.metrics import mask_of, members_of
 
 # How far apart two surfaces may be, in pixels, for the surface Dice to count them as the same.
@@ -22,7 +23,7 @@ Distances = tuple[float, float]
 
 
 def surface_by_case(
-    predictions: NDArray, targets: NDArray, cases: Sequence[str], regions: Sequence[Sequence[int]]
+    predictions: Array, targets: Array, cases: Sequence[str], regions: Sequence[Sequence[int]]
 ) -> dict[str, Distances | None]:
     """Return (HD95, surface Dice) of each case, means over its regions; None where they are not defined.
 
@@ -31,14 +32,15 @@ def surface_by_case(
     in truth or prediction alone, nor in a case without any. The slices of a volume are one pixel apart.
 
     Args:
-        predictions: Label maps, shape (N, H, W).
+        predictions: Label maps, N slices (N, H, W) or whole volumes.
         targets: Label maps of the same shape.
-        cases: The case of each of the N slices.
+        cases: The case of each slice, or volume.
         regions: The labels of each region that counts, without background.
     """
     found = {}
     for case, rows in members_of(cases).items():
-        masks = ((mask_of(predictions[rows], labels), mask_of(targets[rows], labels)) for labels in regions)
+        said, truth = (np.asarray(maps[rows]) for maps in (predictions, targets))
+        masks = ((mask_of(said, labels), mask_of(truth, labels)) for labels in regions)
         known = [(one, other) for one, other in masks if one.any() or other.any()]
         is_defined = bool(known) and all(one.any() and other.any() for one, other in known)
         found[case] = _mean_distances(known) if is_defined else None
@@ -56,7 +58,7 @@ def _mean_distances(masks: Sequence[tuple[NDArray, NDArray]]) -> Distances:
     # Imported here because it takes seconds, which no classification needs.
     from monai.metrics import compute_hausdorff_distance, compute_surface_dice
 
-    # A picture is an area: as a volume of one slice, all of its pixels would be surface.
+    # A picture is an area: as a volume of one slice, all of its pixels would be surface. A whole volume is one already.
     slices = slice(None) if len(masks[0][0]) > 1 else 0
     one, other = (torch.from_numpy(np.stack([pair[i][slices] for pair in masks])[None]) for i in (0, 1))
     with warnings.catch_warnings():

@@ -1,0 +1,125 @@
+"""Volumes of different sizes in place of one array, and the patches that a network sees of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from silofl.study import PatchSettings
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """Arrays of different sizes, one an example, which may lie in one memory map; used like the array of all of them.
+
+    Attributes:
+        arrays: Each (C, X, Y, Z), an image, or (X, Y, Z), a label map.
+    """
+
+    arrays: tuple[NDArray, ...]
+
+    @classmethod
+    def of(cls, flat: NDArray, shapes: Sequence[Sequence[int]]) -> Volumes:
+        """Cut a flat array into volumes, without a copy.
+
+        Raises:
+            ValueError: The shapes do not fill the array.
+        """
+        ends = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
+        if ends[-1] != len(flat):
+            raise ValueError("the shapes differ from the array")
+        pieces = zip(ends[:-1], ends[1:], shapes, strict=True)
+        return cls(tuple(flat[start:end].reshape(shape) for start, end, shape in pieces))
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def __iter__(self) -> Iterator[NDArray]:
+        return iter(self.arrays)
+
+    def __getitem__(self, rows: int | slice | Sequence[int]) -> NDArray | Volumes:
+        """Return one volume by its number, or several as such a row again."""
+        if isinstance(rows, slice):
+            return Volumes(self.arrays[rows])
+        return self.arrays[rows] if np.ndim(rows) == 0 else Volumes(tuple(self.arrays[row] for row in rows))
+
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> NDArray:
+        """Return volumes of one size as one array, as those of a case are: it has one."""
+        return np.stack(self.arrays).astype(dtype or self.arrays[0].dtype, copy=False)
+
+    @property
+    def ndim(self) -> int:
+        """Axes of the array of all: one more than a volume has; without any, those of label maps."""
+        return 1 + max((array.ndim for array in self.arrays), default=3)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all volumes."""
+        return sum(array.nbytes for array in self.arrays)
+
+
+Array = NDArray | Volumes
+
+
+def concatenated(parts: Sequence[Array]) -> Array:
+    """Return the examples of several parts as one."""
+    if isinstance(parts[0], Volumes):
+        return Volumes(tuple(array for part in parts for array in part))
+    return np.concatenate(parts)
+
+
+class PatchSampler:
+    """Draws patches of volumes, some around a voxel of a label: MONAI's RandCropByPosNegLabel.
+
+    Args:
+        patches: Their size and how they are drawn.
+        seed: The same seed draws the same patches from the same volumes.
+    """
+
+    def __init__(self, patches: PatchSettings, seed: int) -> None:
+        # Imported here: it takes seconds, which studies without patches need not wait.
+        from monai.transforms import RandCropByPosNegLabel, SpatialCrop
+
+        share = patches.foreground
+        self._size, self._slices = patches.size, SpatialCrop.compute_slices
+        self._cropper = RandCropByPosNegLabel(patches.size, pos=share, neg=1 - share, num_samples=1, allow_smaller=True)
+        self._cropper.set_random_state(seed=int(np.random.SeedSequence(seed).generate_state(1)[0]))
+
+    def draw(self, image: NDArray, target: NDArray) -> tuple[NDArray, NDArray]:
+        """Return a patch of an image (C, X, Y, Z), and of its label map (X, Y, Z) or its class as it is.
+
+        A volume that is smaller is padded with zeros on both sides, as in `windows_of`.
+        """
+        # A class has no voxels to be around: every place is as likely.
+        around = target[None] if target.ndim else np.zeros((1, *image.shape[1:]), np.uint8)
+        with warnings.catch_warnings():
+            # MONAI warns of a volume without a label, whose patches then lie anywhere.
+            warnings.simplefilter("ignore", UserWarning)
+            self._cropper.randomize(around)
+        place = self._slices(roi_center=self._cropper.centers[0], roi_size=self._size)
+        patch = padded(image[(slice(None), *place)], self._size)
+        return patch, padded(target[place], self._size) if target.ndim else target
+
+
+def padded(array: NDArray, size: Sequence[int]) -> NDArray:
+    """Return an array (..., X, Y, Z) with zeros on both sides where it is smaller than a size."""
+    lacking = [max(0, wanted - found) for wanted, found in zip(size, array.shape[-len(size) :], strict=True)]
+    if not any(lacking):
+        return array
+    widths = [(lack // 2, lack - lack // 2) for lack in lacking]
+    return np.pad(array, [*[(0, 0)] * (array.ndim - len(size)), *widths])
+
+
+def windows_of(image: NDArray, size: Sequence[int]) -> NDArray:
+    """Return patches that cover an image (C, X, Y, Z), as few as can be, at even distances: (n, C, *size)."""
+    image = padded(image, size)
+    starts = []
+    for length, side in zip(image.shape[1:], size, strict=True):
+        starts.append(np.linspace(0, length - side, -(-length // side)).round().astype(int))
+    places = product(*starts)
+    return np.stack([image[(slice(None), *map(slice, place, np.add(place, size)))] for place in places])

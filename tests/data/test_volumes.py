@@ -1,0 +1,124 @@
+import numpy as np
+import pytest
+
+from silofl.data.batches import evaluation_batches, num_batches, training_batches
+from silofl.data.parts import Examples, joined
+from silofl.data.volumes import PatchSampler, Volumes, padded, windows_of
+from silofl.study import PatchSettings
+
+SIZES = ((8, 6, 5), (4, 9, 3), (10, 10, 10))
+
+
+def volumes(sizes=SIZES, channels=2):
+    """Return volumes whose voxels say where they are: volume, x, y and z are the digits of a number."""
+    images = []
+    for number, size in enumerate(sizes):
+        x, y, z = np.meshgrid(*map(np.arange, size), indexing="ij")
+        images.append(np.stack([1000 * number + 100 * x + 10 * y + z] * channels).astype(np.float32))
+    return Volumes(tuple(images))
+
+
+def part_of(sizes=SIZES, **patches):
+    images = volumes(sizes)
+    targets = Volumes(tuple((image[0] % 10 == 2).astype(np.uint8) for image in images))
+    names = tuple(f"case{i}" for i in range(len(sizes)))
+    settings = {"size": (4, 4, 4), "per_volume": 3} | patches
+    return Examples(images, targets, names, (None,) * len(sizes), names, patches=PatchSettings(**settings))
+
+
+def test_a_flat_array_is_cut_without_a_copy():
+    flat = np.arange(2 * 3 + 4 * 1.0)
+    found = Volumes.of(flat, [(2, 3), (4, 1)])
+    assert [array.shape for array in found] == [(2, 3), (4, 1)]
+    assert all(np.shares_memory(array, flat) for array in found)
+    assert found[1].ravel().tolist() == [6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("shapes", [[(2, 3)], [(2, 3), (5, 1)]])
+def test_shapes_that_do_not_fill_the_array_are_refused(shapes):
+    with pytest.raises(ValueError, match="the shapes differ from the array"):
+        Volumes.of(np.zeros(10), shapes)
+
+
+def test_rows_are_chosen_as_of_an_array():
+    found = volumes()
+    assert found[2].shape == (2, 10, 10, 10)
+    assert [array.shape for array in found[[1, 0]]] == [(2, 4, 9, 3), (2, 8, 6, 5)]
+    assert len(found[1:]) == 2
+    assert np.asarray(found[[1]]).shape == (1, 2, 4, 9, 3)
+    assert found.ndim == 5 and Volumes(()).ndim == 4
+
+
+def test_a_smaller_array_gets_zeros_on_both_sides():
+    found = padded(np.ones((1, 2, 5)), (5, 3))
+    # 3 rows are lacking: one before and two behind, as in MONAI's sliding window; no column is
+    assert found.shape == (1, 5, 5)
+    assert found[0, :, 0].tolist() == [0, 1, 1, 0, 0]
+
+
+def test_windows_cover_a_volume():
+    image = volumes()[0]
+    found = windows_of(image, (4, 4, 4))
+    # 8 x 6 x 5 voxels in windows of 4: two along each axis
+    assert found.shape == (8, 2, 4, 4, 4)
+    assert {*found.ravel()} == {*image.ravel()}
+    assert found[-1, 0, 0, 0, 0] == 421
+
+
+def test_a_patch_and_its_label_map_are_cut_at_the_same_place():
+    part = part_of()
+    for inputs, labels in training_batches(part, 2, None, 5, "cpu"):
+        assert inputs.shape[1:] == (2, 4, 4, 4)
+        is_marked = ((inputs[:, 0] % 10 == 2) & (inputs[:, 0] > 0)).long()
+        # where a volume is padded there is no label
+        assert (labels == is_marked).all()
+
+
+def test_an_epoch_has_its_patches_of_every_volume():
+    part = part_of(per_volume=4)
+    batches = list(training_batches(part, 5, None, 0, "cpu"))
+    assert [len(inputs) for inputs, _ in batches] == [5, 5, 2]
+    assert num_batches(part, 5) == 3
+    numbers = np.concatenate([inputs.amax(dim=(1, 2, 3, 4)).numpy() // 1000 for inputs, _ in batches])
+    assert np.bincount(numbers.astype(int)).tolist() == [4, 4, 4]
+
+
+def test_the_same_seed_gives_the_same_patches_and_another_seed_others():
+    one, same, other = (next(training_batches(part_of(), 9, None, seed, "cpu"))[0] for seed in (7, 7, 8))
+    assert (one == same).all()
+    assert (one != other).any()
+
+
+@pytest.mark.parametrize(("share", "wanted"), [(1.0, 1.0), (0.0, 0.0)])
+def test_a_patch_lies_around_a_label_as_often_as_the_study_says(share, wanted):
+    target = np.zeros((20, 20, 20), np.uint8)
+    target[10, 10, 10] = 1
+    sampler = PatchSampler(PatchSettings(size=(3, 3, 3), foreground=share), 0)
+    found = [sampler.draw(np.zeros((1, 20, 20, 20), np.float32), target)[1] for _ in range(40)]
+    # around a voxel without a label, a patch of 3 x 3 x 3 shows the only one in 26 of 7,999 draws
+    assert np.mean([patch[1, 1, 1] for patch in found]) == wanted
+
+
+def test_a_volume_with_a_class_gives_patches_from_anywhere():
+    sampler = PatchSampler(PatchSettings(size=(4, 4, 4)), 0)
+    image = volumes()[2]
+    found = [sampler.draw(image, np.int64(3)) for _ in range(30)]
+    assert {int(target) for _, target in found} == {3}
+    assert len({patch[0, 0, 0, 0] for patch, _ in found}) > 20
+
+
+def test_volumes_are_evaluated_whole_and_one_at_a_time():
+    shapes = [tuple(inputs.shape) for inputs, _ in evaluation_batches(part_of(), 8, "cpu")]
+    assert shapes == [(1, 2, *size) for size in SIZES]
+
+
+def test_a_network_sees_patches():
+    assert part_of().image_shape == (2, 4, 4, 4)
+
+
+def test_volumes_of_several_sites_are_joined():
+    found = joined({"a": part_of(), "b": part_of(SIZES[:1])})
+    assert found.cases == ("a/case0", "a/case1", "a/case2", "b/case0")
+    assert len(found.images) == len(found.targets) == 4
+    assert found.patches.size == (4, 4, 4)
+    assert [image.shape[1:] for image in found.taken([3, 1]).images] == [SIZES[0], SIZES[1]]
