@@ -106,11 +106,13 @@ def check_network(study: Study, image_shape: Sequence[int]) -> None:
     """
     if study.model.network is None and study.data.dimensions == 2:
         return
-    model, size = build_plain_model(study, study.seed).eval(), tuple(image_shape[1:])
+    model, size = build_plain_model(study, study.seed), tuple(image_shape[1:])
     wanted = (2, study.out_channels, *size) if study.task == "segmentation" else (2, study.out_channels)
     try:
         with torch.inference_mode():
-            found = tuple(model(torch.zeros(2, *image_shape)).shape)
+            # Some layers refuse in training alone what they would answer afterwards.
+            model.train()(torch.zeros(2, *image_shape))
+            found = tuple(model.eval()(torch.zeros(2, *image_shape)).shape)
     except Exception as error:  # a network raises whatever torch does where sizes do not fit
         found = one_line(error, 160) or type(error).__name__
     if found != wanted:
