@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from silofl.algorithms.recipe import Recipe, find_recipe
 from silofl.errors import ConfigError, shown
@@ -40,6 +41,12 @@ Threads = Annotated[Whole, Field(gt=0, le=1024)]
 Seconds = Annotated[Positive, Field(le=10**7)]
 # DICOM's codes for the images of the studies that hospitals ask for; DX stands for CR too.
 Modality = Literal["CT", "MR", "PT", "NM", "US", "DX", "MG", "XA", "RF", "OP", "OPT", "SM", "GM", "ES", "XC"]
+
+
+def _sha256(value: str) -> str:
+    if not re.fullmatch("[0-9a-f]{64}", value):
+        raise ValueError("the 64 digits of the file's SHA-256, as sha256sum prints them")
+    return value
 
 
 def _monai(*names: str) -> tuple[str, ...]:
@@ -174,6 +181,10 @@ class ModelSettings(Section):
             float32 elsewhere. Losses, gradients' norms and what travels are float32 in any case.
         pretrained: File of a pretrained model next to study.yaml, for an algorithm that needs one; ``silofl pretrain``
             writes it and ``--pretrained`` brings it there.
+        weights: File of weights next to study.yaml, ``.pt`` or ``.safetensors``, from which everybody starts instead of
+            random ones; ``--weights`` brings it there. They are matched by name and shape, and what the file lacks
+            starts from the seed. Only the server reads it.
+        weights_sha256: The SHA-256 of that file, so that the study's digest, which sites pin, settles what is in it.
     """
 
     name: Literal["unet", "densenet121", "lenet5", "alexnet", "activity_cnn"] = "unet"
@@ -184,6 +195,8 @@ class ModelSettings(Section):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     pretrained: Name = "pretrained.pt"
+    weights: Name | None = None
+    weights_sha256: Annotated[str, AfterValidator(_sha256)] | None = None
 
     @property
     def is_segmenting(self) -> bool:
@@ -201,6 +214,16 @@ class ModelSettings(Section):
                     f"model.{key} must be left out with model.network, not {getattr(self, key)}; give what the class "
                     "has of it in model.arguments"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _settles_its_weights(self) -> ModelSettings:
+        if (self.weights is None) != (self.weights_sha256 is None):
+            given, missing = ("weights", "weights_sha256") if self.weights else ("weights_sha256", "weights")
+            raise ConfigError(
+                f"model.{given} must go with model.{missing}, so that the study's digest settles what everybody starts "
+                "from; give both, as --weights does, or none"
+            )
         return self
 
     @model_validator(mode="after")
@@ -384,6 +407,12 @@ class Study(Section):
                 f"training.drop_channels must be 0 without data.channel_names, not {self.training.drop_channels}; name "
                 "the channels"
             )
+        if self.model.weights and self.recipe.needs_pretrained:
+            raise ConfigError(
+                "model.weights must be left out with an algorithm that needs a pretrained model, not "
+                f"{self.model.weights!r}; leave it out, or choose start_from_pretrained: false, and statistics.source: "
+                "running where sites are compared"
+            )
         self._check_shared_rounds()
         for answer in self.recipe.answers:
             answer.check_training(self.training)
@@ -447,6 +476,16 @@ class Study(Section):
             "normalization": self.model.normalization,
             "split_unit": self.data.split_unit,
         }
+
+    @property
+    def model_file(self) -> str | None:
+        """The file beside study.yaml that the server reads, a pretrained model or weights; None where it reads none."""
+        return self.model.pretrained if self.recipe.needs_pretrained else self.model.weights
+
+    @property
+    def starts_from_file(self) -> bool:
+        """Whether everybody starts from a file's weights, and not from those that the seed gives."""
+        return self.recipe.start_from_pretrained or self.model.weights is not None
 
     @property
     def has_fresh_optimizer(self) -> bool:

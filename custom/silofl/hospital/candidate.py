@@ -11,7 +11,7 @@ from silofl.data.site_data import SiteData, load_site_data
 from silofl.federation.server import ServerRounds
 from silofl.flare.kit import Kit, read_kit
 from silofl.models.networks import check_network
-from silofl.models.pretrained import read_pretrained
+from silofl.models.weights import read_start
 from silofl.settings import load
 from silofl.site import Site
 from silofl.study import Study, load_study
@@ -26,7 +26,7 @@ class Candidate:
     Attributes:
         kit: Its startup kit.
         study: The study.
-        study_file: The study's file; a pretrained model is in the same folder.
+        study_file: The study's file; a pretrained model or weights are in the same folder.
         settings: The site's settings.
     """
 
@@ -66,10 +66,9 @@ class Candidate:
 
     @cached_property
     def pretrained(self) -> Arrays | None:
-        """The pretrained model in the study's folder, where the study needs one."""
-        if not self.study.recipe.needs_pretrained:
-            return None
-        return read_pretrained(self.study_file.with_name(self.study.model.pretrained), self.study)
+        """The pretrained model or the weights in the study's folder, where the study names such a file."""
+        start = read_start(self.study_file.parent, self.study)
+        return start and start.arrays
 
     @cached_property
     def server(self) -> ServerRounds:
