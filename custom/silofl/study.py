@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from silofl.algorithms.recipe import Recipe, find_recipe
 from silofl.errors import ConfigError, shown
+from silofl.extensions import LOSSES, NETWORKS, TRANSFORMS, Extension, is_extension
 from silofl.settings import (
     BelowOne,
     Count,
@@ -72,7 +73,7 @@ LONGEST_NAME = 100
 
 
 class Transform(Section):
-    """One MONAI transform that a study names, as ``Resize: {spatial_size: [128, 128]}``."""
+    """One transform that a study names, of MONAI as ``Resize: {spatial_size: [128, 128]}``, or of a package."""
 
     name: str
     options: dict[str, Any] = {}
@@ -109,7 +110,8 @@ class DataSettings(Section):
         volume_transforms: MONAI transforms of a whole volume before it is cut into slices, as
             ``Orientation: {axcodes: RAS}``.
         transforms: MONAI transforms of each 2D image and its label, once, before they are cached, as
-            ``Resize: {spatial_size: [128, 128]}``; each slice on its own, before its neighbours join it.
+            ``Resize: {spatial_size: [128, 128]}``; each slice on its own, before its neighbours join it. Also a part of
+            a package that keeps the size, as ``package==1.2.0/name: {}``; as ``augment`` too.
         augment: MONAI random transforms of each training image, anew in every epoch, as
             ``RandRotate90: {prob: 0.75, max_k: 3}``.
         split_unit: What training, validation and test data of a site must not share: a ``patient``; or, where one
@@ -170,7 +172,8 @@ class ModelSettings(Section):
         network: A network of MONAI instead, in 2D, with the study's channels and normalisation: its class in
             ``monai.networks.nets``, as ``monai.networks.nets.SegResNet``. For label maps ``UNet``, ``DynUNet``,
             ``SegResNet``, ``SwinUNETR``, ``HighResNet``, ``VNet``; for classes ``DenseNet169``, ``DenseNet201``,
-            ``DenseNet264``, ``ResNet``, ``EfficientNetBN``. ``features`` and ``dropout`` are not used.
+            ``DenseNet264``, ``ResNet``, ``EfficientNetBN``. ``features`` and ``dropout`` are not used. Or a network of
+            a package that every machine has installed and allowed, as ``package==1.2.0/name``.
         arguments: Further arguments of that class, as ``{init_filters: 16}``.
         normalization: The network's normalisation layer; ``batch_stateless`` is BatchNorm without parameters and
             without running statistics, so that a prediction depends on the other images of its batch. After a fully
@@ -201,6 +204,9 @@ class ModelSettings(Section):
     @property
     def is_segmenting(self) -> bool:
         """Whether the network answers each pixel, and not the image."""
+        # A package's network does not say; whoever asks relies on layers that classifiers have.
+        if is_extension(self.network):
+            return True
         return (self.network or self.name) in (*SEGMENTATION_ONLY["model.name"], *SEGMENTATION_ONLY["model.network"])
 
     @model_validator(mode="after")
@@ -237,7 +243,8 @@ class TrainingSettings(Section):
     """How a site trains within one round.
 
     Attributes:
-        loss: ``dice_ce`` (Dice plus cross entropy, binary for one label), ``dice`` or ``cross_entropy``.
+        loss: ``dice_ce`` (Dice plus cross entropy, binary for one label), ``dice`` or ``cross_entropy``; or one of a
+            package that every site has installed and allowed, as ``package==1.2.0/name``.
         has_batch_dice: Dice of all images of a batch together, for labels that many images lack; else of each image.
         optimizer: The base optimiser of every step.
         optimizer_state: Momentum and Adam's moments, which never travel: ``kept`` at the site from round to round, or
@@ -258,7 +265,7 @@ class TrainingSettings(Section):
         local_epochs: Passes over the site's training data in a round, the papers' E.
     """
 
-    loss: Literal["dice_ce", "dice", "cross_entropy"] = "dice_ce"
+    loss: Literal["dice_ce", "dice", "cross_entropy"] | Extension = "dice_ce"
     has_batch_dice: bool = False
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     optimizer_state: Literal["kept", "fresh"] = "kept"
@@ -395,7 +402,8 @@ class Study(Section):
         network = {"model.network": self.model.network} if self.model.network else {"model.name": self.model.name}
         chosen = {"metric": self.metric, **network, "training.loss": self.training.loss}
         for key, value in chosen.items():
-            if value not in fits[key]:
+            is_open = key in ("model.network", "training.loss")
+            if value not in fits[key] and not (is_open and is_extension(value)):
                 raise ConfigError(f"{key} must be one of {', '.join(fits[key])} for {self.task}, not {value!r}")
         if self.data.neighbours and self.model.name == "activity_cnn":
             raise ConfigError(
@@ -476,6 +484,14 @@ class Study(Section):
             "normalization": self.model.normalization,
             "split_unit": self.data.split_unit,
         }
+
+    @property
+    def extensions(self) -> list[tuple[str, str, str]]:
+        """The parts of packages that the study names: key, group of entry points, and name."""
+        named = [("model.network", NETWORKS, self.model.network), ("training.loss", LOSSES, self.training.loss)]
+        for kind in ("transforms", "augment"):
+            named += [(f"data.{kind}", TRANSFORMS, one.name) for one in getattr(self.data, kind)]
+        return [(key, group, name) for key, group, name in named if is_extension(name)]
 
     @property
     def model_file(self) -> str | None:

@@ -13,6 +13,7 @@ from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import ConfigError
+from silofl.extensions import allowed
 from silofl.models.weights import read_start
 from silofl.settings import Section, load
 from silofl.site import Server, Site
@@ -55,7 +56,9 @@ def site_settings(fl_ctx: FLContext) -> Site:
     """Read the site's ``local/site.yaml``; without one, ``SILOFL_DATA`` must name the data of all simulated sites."""
     root = os.environ.get("SILOFL_DATA")
     state = f"{root}/.silofl/{{study}}/{{site}}"
-    default = Site(data=f"{root}/{{site}}", state_dir=state, min_patients=0) if root else None
+    default = None
+    if root:
+        default = Site(data=f"{root}/{{site}}", state_dir=state, min_patients=0, extensions=allowed())
     return _local(fl_ctx, "site.yaml", Site, default, "or set SILOFL_DATA to the folder of the sites' data")
 
 

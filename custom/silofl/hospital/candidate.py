@@ -8,6 +8,7 @@ from pathlib import Path
 
 from silofl.algorithms.mixing import Arrays
 from silofl.data.site_data import SiteData, load_site_data
+from silofl.extensions import allow
 from silofl.federation.server import ServerRounds
 from silofl.flare.kit import Kit, read_kit
 from silofl.models.networks import check_network
@@ -84,4 +85,5 @@ def read_candidate(kit: Path, study: Path, site_config: Path | None) -> Candidat
         ConfigError: One of them is missing or wrong.
     """
     settings = load(Site, site_config or kit / "local" / "site.yaml")
+    allow(settings.extensions)
     return Candidate(read_kit(kit, ("hospital",)), load_study(study), study, settings)

@@ -19,6 +19,7 @@ from silofl.data.counts import DataCounts, SiteCounts
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
+from silofl.extensions import allowed
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
@@ -191,8 +192,15 @@ def resume(run: Path, console: Console) -> int:
 def prepare(workspace: Path) -> int:
     """Write ``local/`` of a workspace for plain ``nvflare simulator``, which then finds data through SILOFL_DATA."""
     results = workspace.resolve().with_name(workspace.name + "-results")
-    site = Site(data="$SILOFL_DATA/{site}", state_dir=f"{results}/sites/{{site}}", has_progress=False, min_patients=0)
-    prepare_workspace(workspace, site, Server(run_dir=f"{results}/{{run}}", is_downloadable=False))
+    site = Site(
+        data="$SILOFL_DATA/{site}",
+        state_dir=f"{results}/sites/{{site}}",
+        has_progress=False,
+        min_patients=0,
+        extensions=allowed(),
+    )
+    server = Server(run_dir=f"{results}/{{run}}", is_downloadable=False, extensions=allowed())
+    prepare_workspace(workspace, site, server)
     print(f"wrote {workspace / 'local'}; set SILOFL_DATA and run: nvflare simulator JOB -w {workspace} -c SITES -t N")
     print(f"results will be in {results}")
     return ExitCode.COMPLETE
@@ -231,6 +239,7 @@ def _site_settings(simulation: Simulation, run: Path) -> Site:
         has_progress=True,
         # Nothing leaves this machine, and many public sets know no patients.
         min_patients=0,
+        extensions=allowed(),
     )
 
 
@@ -238,7 +247,7 @@ def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> i
     """Run the prepared job and show its rounds; on Ctrl-C end every process, so that the run can be resumed."""
     with held(run / "lock.command"):
         workspace = run.resolve() / "workspace"
-        server = Server(run_dir=str(run.resolve()), is_downloadable=False)
+        server = Server(run_dir=str(run.resolve()), is_downloadable=False, extensions=allowed())
         prepare_workspace(workspace, _site_settings(simulation, run), server)
         # The result of an earlier start that FAILED must not be taken for that of this one.
         (run / "results.json").unlink(missing_ok=True)
