@@ -12,7 +12,7 @@ from silofl import extensions
 from silofl.data.phantoms import make_phantoms
 from silofl.data.transforms import augmentation, check_transforms
 from silofl.errors import ConfigError, ExtensionError
-from silofl.federation.site import SiteRounds
+from silofl.federation.site import SiteRounds, public_reason
 from silofl.models import build_plain_model
 from silofl.settings import load, parse
 from silofl.site import Server, Site
@@ -103,8 +103,9 @@ def test_what_is_installed_but_not_allowed_is_never_imported(install, naming, ke
     # Of one part that is allowed, the others do not follow.
     other = {NETWORK, LOSS, SHADE} - {name for *_, name in study.extensions}
     site = Site(data=f"{site_data}/{{site}}", state_dir=f"{tmp_path}/{{site}}", extensions=sorted(other))
-    with pytest.raises(ExtensionError, match="review its package, install it, and add this name"):
+    with pytest.raises(ExtensionError, match="review its package, install it, and add this name") as refusal:
         SiteRounds("east", study, site)
+    assert key in public_reason(refusal.value), "the server is told what is missing"
     with pytest.raises(ExtensionError, match="must be in `extensions`"):
         USES[key](study)
     assert not is_imported()

@@ -64,7 +64,8 @@ def site_settings(fl_ctx: FLContext) -> Site:
 
 def server_settings(fl_ctx: FLContext) -> Server:
     """Read the server's ``local/server.yaml``; without one, results go to the job's folder."""
-    return _local(fl_ctx, "server.yaml", Server, Server(run_dir=str(download_folder(fl_ctx))), "")
+    default = Server(run_dir=str(download_folder(fl_ctx)), extensions=allowed())
+    return _local(fl_ctx, "server.yaml", Server, default, "")
 
 
 def download_folder(fl_ctx: FLContext) -> Path:
