@@ -18,9 +18,10 @@ BELOW = {
     "files": {"documents", "errors"},
     "settings": {"documents", "errors"},
     "schema": {"documents", "errors"},
+    "extensions": {"errors"},
     "algorithms": {"settings", "errors"},
-    "site": {"settings", "errors"},
-    "study": {"algorithms", "settings", "errors"},
+    "site": {"extensions", "settings", "errors"},
+    "study": {"extensions", "algorithms", "settings", "errors"},
 }
 BELOW["models"] = {*BELOW, "files"}
 BELOW["data"] = {*BELOW} - {"models"}

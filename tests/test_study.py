@@ -294,6 +294,7 @@ def test_a_digest_is_that_of_the_settings_however_they_are_written():
         {"labels": {1: "other"}},
         {"federation": {"min_sites": 2}},
         {"training": {"local_epochs": 2}},
+        {"model": {"weights": "w.pt", "weights_sha256": "0" * 64}},
         {"data": {"augment": [{"RandFlip": {"prob": 0.5}}]}},
         {"algorithm": {"name": "fedprox"}},
         {"algorithm": {"name": "harmofl", "preset": "paper"}},
@@ -302,6 +303,33 @@ def test_a_digest_is_that_of_the_settings_however_they_are_written():
 )
 def test_whatever_a_study_decides_gives_another_digest(changes):
     assert study(**changes).digest != study().digest
+
+
+def test_a_digest_settles_what_is_in_the_file_of_weights():
+    first, second = (study(model={"weights": "w.pt", "weights_sha256": digit * 64}) for digit in "01")
+    assert first.digest != second.digest
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"weights": "w.pt"}, "model.weights must go with model.weights_sha256"),
+        ({"weights_sha256": "0" * 64}, "model.weights_sha256 must go with model.weights"),
+        ({"weights": "../w.pt", "weights_sha256": "0" * 64}, "model.weights must be letters, digits"),
+        ({"weights": "w.pt", "weights_sha256": "abc"}, "must be the 64 digits of the file's SHA-256.*, not 'abc'"),
+    ],
+)
+def test_weights_are_a_plain_name_with_a_checksum(model, message):
+    with pytest.raises(ConfigError, match=message):
+        study(model=model)
+
+
+def test_a_study_starts_from_one_file():
+    weights = {"model": {"weights": "w.pt", "weights_sha256": "0" * 64}}
+    with pytest.raises(ConfigError, match="model.weights must be left out with an algorithm that needs a pretrained"):
+        study(**weights, algorithm={"name": "adafed", "preset": "paper"})
+    assert study(**weights).model_file == "w.pt" and study(**weights).starts_from_file
+    assert study().model_file is None and not study().starts_from_file
 
 
 def test_a_runs_folder_lies_in_the_studys_state():

@@ -39,6 +39,10 @@ class PinError(SiloFLError):
     """A study is not as a site has pinned it."""
 
 
+class ExtensionError(SiloFLError):
+    """A study names a part of a package that this machine has not allowed, or not installed."""
+
+
 class StateError(SiloFLError):
     """A run cannot go on from what it keeps on disk."""
 

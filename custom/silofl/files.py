@@ -136,10 +136,10 @@ def save_tensors(path: Path, value: dict[str, Any]) -> None:
     write_atomically(path, lambda stream: torch.save(value, stream))
 
 
-def load_tensors(path: Path) -> dict[str, Any]:
+def load_tensors(source: Path | IO[bytes]) -> dict[str, Any]:
     """Load what `save_tensors` saved, on the CPU."""
     # weights_only: an unrestricted pickle runs code.
-    return torch.load(path, map_location="cpu", weights_only=True)
+    return torch.load(source, map_location="cpu", weights_only=True)
 
 
 def save_state(path: Path, number: int, value: dict[str, Any]) -> None:

@@ -111,6 +111,12 @@ def add_pretrained(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pretrained", type=Path, metavar="FILE", help="pretrained model, for studies that need one")
 
 
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    """Add ``--weights``."""
+    what = "weights that everybody starts from: a .pt or .safetensors file, a finished run, or a MONAI bundle"
+    parser.add_argument("--weights", type=Path, metavar="FILE|DIR", help=what)
+
+
 def text_of(path: Path | None) -> str | None:
     """Return a path as text, None where it was not given."""
     return None if path is None else str(path)

@@ -198,7 +198,7 @@ def sentence_of(error: ValidationError, section: type[Section]) -> str:
 
 def _key(error: Mapping[str, Any]) -> str:
     """Return an error's dotted key without pydantic's tags for the members of a union."""
-    tags = ("literal[", "constrained-", "dict[")
+    tags = ("literal[", "constrained-", "dict[", "function-after[")
     return ".".join(str(part) for part in error["loc"] if part != "str" and not str(part).startswith(tags))
 
 

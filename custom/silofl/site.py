@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from silofl.errors import ConfigError, PinError, nearest
+from silofl.extensions import Extension
 from silofl.settings import NAME, WORDS, Name, Section
 
 
@@ -49,6 +50,8 @@ class Site(Section):
             dataset.json does not know count as none.
         may_leave: Kinds of arrays that a site with the egress filter lets leave, as ``check-site`` names them; all that
             a study sends where not given.
+        extensions: Networks, losses and transforms of reviewed packages that may run here, as ``package==1.2.0/name``;
+            none where not given.
     """
 
     data: dict[Name, str] | str
@@ -60,6 +63,7 @@ class Site(Section):
     # The least number of people that a count or a mean may stand for in many health statistics (OHDSI's too).
     min_patients: Annotated[int, Field(ge=0, le=1_000_000)] = 5
     may_leave: tuple[Name, ...] | None = None
+    extensions: tuple[Extension, ...] = ()
 
     def data_folder(self, study: str, site: str) -> Path:
         """Return the folder that holds the study's ``dataset.json``.
@@ -138,10 +142,12 @@ class Server(Section):
         run_dir: Where a run's results and checkpoint go; ``{study}`` and ``{run}`` are filled in, and ``$VARIABLES``.
         is_downloadable: Whether results are also put into the job's own folder, which NVFlare's ``job download`` brings
             to the study lead.
+        extensions: Networks of reviewed packages that may run here, as ``package==1.2.0/name``; none where not given.
     """
 
     run_dir: str
     is_downloadable: bool = True
+    extensions: tuple[Extension, ...] = ()
 
     def run_folder(self, study: str, run: str) -> Path:
         """Return the folder of one run."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from silofl.algorithms.recipe import Recipe, find_recipe
 from silofl.errors import ConfigError, shown
+from silofl.extensions import LOSSES, NETWORKS, TRANSFORMS, Extension, is_extension
 from silofl.settings import (
     BelowOne,
     Count,
@@ -45,6 +47,12 @@ Seconds = Annotated[Positive, Field(le=10**7)]
 Modality = Literal["CT", "MR", "PT", "NM", "US", "DX", "MG", "XA", "RF", "OP", "OPT", "SM", "GM", "ES", "XC"]
 
 
+def _sha256(value: str) -> str:
+    if not re.fullmatch("[0-9a-f]{64}", value):
+        raise ValueError("the 64 digits of the file's SHA-256, as sha256sum prints them")
+    return value
+
+
 def _monai(*names: str) -> tuple[str, ...]:
     return tuple(f"monai.networks.nets.{name}" for name in names)
 
@@ -69,7 +77,7 @@ LONGEST_NAME = 100
 
 
 class Transform(Section):
-    """One MONAI transform that a study names, as ``Resize: {spatial_size: [128, 128]}``."""
+    """One transform that a study names, of MONAI as ``Resize: {spatial_size: [128, 128]}``, or of a package."""
 
     name: str
     options: dict[str, Any] = {}
@@ -128,7 +136,8 @@ class DataSettings(Section):
             ``Orientation: {axcodes: RAS}``.
         transforms: MONAI transforms of each 2D image and its label, once, before they are cached, as
             ``Resize: {spatial_size: [128, 128]}``; each slice on its own, before its neighbours join it. With
-            ``dimensions`` 3, of each whole volume after ``volume_transforms``.
+            ``dimensions`` 3, of each whole volume after ``volume_transforms``. Also a part of a package that keeps the
+            size, as ``package==1.2.0/name: {}``; as ``augment`` too.
         augment: MONAI random transforms of each training image, or patch, anew in every epoch, as
             ``RandRotate90: {prob: 0.75, max_k: 3}``.
         split_unit: What training, validation and test data of a site must not share: a ``patient``; or, where one
@@ -202,7 +211,8 @@ class ModelSettings(Section):
         network: A network of MONAI instead, with the study's dimensions, channels and normalisation: its class in
             ``monai.networks.nets``, as ``monai.networks.nets.SegResNet``. For label maps ``UNet``, ``DynUNet``,
             ``SegResNet``, ``SwinUNETR``, ``HighResNet``, ``VNet``; for classes ``DenseNet169``, ``DenseNet201``,
-            ``DenseNet264``, ``ResNet``, ``EfficientNetBN``. ``features`` and ``dropout`` are not used.
+            ``DenseNet264``, ``ResNet``, ``EfficientNetBN``. ``features`` and ``dropout`` are not used. Or a network of
+            a package that every machine has installed and allowed, as ``package==1.2.0/name``.
         arguments: Further arguments of that class, as ``{init_filters: 16}``.
         normalization: The network's normalisation layer; ``batch_stateless`` is BatchNorm without parameters and
             without running statistics, so that a prediction depends on the other images of its batch. After a fully
@@ -213,6 +223,10 @@ class ModelSettings(Section):
             float32 elsewhere. Losses, gradients' norms and what travels are float32 in any case.
         pretrained: File of a pretrained model next to study.yaml, for an algorithm that needs one; ``silofl pretrain``
             writes it and ``--pretrained`` brings it there.
+        weights: File of weights next to study.yaml, ``.pt`` or ``.safetensors``, from which everybody starts instead of
+            random ones; ``--weights`` brings it there. They are matched by name and shape, and what the file lacks
+            starts from the seed. Only the server reads it.
+        weights_sha256: The SHA-256 of that file, so that the study's digest, which sites pin, settles what is in it.
     """
 
     name: Literal["unet", "densenet121", "lenet5", "alexnet", "activity_cnn"] = "unet"
@@ -223,10 +237,15 @@ class ModelSettings(Section):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     pretrained: Name = "pretrained.pt"
+    weights: Name | None = None
+    weights_sha256: Annotated[str, AfterValidator(_sha256)] | None = None
 
     @property
     def is_segmenting(self) -> bool:
         """Whether the network answers each pixel, and not the image."""
+        # A package's network does not say; whoever asks relies on layers that classifiers have.
+        if is_extension(self.network):
+            return True
         return (self.network or self.name) in (*SEGMENTATION_ONLY["model.name"], *SEGMENTATION_ONLY["model.network"])
 
     @model_validator(mode="after")
@@ -243,6 +262,16 @@ class ModelSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _settles_its_weights(self) -> ModelSettings:
+        if (self.weights is None) != (self.weights_sha256 is None):
+            given, missing = ("weights", "weights_sha256") if self.weights else ("weights_sha256", "weights")
+            raise ConfigError(
+                f"model.{given} must go with model.{missing}, so that the study's digest settles what everybody starts "
+                "from; give both, as --weights does, or none"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _has_what_it_drops(self) -> ModelSettings:
         if self.dropout > 0 and self.name in WITHOUT_DROPOUT:
             raise ConfigError(f"model.dropout must be 0 for {self.name}, which has none, not {self.dropout}; remove it")
@@ -253,7 +282,8 @@ class TrainingSettings(Section):
     """How a site trains within one round.
 
     Attributes:
-        loss: ``dice_ce`` (Dice plus cross entropy, binary for one label), ``dice`` or ``cross_entropy``.
+        loss: ``dice_ce`` (Dice plus cross entropy, binary for one label), ``dice`` or ``cross_entropy``; or one of a
+            package that every site has installed and allowed, as ``package==1.2.0/name``.
         has_batch_dice: Dice of all images of a batch together, for labels that many images lack; else of each image.
         optimizer: The base optimiser of every step.
         optimizer_state: Momentum and Adam's moments, which never travel: ``kept`` at the site from round to round, or
@@ -274,7 +304,7 @@ class TrainingSettings(Section):
         local_epochs: Passes over the site's training data in a round, the papers' E.
     """
 
-    loss: Literal["dice_ce", "dice", "cross_entropy"] = "dice_ce"
+    loss: Literal["dice_ce", "dice", "cross_entropy"] | Extension = "dice_ce"
     has_batch_dice: bool = False
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     optimizer_state: Literal["kept", "fresh"] = "kept"
@@ -412,7 +442,8 @@ class Study(Section):
         network = {"model.network": self.model.network} if self.model.network else {"model.name": self.model.name}
         chosen = {"metric": self.metric, **network, "training.loss": self.training.loss}
         for key, value in chosen.items():
-            if value not in fits[key]:
+            is_open = key in ("model.network", "training.loss")
+            if value not in fits[key] and not (is_open and is_extension(value)):
                 raise ConfigError(f"{key} must be one of {', '.join(fits[key])} for {self.task}, not {value!r}")
         if self.data.neighbours and self.model.name == "activity_cnn":
             raise ConfigError(
@@ -423,6 +454,12 @@ class Study(Section):
             raise ConfigError(
                 f"training.drop_channels must be 0 without data.channel_names, not {self.training.drop_channels}; name "
                 "the channels"
+            )
+        if self.model.weights and self.recipe.needs_pretrained:
+            raise ConfigError(
+                "model.weights must be left out with an algorithm that needs a pretrained model, not "
+                f"{self.model.weights!r}; leave it out, or choose start_from_pretrained: false, and statistics.source: "
+                "running where sites are compared"
             )
         self._check_shared_rounds()
         for answer in self.recipe.answers:
@@ -509,6 +546,24 @@ class Study(Section):
             "normalization": self.model.normalization,
             "split_unit": self.data.split_unit,
         }
+
+    @property
+    def extensions(self) -> list[tuple[str, str, str]]:
+        """The parts of packages that the study names: key, group of entry points, and name."""
+        named = [("model.network", NETWORKS, self.model.network), ("training.loss", LOSSES, self.training.loss)]
+        for kind in ("transforms", "augment"):
+            named += [(f"data.{kind}", TRANSFORMS, one.name) for one in getattr(self.data, kind)]
+        return [(key, group, name) for key, group, name in named if is_extension(name)]
+
+    @property
+    def model_file(self) -> str | None:
+        """The file beside study.yaml that the server reads, a pretrained model or weights; None where it reads none."""
+        return self.model.pretrained if self.recipe.needs_pretrained else self.model.weights
+
+    @property
+    def starts_from_file(self) -> bool:
+        """Whether everybody starts from a file's weights, and not from those that the seed gives."""
+        return self.recipe.start_from_pretrained or self.model.weights is not None
 
     @property
     def has_fresh_optimizer(self) -> bool:

@@ -110,7 +110,7 @@ OTHERS = "fedprox fedbn local scaffold fednova fedopt moon apfl ditto pfedme fed
 
 @pytest.mark.parametrize("name", [*OWN, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_an_algorithm_trains_volumes(run, name):
-    training = {"optimizer": "sgd", "learning_rate": 0.01, "batch_size": 2, "local_epochs": 2}
+    training = {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 0.01, "batch_size": 2, "local_epochs": 2}
     results, _ = run(algorithm={"name": name}, training=training)
     assert results["status"] == "COMPLETE", results["reasons"]
     assert {*results["sites"]} == {*SITES}

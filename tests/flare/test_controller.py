@@ -23,7 +23,7 @@ from silofl.methods.part import Message
 def ended(tmp_path, make_study, monkeypatch):
     """Run a controller whose course ends in a given way; returns its result and the reasons of its panic."""
     study = make_study()
-    settings = SimpleNamespace(run_folder=lambda name, run: tmp_path / "run", is_downloadable=True)
+    settings = SimpleNamespace(run_folder=lambda name, run: tmp_path / "run", is_downloadable=True, extensions=())
     monkeypatch.setattr(module, "download_folder", lambda context: tmp_path / "download")
     monkeypatch.setattr(module, "job_study", lambda context: study)
     monkeypatch.setattr(module, "job_pretrained", lambda context, study: None)

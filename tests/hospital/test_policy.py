@@ -1,11 +1,14 @@
 import json
+import sys
 
 import pytest
 import yaml
 
+from silofl import extensions
 from silofl.errors import ConfigError
 from silofl.flare.policy import SITE_CLASSES
-from silofl.hospital.policy import allowed_classes, brought_code, pinned
+from silofl.hospital.check_site import check_site
+from silofl.hospital.policy import allowed_classes, brought_code, packages, pinned
 
 
 def write(kit, name, content):
@@ -83,3 +86,50 @@ def test_an_authorization_that_nvflare_cannot_read_is_refused(candidate, kit):
     write(kit, "authorization.json", {"permissions": {"lead": {"byoc": "none"}}})
     with pytest.raises(ConfigError, match=r"local/authorization.json of 'north' must be a policy; .*format_version"):
         brought_code(candidate())
+
+
+# --- parts of packages
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Install a package in some version, whose import would end the tests."""
+    info = tmp_path / "site-packages" / "acme_parts-1.2.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-parts\nVersion: 1.2.0\n")
+    (info / "entry_points.txt").write_text("[silofl.losses]\nbrier = acme_parts:brier\n")
+    (info.parent / "acme_parts.py").write_text("raise SystemExit('code ran')")
+    monkeypatch.syspath_prepend(str(info.parent))
+    yield
+    extensions.allow(None)
+
+
+def let(kit, *names):
+    settings = yaml.safe_load((kit / "local" / "site.yaml").read_text())
+    (kit / "local" / "site.yaml").write_text(yaml.safe_dump(settings | {"extensions": list(names)}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "allowed", "sentence"),
+    [
+        ("acme-parts==1.2.0/brier", (), "'acme-parts==1.2.0/brier' is not: review its package"),
+        ("acme-parts==1.3.0/brier", ("acme-parts==1.2.0/brier",), "'acme-parts==1.3.0/brier' is not: review its"),
+        ("acme-parts==1.3.0/brier", ("acme-parts==1.3.0/brier",), "'acme-parts' in version 1.3.0, not 1.2.0, which"),
+        ("nowhere==1.0/brier", ("nowhere==1.0/brier",), "package 'nowhere', version 1.0, which must be installed"),
+        ("acme-parts==1.2.0/focal", ("acme-parts==1.2.0/focal",), "announces in silofl.losses, among brier, not"),
+    ],
+)
+def test_a_site_that_lacks_a_package_or_its_leave_may_not_join(candidate, kit, package, asked, allowed, sentence):
+    let(kit, *allowed)
+    checkup = check_site(candidate(training={"loss": asked}), skipped=("server", "tls", "preflight", "clock", "gpu"))
+    answer = checkup.answers["packages"]
+    assert answer.status == "failed" and sentence in answer.sentence and not checkup.may_join
+    assert "data must wait for packages, which failed" in checkup.answers["data"].sentence
+    assert "acme_parts" not in sys.modules
+
+
+def test_a_package_that_is_installed_and_allowed_is_named_and_not_imported(candidate, kit, package):
+    let(kit, "acme-parts==1.2.0/brier")
+    answer = packages(candidate(training={"loss": "acme-parts==1.2.0/brier"}))
+    assert (answer.status, answer.facts["extensions"]) == ("ok", ["acme-parts==1.2.0/brier"])
+    assert packages(candidate()).facts["extensions"] == [] and "acme_parts" not in sys.modules

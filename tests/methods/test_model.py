@@ -11,7 +11,7 @@ from silofl.files import load_tensors
 from silofl.methods.model import complete_state, mixed_models
 from silofl.methods.part import TRAIN, Exchange, Message
 from silofl.methods.parts import kinds, start_parts
-from silofl.models import build_model, build_plain_model
+from silofl.models import build_model, build_plain_model, networks
 from silofl.models.names import batchnorm_names, traveling_names
 from silofl.training.device import seed_of
 from silofl.training.losses import make_loss
@@ -417,3 +417,40 @@ def test_every_model_of_a_site_begins_afresh_the_guards_too(play, name):
     local, own = guarded.kept("east", 3)["guard"]["local"]["state"], alone.kept("east", 3)["models"]["home"]
     assert_alike(local, {name: own[f"model/{name}"] for name in local})
     assert "optimizer" not in guarded.kept("east", 3)["models"]
+
+
+# --- from weights in a file
+
+STARTS = {
+    "shared": {"name": "fedavg"},
+    "batchnorm at home": {"name": "fedbn"},
+    "everything at home": {"name": "local"},
+    "amplitude": {"name": "harmofl"},
+    "own models": {"name": "softpull"},
+    "a personal model": {"name": "ditto"},
+    "fine-tuning": {"name": "finetuning", "extra_rounds": 1},
+    "two models and a selector": {"name": "fedsm", "model": INSTANCE, "selector": {"steps": 2}},
+}
+
+
+@pytest.mark.parametrize("options", STARTS.values(), ids=STARTS)
+def test_from_a_files_weights_every_model_becomes_what_a_seed_of_that_file_would_make_it(
+    play, make_study, monkeypatch, options
+):
+    given = {"weights": "weights.pt", "weights_sha256": "0" * 64}
+    study = make_study(guard=True, **options | {"rounds": 2, "model": options.get("model", {}) | given})
+    state = build_plain_model(study, 7).state_dict()
+    arrays = {name: value.numpy() for name, value in state.items() if value.is_floating_point()}
+    from_file, build = play(study=study, folder="file", pretrained=arrays), networks._build_network
+    from_file.finish()
+    # The oracle draws the numbers in the file wherever a network is built, and reads none.
+    monkeypatch.setattr(networks, "_build_network", lambda study, seed: build(study, 7))
+    drawn = play(guard=True, folder="drawn", **options | {"rounds": 2})
+    drawn.finish()
+    assert drawn.study.model.weights is None and drawn.study.seed == study.seed == 0
+    for site in ("east", "north", "west"):
+        assert_alike(from_file.models(site), drawn.models(site))
+        left, right = (game.kept(site, study.total_rounds) for game in (from_file, drawn))
+        assert_alike(left["models"]["home"], right["models"]["home"])
+        if study.is_guarded:
+            assert_alike(left["guard"]["local"]["state"], right["guard"]["local"]["state"])

@@ -106,6 +106,15 @@ def test_features_may_be_those_of_a_pretrained_model(advice, write_sites, job, t
     assert plain["ratios"]["features"] != pretrained["ratios"]["features"]
 
 
+def test_features_may_be_those_of_the_weights_that_training_starts_from(silofl, advice, write_sites, job, tmp_path):
+    data, study, file = write_sites(), load_study(study_file(job)), tmp_path / "w.pt"
+    torch.save(build_plain_model(study, 5).state_dict(), file)
+    plain = ("--set", "algorithm={name: fedavg}")
+    found = advice(data, "--weights", file, *plain)["ratios"]
+    assert found == advice(data, "--pretrained", file)["ratios"] != advice(data)["ratios"]
+    assert f" --weights {file} " in silofl("advise", job, "--data", data, "--weights", file, *plain)[1]
+
+
 def test_a_network_without_batchnorm_is_measured_with_it(advice, write_sites):
     data = write_sites(contrasts=(1, 1, 2.5))
     found = advice(data, "--set", "model.normalization=group")

@@ -80,3 +80,16 @@ def test_rows_that_begin_with_the_pretrained_model_stand_beside_those_that_do_no
     assert runs["local-pretrained"].changes["algorithm"] == {"name": "local", "start_from_pretrained": True}
     given = {name for name, run in runs.items() if run.wanted.pretrained == str(file)}
     assert given == {"adafed_activity", "local-pretrained", "fedavg-pretrained", "d-adafed"}
+
+
+def test_every_row_without_a_pretrained_model_starts_from_the_weights(windows, write_windows_job, tmp_path):
+    job, file = write_windows_job("adafed_activity"), tmp_path / "f.pt"
+    torch.save(build_plain_model(load_study(study_file(job)), 1).state_dict(), file)
+    files = {"pretrained": str(file), "weights": str(file)}
+    asked = Comparison((job,), ("local", "fedavg"), seeds=(0,), data=str(windows), **files)
+    runs = {run.name: run.wanted for run in planned(asked, tmp_path / "out")}
+    assert {name: (one.pretrained, one.weights) for name, one in runs.items()} == {
+        "adafed_activity": (str(file), None),
+        "local": (None, str(file)),
+        "fedavg": (None, str(file)),
+    }

@@ -3,6 +3,7 @@ import shutil
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from silofl.studies.new_study import _resize
@@ -175,3 +176,16 @@ def test_a_pretrained_model_of_the_other_job_stays_there(silofl, windows, tmp_pa
     study_file(job).with_name("pretrained.pt").write_bytes(b"another network's")
     silofl("new-study", tmp_path / "own", "--from", job, "--data", windows)
     assert list((tmp_path / "own").rglob("*.pt")) == []
+
+
+def test_weights_of_the_other_job_stay_there(silofl, windows, tmp_path):
+    job = tmp_path / "template"
+    silofl("new-study", job, "--from", JOBS / "adafed_activity", "--data", windows)
+    values = yaml.safe_load(study_file(job).read_text())
+    values["algorithm"] = {"name": "fedavg"}
+    values["model"] |= {"weights": "w.safetensors", "weights_sha256": "0" * 64}
+    study_file(job).write_text(yaml.safe_dump(values))
+    study_file(job).with_name("w.safetensors").write_bytes(b"another network's")
+    assert silofl("new-study", tmp_path / "own", "--from", job, "--data", windows)[0] == 0
+    assert list((tmp_path / "own").rglob("*.safetensors")) == []
+    assert load_study(study_file(tmp_path / "own")).model.weights is None

@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 from rich.console import Console
 
 from silofl.cli import main
@@ -63,3 +64,13 @@ def test_a_pretrained_model_that_would_do_nothing_is_refused(windows, write_wind
     study, simulation = settled(job, Simulation(str(windows), pretrained="f.pt"), {})
     with pytest.raises(ConfigError, match="--pretrained must go with a study that needs a pretrained model"):
         check_pretrained(job, study, simulation)
+
+
+def test_a_pretrained_model_begins_with_the_seeds_weights(windows, write_windows_job, tmp_path):
+    job = write_windows_job("adafed_activity", {"name": "fedbn"})
+    path = job / "app" / "config" / "study.yaml"
+    values = yaml.safe_load(path.read_text())
+    values["model"] |= {"weights": "w.pt", "weights_sha256": "0" * 64}
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(ConfigError, match="model.weights must be left out for a pretrained model"):
+        pretrain(job, tmp_path / "f.pt", Simulation(str(windows)), 0.2, 1, Console(quiet=True))

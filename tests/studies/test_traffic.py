@@ -35,14 +35,15 @@ def pictures(tmp_path_factory):
     return root
 
 
-def make_study(rounds=4, **algorithm):
+def make_study(rounds=4, has_weights=False, **algorithm):
+    weights = {"weights": "weights.pt", "weights_sha256": "0" * 64} if has_weights else {}
     values = {
         "name": "small",
         "task": "segmentation",
         "labels": {1: "blob"},
         "rounds": rounds,
         "device": "cpu",
-        "model": {"features": [4, 4, 4, 4, 4, 4], "normalization": "batch"},
+        "model": {"features": [4, 4, 4, 4, 4, 4], "normalization": "batch", **weights},
         "training": {"batch_size": 2, "learning_rate": 0.01},
         "algorithm": algorithm,
     }
@@ -53,7 +54,7 @@ def ledger_of(study, data, folder):
     """Return the ledger of a whole run, which trains and mixes, in this process."""
     settings = Site(data=f"{data}/{{site}}", state_dir=f"{folder}/{{site}}", has_progress=False, min_patients=1)
     pretrained = None
-    if study.recipe.needs_pretrained:
+    if study.model_file:
         state = build_plain_model(study, 1).state_dict()
         pretrained = read_arrays(state, [name for name, value in state.items() if value.is_floating_point()])
     run_alone(study, folder / "run", SITES, settings, pretrained)
@@ -76,6 +77,7 @@ RECIPES = {
     "running statistics, anew": {"name": "adafed", "statistics": {"rounds": 1, "refresh_every": 1}},
     "pretrained": {"name": "adafed", "preset": "paper"},
     "pretrained, everything at home": {"name": "local", "start_from_pretrained": True},
+    "weights in a file, BatchNorm at home": {"name": "fedbn", "has_weights": True},
 }
 
 

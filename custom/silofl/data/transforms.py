@@ -1,6 +1,7 @@
-"""Build the MONAI transforms that a study names, for an image and its label map.
+"""Build the transforms that a study names, for an image and its label map.
 
-Only the names listed here run: a study file must not make a hospital's machine load, save or execute anything else.
+Only the names of MONAI listed here run, and those of packages that the machine's own settings name: a study file must
+not make a hospital's machine load, save or execute anything else.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import inspect
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from silofl.errors import ConfigError, nearest
+from silofl.extensions import TRANSFORMS, is_extension, load
 from silofl.study import DataSettings, Study, Transform
 
 if TYPE_CHECKING:
@@ -160,6 +162,8 @@ def _steps(transform: Transform, kind: Kind, keys: tuple[str, ...]) -> list[Any]
     import monai.transforms
 
     where = f"data.{kind}: {transform.name}"
+    if kind != "volume_transforms" and is_extension(transform.name):
+        return [_of_package(transform, where, keys)]
     if transform.name not in ALLOWED[kind]:
         known = ", ".join(ALLOWED[kind])
         raise ConfigError(f"{where} must be one of {known}; it is none{nearest(transform.name, ALLOWED[kind])}")
@@ -169,6 +173,15 @@ def _steps(transform: Transform, kind: Kind, keys: tuple[str, ...]) -> list[Any]
         return [factory(**options) for options in _options_by_key(transform, keys)]
     except Exception as error:  # MONAI raises whatever its checks raise
         raise ConfigError(f"{where} must have options that MONAI accepts; it says: {one_line(error)}") from None
+
+
+def _of_package(transform: Transform, where: str, keys: tuple[str, ...]) -> Callable[[dict], dict]:
+    """Build a package's transform, by ``part(keys, **options)``; like MONAI's, it maps a dictionary to another one."""
+    make = load(where, TRANSFORMS, transform.name)
+    try:
+        return make(keys, **transform.options)
+    except Exception as error:  # whatever the package raises
+        raise ConfigError(f"{where} must have options that it accepts; it says: {one_line(error)}") from None
 
 
 def _check_options(transform: Transform, factory: type, where: str) -> None:
@@ -242,8 +255,18 @@ def _try(settings: DataSettings, kind: Kind, size: tuple[int, ...], has_label_ma
         raise ConfigError(f"{where} must have options that run on a {len(size)}D image; MONAI says: {reason}") from None
     if len(found) != len(size):
         raise ConfigError(f"{where} must give a {len(size)}D image, not one of size {found}; change its options")
-    if kind == "augment" and found != size:
-        raise ConfigError(f"{where} must keep an image's size, {size}, not make it {found}; change its options")
+    if kind == "augment" or is_extension(getattr(settings, kind)[-1].name):
+        before = _size_before(steps, blank)
+        if found != before:
+            raise ConfigError(f"{where} must keep an image's size, {before}, not make it {found}; change its options")
+
+
+def _size_before(steps: Compose, blank: dict[str, Any]) -> tuple[int, ...]:
+    """Return the size of an image before the last transform."""
+    from monai.transforms import Compose
+
+    with metadata_tracking(True):
+        return tuple(Compose(steps.transforms[:-1])(blank)["image"].shape[1:])
 
 
 def one_line(error: BaseException) -> str:

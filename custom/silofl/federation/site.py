@@ -12,6 +12,7 @@ import torch
 
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.errors import ConfigError, DataError, SiloFLError, TrainingError
+from silofl.extensions import allow, find
 from silofl.federation.egress import Asked, Gate, Request
 from silofl.federation.state import SiteState
 from silofl.methods.answer import plain_text
@@ -31,10 +32,16 @@ class SiteRounds:
         name: The site's name.
         study: The study.
         site: The site's own settings.
+
+    Raises:
+        ExtensionError: The study names a part of a package that the site has not allowed or not installed.
     """
 
     def __init__(self, name: str, study: Study, site: Site) -> None:
         self.name, self.study, self.site = name, study, site
+        allow(site.extensions)
+        for named in study.extensions:
+            find(*named)
         self.device = choose_device(site.device or study.device)
         # Another number of threads sums in another order, and so gives other weights.
         torch.set_num_threads(study.torch_threads)

@@ -16,6 +16,7 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.workflows.model_controller import ModelController
 
 from silofl.errors import AggregationError, ConfigError, SiloFLError
+from silofl.extensions import allow
 from silofl.federation.course import Answers, Course, settled_answers
 from silofl.federation.outcome import failure_of
 from silofl.federation.run_folder import RunFolder, check_lead
@@ -55,6 +56,7 @@ class RoundsController(ModelController):
         self._timeout_s = study.federation.task_timeout_s
         run = study.continue_run or f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         settings = server_settings(self.fl_ctx)
+        allow(settings.extensions)
         path = settings.run_folder(study.name, run)
         try:
             check_lead(path, lead, study.continue_run)

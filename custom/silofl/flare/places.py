@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -12,10 +13,13 @@ from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import ConfigError
-from silofl.models.pretrained import read_pretrained
+from silofl.extensions import allowed
+from silofl.models.weights import read_start
 from silofl.settings import Section, load
 from silofl.site import Server, Site
 from silofl.study import Study, load_study
+
+logger = logging.getLogger(__name__)
 
 
 def job_study(fl_ctx: FLContext) -> Study:
@@ -24,8 +28,13 @@ def job_study(fl_ctx: FLContext) -> Study:
 
 
 def job_pretrained(fl_ctx: FLContext, study: Study) -> Arrays | None:
-    """Read the pretrained model in the folder of study.yaml, where the study needs one."""
-    return read_pretrained(_config(fl_ctx) / study.model.pretrained, study) if study.recipe.needs_pretrained else None
+    """Read the pretrained model or the weights in the folder of study.yaml, where the study names such a file."""
+    start = read_start(_config(fl_ctx), study)
+    if start is None:
+        return None
+    if start.sentence:
+        logger.info(start.sentence)
+    return start.arrays
 
 
 def job_lead(fl_ctx: FLContext) -> str | None:
@@ -47,13 +56,16 @@ def site_settings(fl_ctx: FLContext) -> Site:
     """Read the site's ``local/site.yaml``; without one, ``SILOFL_DATA`` must name the data of all simulated sites."""
     root = os.environ.get("SILOFL_DATA")
     state = f"{root}/.silofl/{{study}}/{{site}}"
-    default = Site(data=f"{root}/{{site}}", state_dir=state, min_patients=0) if root else None
+    default = None
+    if root:
+        default = Site(data=f"{root}/{{site}}", state_dir=state, min_patients=0, extensions=allowed())
     return _local(fl_ctx, "site.yaml", Site, default, "or set SILOFL_DATA to the folder of the sites' data")
 
 
 def server_settings(fl_ctx: FLContext) -> Server:
     """Read the server's ``local/server.yaml``; without one, results go to the job's folder."""
-    return _local(fl_ctx, "server.yaml", Server, Server(run_dir=str(download_folder(fl_ctx))), "")
+    default = Server(run_dir=str(download_folder(fl_ctx)), extensions=allowed())
+    return _local(fl_ctx, "server.yaml", Server, default, "")
 
 
 def download_folder(fl_ctx: FLContext) -> Path:

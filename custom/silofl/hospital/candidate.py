@@ -8,10 +8,11 @@ from pathlib import Path
 
 from silofl.algorithms.mixing import Arrays
 from silofl.data.site_data import SiteData, load_site_data
+from silofl.extensions import allow
 from silofl.federation.server import ServerRounds
 from silofl.flare.kit import Kit, read_kit
 from silofl.models.networks import check_network
-from silofl.models.pretrained import read_pretrained
+from silofl.models.weights import read_start
 from silofl.settings import load
 from silofl.site import Site
 from silofl.study import Study, load_study
@@ -26,7 +27,7 @@ class Candidate:
     Attributes:
         kit: Its startup kit.
         study: The study.
-        study_file: The study's file; a pretrained model is in the same folder.
+        study_file: The study's file; a pretrained model or weights are in the same folder.
         settings: The site's settings.
     """
 
@@ -66,10 +67,9 @@ class Candidate:
 
     @cached_property
     def pretrained(self) -> Arrays | None:
-        """The pretrained model in the study's folder, where the study needs one."""
-        if not self.study.recipe.needs_pretrained:
-            return None
-        return read_pretrained(self.study_file.with_name(self.study.model.pretrained), self.study)
+        """The pretrained model or the weights in the study's folder, where the study names such a file."""
+        start = read_start(self.study_file.parent, self.study)
+        return start and start.arrays
 
     @cached_property
     def server(self) -> ServerRounds:
@@ -85,4 +85,5 @@ def read_candidate(kit: Path, study: Path, site_config: Path | None) -> Candidat
         ConfigError: One of them is missing or wrong.
     """
     settings = load(Site, site_config or kit / "local" / "site.yaml")
+    allow(settings.extensions)
     return Candidate(read_kit(kit, ("hospital",)), load_study(study), study, settings)

@@ -29,6 +29,7 @@ CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "study": policy.pinned,
     "classes": policy.allowed_classes,
     "byoc": policy.brought_code,
+    "packages": policy.packages,
     "disk": machine.disk,
     "memory": machine.memory,
     "gpu": machine.gpu,
@@ -42,7 +43,15 @@ CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "leaving": training.leaving,
 }
 # A check that can find out nothing where another has failed -> that other.
-WAITS_FOR = {"tls": "server", "preflight": "server", "training": "data", "leaving": "data"}
+WAITS_FOR = {
+    "disk": "packages",
+    "memory": "packages",
+    "tls": "server",
+    "preflight": "server",
+    "data": "packages",
+    "training": "data",
+    "leaving": "data",
+}
 LOG = "check-site.txt"
 STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from silofl.errors import PinError
+from silofl.extensions import find
 from silofl.flare.policy import SITE_CLASSES, class_policy, site_rights
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
@@ -54,3 +55,20 @@ def brought_code(candidate: Candidate) -> Finding:
             roles=roles,
         )
     return ok(f"byoc in local/{rights.file} is allowed to nobody: only the code installed here runs", roles=[])
+
+
+def packages(candidate: Candidate) -> Finding:
+    """Check that the site has allowed and installed the parts of packages that the study names; imports none of them.
+
+    Raises:
+        ExtensionError: It has not, or in another version.
+    """
+    for named in candidate.study.extensions:
+        find(*named)
+    names = sorted({name for *_, name in candidate.study.extensions})
+    if not names:
+        return ok("the study names no network, loss or transform of another package", extensions=[])
+    return ok(
+        f"site.yaml allows what the study names of packages, and they are installed: {', '.join(names)}",
+        extensions=names,
+    )

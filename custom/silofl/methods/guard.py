@@ -37,12 +37,12 @@ from silofl.inference.geometry import decide
 from silofl.methods.average import ROLE as AVERAGE
 from silofl.methods.part import TESTED, TRAIN, Exchange, Kind, Message, Part, Replies, Run, SitePart
 from silofl.models import HarmonizedModel, build_model, build_plain_model
-from silofl.models.names import head_names
+from silofl.models.names import head_names, input_norm_names
 from silofl.settings import Section
 from silofl.study import Study
 from silofl.training.evaluation import like, score
 from silofl.training.joined import AVERAGED, BLEND, CHOSEN, FEDERATED, LOCAL, TUNED, WORDS, Joined
-from silofl.training.local_model import LEAST_UNITS, LocalModel, better, borrowed, memo_of, state_of
+from silofl.training.local_model import LEAST_UNITS, LocalModel, State, better, borrowed, memo_of, state_of
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
 from silofl.training.metrics import Score, members_of
 from silofl.training.schedule import learning_rate
@@ -127,11 +127,11 @@ class SiteGuard(SitePart):
     def local(self) -> LocalModel:
         """The model that is trained alone, as the task finds it; in a site's first task maybe another run's."""
         work, kept = self.work, self._kept.get(LOCAL)
-        has_start = work.study.recipe.start_from_pretrained
+        has_start = work.study.starts_from_file
         if kept is None:
             kept = borrowed(self._memo) if work.number == 1 and not has_start else {}
-        # What every model of the study begins from.
-        start = state_of(work.own) if has_start and not kept else None
+        # What every model of the study begins from; the local one has no input normalisation.
+        start = _without_input_norm(work.own) if has_start and not kept else None
         return LocalModel(work.study, work.device, kept, start)
 
     def learners(self) -> Mapping[str, Learner]:
@@ -177,7 +177,7 @@ class SiteGuard(SitePart):
         if task == TUNE:
             self._tune(self.work.message.meta["step"])
             return Message()
-        if not self.work.study.recipe.start_from_pretrained:
+        if not self.work.study.starts_from_file:
             self.local.lend(self._memo, self.work.study.training_rounds)
         return Message(meta={ROLE: {"joined": self._joined()}})
 
@@ -335,6 +335,10 @@ def _model(contents: Contents, device: torch.device) -> HarmonizedModel:
     model = build_model(contents.study, contents.image_shape, contents.study.seed)
     model.load_state_dict(state)
     return model.to(device)
+
+
+def _without_input_norm(model: HarmonizedModel) -> State:
+    return {name: value for name, value in state_of(model).items() if name not in input_norm_names(model)}
 
 
 def _head_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:

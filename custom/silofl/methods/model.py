@@ -357,13 +357,12 @@ class SiteModels(SitePart):
 
 
 def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return the same models for every site, drawn from the study's seed or pretrained."""
+    """Return the same models for every site, drawn from the study's seed or given by its file."""
     recipe, parts = study.recipe, []
+    given = (pretrained or {}) if study.starts_from_file else {}
     for role, model in _traveling_models(study).items():
-        if recipe.start_from_pretrained:
-            write_arrays(model.state_dict(), pretrained or {})
+        write_arrays(model.state_dict(), given)
         common = read_arrays(model.state_dict(), traveling_names(model, recipe))
-        given = (pretrained or {}) if recipe.start_from_pretrained else {}
         parts.append(ModelPart(study, role, common, buffers=frozenset(buffer_names(model)), pretrained=given))
     return parts
 

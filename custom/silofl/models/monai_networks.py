@@ -79,7 +79,7 @@ def build_monai_network(
     except Exception as error:  # MONAI raises whatever its checks raise
         reason = one_line(error) or type(error).__name__
         raise ConfigError(f"model.arguments must be such that MONAI can build {name}; it says: {reason}") from None
-    _check_normalization(network, name, settings.normalization)
+    check_normalization(network, name, settings.normalization)
     return network
 
 
@@ -95,8 +95,12 @@ def _check_arguments(kind: type[nn.Module], arguments: Mapping[str, Any], decide
             )
 
 
-def _check_normalization(network: nn.Module, name: str, normalization: str) -> None:
-    """Refuse a network whose BatchNorm the study does not know of, or that has none where the study names it."""
+def check_normalization(network: nn.Module, name: str, normalization: str) -> None:
+    """Refuse a network whose BatchNorm the study does not know of, or that has none where the study names it.
+
+    Raises:
+        ConfigError: `normalization` of the study is not that of the network.
+    """
     has_batchnorm = any(isinstance(module, _BatchNorm) for module in network.modules())
     if has_batchnorm != normalization.startswith("batch"):
         wanted = "batch" if has_batchnorm else "instance or group"

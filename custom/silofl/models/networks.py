@@ -9,11 +9,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from silofl.errors import ConfigError, one_line
+from silofl.extensions import NETWORKS as GROUP
+from silofl.extensions import is_extension, load
 from silofl.models.activity_cnn import ActivityCNN
 from silofl.models.alexnet import AlexNet
 from silofl.models.features import with_projection_head
 from silofl.models.lenet5 import LeNet5
-from silofl.models.monai_networks import build_monai_network
+from silofl.models.monai_networks import build_monai_network, check_normalization
 from silofl.models.normalization import groups_of
 from silofl.study import ModelSettings, PatchSettings, Study
 
@@ -141,12 +143,37 @@ def _build_network(study: Study, seed: int) -> nn.Module:
     # devices=[]: by default fork_rng initialises every GPU to save its generator.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        build = _from_monai if study.model.network else NETWORKS[study.model.name]
-        channels = study.data.in_channels, study.out_channels
+        build, channels = _builder_of(study.model), (study.data.in_channels, study.out_channels)
         network = build(study.model, *channels, study.data.dimensions)
         width = study.recipe.head_width
         # Drawn after the rest, which therefore begins as it would without a head.
         return with_projection_head(network, width) if width else network
+
+
+def _builder_of(settings: ModelSettings) -> Callable[[ModelSettings, int, int, int], nn.Module]:
+    if settings.network is None:
+        return NETWORKS[settings.name]
+    return _from_package if is_extension(settings.network) else _from_monai
+
+
+def _from_package(settings: ModelSettings, in_channels: int, out_channels: int, dimensions: int) -> nn.Module:
+    """Build a package's network, by ``part(in_channels, out_channels, normalization, **model.arguments)``.
+
+    Raises:
+        ConfigError: It cannot be built with these arguments, or has other normalisation layers than the study says.
+    """
+    build = load("model.network", GROUP, settings.network)
+    try:
+        network = build(in_channels, out_channels, settings.normalization, **settings.arguments)
+    except Exception as error:  # whatever the package raises
+        reason = one_line(error) or type(error).__name__
+        raise ConfigError(
+            f"model.arguments must be such that {settings.network} can be built; it says: {reason}"
+        ) from None
+    if not isinstance(network, nn.Module):
+        raise ConfigError(f"{settings.network} must return a torch module, not {type(network).__name__}")
+    check_normalization(network, settings.network, settings.normalization)
+    return network
 
 
 def _unet(settings: ModelSettings, in_channels: int, out_channels: int, dimensions: int) -> nn.Module:

@@ -13,10 +13,11 @@ from rich.console import Console
 from silofl.algorithms import advice
 from silofl.algorithms.advice import KINDS, Advice
 from silofl.errors import ConfigError, ExitCode
-from silofl.options import add_pretrained, add_seed, add_set, changes_of, console_for, text_of
+from silofl.options import add_pretrained, add_seed, add_set, add_weights, changes_of, console_for, text_of
 from silofl.report.tables import TextTable, print_table
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation, settled
+from silofl.studies.weights import weights_file
 from silofl.study import Study
 from silofl.training.sketch import fixed_network, sketch
 
@@ -28,6 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", type=Path, help="job folder, whose study prepares the images and names the network")
     parser.add_argument("--data", type=Path, help="folder with one folder a site, or DIR/{site}; phantoms/ by default")
     add_pretrained(parser)
+    add_weights(parser)
     add_seed(parser)
     add_set(parser)
     parser.add_argument("--json", action="store_true", help="the advice as JSON on standard output")
@@ -37,7 +39,11 @@ def run(options: argparse.Namespace) -> int:
     """Print what the sites differ in, and the advice."""
     console = console_for(options)
     data = options.data.parent if options.data and options.data.name == PLACE else options.data
-    wanted = Simulation(data=text_of(data), pretrained=text_of(options.pretrained))
+    wanted = Simulation(
+        data=text_of(data),
+        pretrained=text_of(options.pretrained),
+        weights=text_of(options.weights and weights_file(options.weights)),
+    )
     study, simulation = settled(options.job, wanted, changes_of(options))
     found = advise(study, simulation)
     if options.json:
@@ -47,6 +53,7 @@ def run(options: argparse.Namespace) -> int:
     algorithm = ", ".join(f"{key}: {value}" for key, value in found.algorithm.items())
     command = f"python -m silofl compare {options.job} --data {simulation.data} --out RUNS --methods local,fedavg"
     command += " --pretrained f.pt" if study.recipe.needs_pretrained else ""
+    command += f" --weights {simulation.weights}" if simulation.weights else ""
     console.print(f"\nto try it:\n  {command} --set 'algorithm={{{algorithm}}}' --as advised", markup=False)
     return ExitCode.COMPLETE
 
@@ -58,7 +65,7 @@ def advise(study: Study, simulation: Simulation) -> Advice:
         ConfigError: There is one site only, or the pretrained model is of another network.
         DataError: A site's data is wrong, or too little to be cut into halves.
     """
-    model = fixed_network(study, simulation.pretrained)
+    model = fixed_network(study, simulation.pretrained, simulation.weights)
     if len(simulation.sites) < 2:
         raise ConfigError(f"--data must hold at least 2 sites to compare, not {len(simulation.sites)}; add another")
     sites = simulate.read_data(study, simulation, Path(simulation.data))

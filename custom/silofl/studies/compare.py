@@ -22,6 +22,7 @@ from silofl.options import (
     add_pretrained,
     add_rounds,
     add_set,
+    add_weights,
     by_key,
     changes_of,
     check_backend,
@@ -45,6 +46,7 @@ from silofl.studies import side_by_side, simulate
 from silofl.studies.compared_runs import CENTRALISED, ComparedRun, Comparison, planned
 from silofl.studies.methods import method_names
 from silofl.studies.sweep import ROUNDS, add_sweep, short_names, sweep_of, value_text
+from silofl.studies.weights import weights_file
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=_seeds, default=(0, 1, 2), help="as 0,1,2, which is the default")
     parser.add_argument("--methods", type=names, default=[], help="in the first job's study, as a,b; named below")
     add_pretrained(parser)
+    add_weights(parser)
     parser.add_argument(
         "--pooled", action="store_true", help="also train on all sites' data in one place: simulation only"
     )
@@ -93,6 +96,7 @@ def run(options: argparse.Namespace) -> int:
         threads=options.threads,
         is_pooled=options.pooled,
         pretrained=text_of(options.pretrained),
+        weights=text_of(options.weights and weights_file(options.weights)),
         is_alone=options.alone,
         sweep=sweep_of(options),
         has_equal_rounds=options.equal_rounds,

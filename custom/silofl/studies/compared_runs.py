@@ -42,6 +42,7 @@ class Comparison:
         threads: Sites that NVFlare runs at a time; all where None.
         is_pooled: Whether the centralised upper bound is run too.
         pretrained: File of a pretrained model for those that need one.
+        weights: File of weights that everybody starts from, in the rows without a pretrained model.
         is_alone: Whether all sites of a run take turns in one process, without NVFlare.
         sweep: Values with which every row runs.
         has_equal_rounds: Whether extra rounds, of fine-tuning or of a selector alone, count among the study's.
@@ -56,6 +57,7 @@ class Comparison:
     threads: int | None = None
     is_pooled: bool = False
     pretrained: str | None = None
+    weights: str | None = None
     is_alone: bool = False
     sweep: Sweep = NO_SWEEP
     has_equal_rounds: bool = False
@@ -136,9 +138,10 @@ def seeded(asked: Comparison, out: Path, pattern: ComparedRun) -> list[ComparedR
         run = replace(pattern, seed=seed, path=path, changes=changes)
         if asked.has_equal_rounds:
             run = replace(run, changes=changes | _equal_rounds(run))
-        # Given to all rows together: those that need none would refuse it.
-        given = asked.pretrained if _settled_run(run)[0].recipe.needs_pretrained else None
-        runs.append(replace(run, wanted=replace(run.wanted, pretrained=given)))
+        # Given to all rows together: those that need none would refuse it, and no row starts from two files.
+        is_needed = _settled_run(run)[0].recipe.needs_pretrained
+        files = {"pretrained": asked.pretrained} if is_needed else {"weights": asked.weights}
+        runs.append(replace(run, wanted=replace(run.wanted, **files)))
     for run in runs:
         _check_startable(run)
     return runs
@@ -226,7 +229,7 @@ def _check_same(run: ComparedRun, study: Study, simulation: Simulation) -> None:
     wanted, found = plain_study(study), plain_study(load_study(study_file(run.path / "job")))
     differences = [key for key in sorted(wanted.keys() | found.keys()) if wanted.get(key) != found.get(key)]
     earlier = read_simulation(run.path)
-    compared = ("data", "sites", "left_out", "pretrained")
+    compared = ("data", "sites", "left_out", "pretrained", "weights")
     differences += [f"{key} of the run" for key in compared if getattr(earlier, key) != getattr(simulation, key)]
     if differences:
         raise ConfigError(

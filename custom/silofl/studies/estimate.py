@@ -25,6 +25,7 @@ from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import STEPS, time_steps
 from silofl.methods.part import AFTER, TRAIN, Exchange
 from silofl.methods.work import Work
+from silofl.models.weights import read_weights
 from silofl.options import add_set, changes_of, console_for, count
 from silofl.settings import read_yaml
 from silofl.studies.random_examples import has_own_size, image_shape, random_part
@@ -128,13 +129,17 @@ def run(options: argparse.Namespace) -> int:
         image_size=parse_size(options.image_size) if options.image_size else None,
     )
     changes = changes_of(options)
-    found = estimate(changed_study(options.job, changes), setting)
+    study = changed_study(options.job, changes)
+    start = read_weights(study_file(options.job).with_name(study.model.weights), study) if study.model.weights else None
+    found = estimate(study, setting)
     job = write_job(options.job, options.write, found, changes) if options.write else None
     console = console_for(options)
     if options.json:
         print(json.dumps(found.as_dict(), indent=1))
     else:
         print_estimate(found, console)
+    if start:
+        console.print(start.sentence, markup=False)
     if job:
         digest = load_study(study_file(job)).digest
         console.print(f"{job} has the new timeout, digest {digest}; its study.yaml has lost its comments", markup=False)

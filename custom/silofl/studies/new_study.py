@@ -16,6 +16,7 @@ from silofl.data.preparation import prepare_image
 from silofl.data.survey import Survey, survey
 from silofl.errors import ConfigError, ExitCode
 from silofl.files import read_json, write_json, write_text
+from silofl.models.weights import SUFFIXES
 from silofl.options import console_for
 from silofl.settings import parse, read_yaml
 from silofl.studies.reference import study_keys
@@ -77,12 +78,14 @@ def new_study(target: Path, job: Path, found: Survey) -> Study:
     _check_template(job, template, found)
     values: dict[str, Any] = read_yaml(study_file(job))
     values.pop("continue_run", None)
+    for key in ("weights", "weights_sha256"):
+        values.get("model", {}).pop(key, None)
     comments = _fit(values, template, found, target.resolve().name)
     study = parse(Study, values, "the new study.yaml")
     for answer in study.recipe.answers:
         answer.check_contrasts(found.missing)
-    # A pretrained model stays behind: it knows the other job's data.
-    shutil.copytree(job, target, ignore=shutil.ignore_patterns("*.pt"))
+    # A pretrained model stays behind, and so do weights: they know the other job's data.
+    shutil.copytree(job, target, ignore=shutil.ignore_patterns(*(f"*{suffix}" for suffix in SUFFIXES)))
     write_text(
         study_file(target), _study_text(values, comments, job, found, [type(answer) for answer in study.recipe.answers])
     )

@@ -76,6 +76,11 @@ def pretrain(job: Path, out: Path, wanted: Simulation, share: float, epochs: int
     if not 0 < share <= 1:
         raise ConfigError(f"--share must be above 0 and at most 1, not {share}")
     study, simulation = settled(job, wanted, {})
+    if study.model.weights:
+        raise ConfigError(
+            "model.weights must be left out for a pretrained model, which begins with the seed's weights, not "
+            f"{study.model.weights!r}; remove it from study.yaml"
+        )
     sites = simulate.read_data(study, simulation, out.parent)
     pool = joined({site: drawn(data.training, share, study.seed, site) for site, data in sites.items()})
     console.print(

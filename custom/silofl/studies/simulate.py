@@ -19,6 +19,7 @@ from silofl.data.counts import DataCounts, SiteCounts
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
+from silofl.extensions import allowed
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
@@ -26,7 +27,7 @@ from silofl.files import held, make_folder, read_json, write_json, write_text
 from silofl.flare.workspace import prepare_workspace
 from silofl.methods.parts import kinds
 from silofl.models.networks import check_network
-from silofl.models.pretrained import read_pretrained
+from silofl.models.weights import read_start
 from silofl.options import (
     add_backend,
     add_data,
@@ -35,6 +36,7 @@ from silofl.options import (
     add_rounds,
     add_seed,
     add_set,
+    add_weights,
     changes_of,
     check_backend,
     console_for,
@@ -63,6 +65,7 @@ from silofl.studies.simulation import (
     settled,
     study_file,
 )
+from silofl.studies.weights import weights_file, with_weights
 from silofl.study import Study, load_study
 from silofl.training.device import choose_device
 
@@ -83,6 +86,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sites", type=names, default=[], help="sites that take part, as a,b; all by default")
     add_backend(parser)
     add_pretrained(parser)
+    add_weights(parser)
     parser.add_argument("--trust-code", action="store_true", help="let the job's own code run, its app/custom")
     parser.add_argument("--leave-out", metavar="SITE", help="does not train; then tests the super model")
     parser.add_argument("--prepare", type=Path, metavar="WORKSPACE", help="only write local/ for nvflare simulator")
@@ -105,6 +109,7 @@ def run(options: argparse.Namespace) -> int:
         threads=options.threads,
         left_out=options.leave_out,
         pretrained=text_of(options.pretrained),
+        weights=text_of(options.weights and weights_file(options.weights)),
         is_alone=options.alone,
         cache=text_of(options.cache),
         trusts_code=options.trust_code,
@@ -140,6 +145,7 @@ def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object
         DataError: A site's data is wrong; before anything was trained.
     """
     study, simulation = settled(job, wanted, changes)
+    changes = with_weights(changes, simulation.weights)
     check_code(job, simulation)
     if run.exists() and not run.is_dir():
         raise ConfigError(f"--out must be a new or empty folder, not {run}, which is a file; name a folder")
@@ -157,8 +163,9 @@ def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object
         write_text(path, yaml.safe_dump(changed(read_yaml(path), changes), sort_keys=False))
     if changes_algorithm(changes):
         guard_batchnorm(run / "job", study.recipe.stays_home == "batchnorm")
-    if simulation.pretrained:
-        shutil.copy(simulation.pretrained, study_file(run / "job").with_name(study.model.pretrained))
+    given = simulation.pretrained or simulation.weights
+    if given:
+        shutil.copy(given, study_file(run / "job").with_name(study.model_file))
     write_json(run / "run.json", asdict(simulation) | {"changes": dict(changes)})
     if changes:
         console.print(f"set for this run: {changes_sentence(changes)}", markup=False)
@@ -185,8 +192,15 @@ def resume(run: Path, console: Console) -> int:
 def prepare(workspace: Path) -> int:
     """Write ``local/`` of a workspace for plain ``nvflare simulator``, which then finds data through SILOFL_DATA."""
     results = workspace.resolve().with_name(workspace.name + "-results")
-    site = Site(data="$SILOFL_DATA/{site}", state_dir=f"{results}/sites/{{site}}", has_progress=False, min_patients=0)
-    prepare_workspace(workspace, site, Server(run_dir=f"{results}/{{run}}", is_downloadable=False))
+    site = Site(
+        data="$SILOFL_DATA/{site}",
+        state_dir=f"{results}/sites/{{site}}",
+        has_progress=False,
+        min_patients=0,
+        extensions=allowed(),
+    )
+    server = Server(run_dir=f"{results}/{{run}}", is_downloadable=False, extensions=allowed())
+    prepare_workspace(workspace, site, server)
     print(f"wrote {workspace / 'local'}; set SILOFL_DATA and run: nvflare simulator JOB -w {workspace} -c SITES -t N")
     print(f"results will be in {results}")
     return ExitCode.COMPLETE
@@ -225,6 +239,7 @@ def _site_settings(simulation: Simulation, run: Path) -> Site:
         has_progress=True,
         # Nothing leaves this machine, and many public sets know no patients.
         min_patients=0,
+        extensions=allowed(),
     )
 
 
@@ -232,7 +247,7 @@ def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> i
     """Run the prepared job and show its rounds; on Ctrl-C end every process, so that the run can be resumed."""
     with held(run / "lock.command"):
         workspace = run.resolve() / "workspace"
-        server = Server(run_dir=str(run.resolve()), is_downloadable=False)
+        server = Server(run_dir=str(run.resolve()), is_downloadable=False, extensions=allowed())
         prepare_workspace(workspace, _site_settings(simulation, run), server)
         # The result of an earlier start that FAILED must not be taken for that of this one.
         (run / "results.json").unlink(missing_ok=True)
@@ -242,11 +257,13 @@ def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> i
         for sentence in study.recipe.cautions:
             console.print(f"CAUTION  {sentence}", markup=False)
         job, lines = (run / "job").resolve(), RoundLines(study, run, console)
+        given = read_start(study_file(job).parent, study)
+        if given and given.sentence:
+            console.print(given.sentence, markup=False)
         try:
             if simulation.is_alone:
-                path = study_file(job).with_name(study.model.pretrained)
-                pretrained = read_pretrained(path, study) if study.recipe.needs_pretrained else None
-                run_alone(study, run, simulation.sites, _site_settings(simulation, run), pretrained, lines.show)
+                arrays = given and given.arrays
+                run_alone(study, run, simulation.sites, _site_settings(simulation, run), arrays, lines.show)
                 lines.show()
             else:
                 arguments = [str(job), str(workspace), ",".join(simulation.sites), str(simulation.threads)]

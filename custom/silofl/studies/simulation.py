@@ -12,8 +12,10 @@ from silofl.data.phantoms import LABELS, UNSEEN_SITE, VOLUMES, is_phantoms, make
 from silofl.errors import ConfigError, nearest
 from silofl.files import read_json, write_json
 from silofl.models.pretrained import read_pretrained
+from silofl.models.weights import read_weights
 from silofl.schema import optional, read
 from silofl.settings import check_key, parse, read_yaml
+from silofl.studies.weights import with_weights
 from silofl.study import Study, load_study
 
 GUARD = "silofl.flare.filters.BatchNormStaysHome"
@@ -30,6 +32,7 @@ class Simulation:
         threads: Sites that NVFlare runs at a time; all where None.
         left_out: A site that does not take part; the finished super model is tested on all its cases.
         pretrained: File of a pretrained model, in place of one that lies in the job.
+        weights: File of weights that everybody starts from, in place of what the job says of it.
         is_alone: Whether all sites take turns in one process, without NVFlare.
         cache: Folder of decoded images, which runs share; in the folder of the data where None.
         trusts_code: Whether the job's own code may run.
@@ -40,6 +43,7 @@ class Simulation:
     threads: int | None = None
     left_out: str | None = optional()
     pretrained: str | None = optional()
+    weights: str | None = optional()
     is_alone: bool = optional(False)
     cache: str | None = optional()
     trusts_code: bool = optional(False)
@@ -62,7 +66,7 @@ def settled(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> tup
     Raises:
         ConfigError: The job, the study or the command is wrong.
     """
-    study = changed_study(job, changes)
+    study = changed_study(job, with_weights(changes, wanted.weights))
     if wanted.data is None and study.labels != LABELS:
         raise ConfigError(
             f"--data must name the folder of the sites' data for {study.name}; only a study of phantoms does without"
@@ -100,12 +104,14 @@ def check_code(job: Path, simulation: Simulation) -> None:
 
 
 def check_pretrained(job: Path, study: Study, simulation: Simulation) -> None:
-    """Refuse a study whose pretrained model is missing or of another network, and a model that the study does not use.
+    """Refuse a study whose pretrained model or weights are missing or of another network, or not needed.
 
     Raises:
         ConfigError: What is wrong with the file, or that the study needs none.
     """
     given = simulation.pretrained
+    if study.model.weights:
+        read_weights(Path(simulation.weights or study_file(job).with_name(study.model.weights)), study)
     if study.recipe.needs_pretrained:
         read_pretrained(Path(given) if given else study_file(job).with_name(study.model.pretrained), study)
     elif given:

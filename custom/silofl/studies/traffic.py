@@ -88,8 +88,8 @@ def site_names(num_sites: int) -> list[str]:
 
 
 def _any_pretrained(study: Study) -> Arrays | None:
-    """Return random arrays with the shapes of a pretrained model, where the study needs one."""
-    if not study.recipe.needs_pretrained:
+    """Return random arrays with the shapes of the model in the study's file, where the study names one."""
+    if study.model_file is None:
         return None
     state = build_plain_model(study, study.seed).state_dict()
     return read_arrays(state, [name for name, value in state.items() if value.is_floating_point()])

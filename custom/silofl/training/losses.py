@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from silofl.algorithms.steps import Loss
+from silofl.extensions import LOSSES, is_extension, load
 from silofl.study import Study
 
 
@@ -16,7 +17,7 @@ def make_loss(study: Study, annotated: Sequence[int] | None = None) -> Loss:
 
     ``dice_ce`` is Dice plus cross entropy, ``dice`` Dice alone; background does not count in the Dice part. With a
     single label the network has one output: sigmoid and binary cross entropy. Otherwise softmax over background
-    and labels.
+    and labels. A loss of a package is called like these, ``part(logits, targets)``, and returns a scalar.
 
     Args:
         study: The study.
@@ -28,6 +29,8 @@ def make_loss(study: Study, annotated: Sequence[int] | None = None) -> Loss:
 
 
 def _loss(study: Study) -> Loss:
+    if is_extension(study.training.loss):
+        return load("training.loss", LOSSES, study.training.loss)
     if study.task == "classification" or (study.training.loss == "cross_entropy" and study.out_channels > 1):
         return nn.functional.cross_entropy
     return _segmentation_loss(study)

@@ -16,6 +16,7 @@ from silofl.errors import ConfigError, DataError
 from silofl.models import build_plain_model
 from silofl.models.names import write_arrays
 from silofl.models.pretrained import read_pretrained
+from silofl.models.weights import read_weights
 from silofl.study import Study
 from silofl.training.device import choose_device, seed_of
 
@@ -25,8 +26,8 @@ SPLITS = 40
 MOST_GROUPS = 32
 
 
-def fixed_network(study: Study, pretrained: str | None = None) -> nn.Module:
-    """Return the study's network, with BatchNorm layers to measure at: at its initial weights, or pretrained.
+def fixed_network(study: Study, pretrained: str | None = None, weights: str | None = None) -> nn.Module:
+    """Return the study's network, with BatchNorm layers to measure at: at its initial weights, a file's, or pretrained.
 
     Raises:
         ConfigError: A pretrained model is given for a network without BatchNorm, or is of another network.
@@ -42,6 +43,8 @@ def fixed_network(study: Study, pretrained: str | None = None) -> nn.Module:
     model = build_plain_model(study, study.seed)
     if pretrained:
         write_arrays(model.state_dict(), read_pretrained(Path(pretrained), study))
+    elif weights:
+        write_arrays(model.state_dict(), read_weights(Path(weights), study).arrays)
     return model.to(choose_device(study.device))
 
 

@@ -1,0 +1,109 @@
+"""Networks, losses and transforms of reviewed packages, which a machine has installed and its own settings name.
+
+A package announces them as entry points (Python Packaging User Guide, "Entry points specification") in the groups
+below. A study names one as ``package==version/name``, so that all machines run the same. What the machine's settings do
+not name letter by letter is refused, and nothing of it is imported; by default they name nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from silofl.errors import ExtensionError
+
+NETWORKS, LOSSES, TRANSFORMS = "silofl.networks", "silofl.losses", "silofl.transforms"
+# On a machine without site.yaml or server.yaml, as a researcher's, the settings are this variable.
+VARIABLE = "SILOFL_EXTENSIONS"
+WORD = "[A-Za-z0-9][A-Za-z0-9._-]*"
+FORM = re.compile(rf"(?P<package>{WORD})==(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*)/(?P<name>{WORD})")
+
+
+def is_extension(name: str | None) -> bool:
+    """Return whether a name in a study is that of a part of a package."""
+    return name is not None and FORM.fullmatch(name) is not None
+
+
+def _extension(value: str) -> str:
+    if not is_extension(value):
+        raise ValueError("a part of a package, as 'package==1.2.0/name'")
+    return value
+
+
+Extension = Annotated[str, AfterValidator(_extension)]
+
+# What this process may run: one process is one machine's, whatever the study; None until its settings have been read.
+_allowed: frozenset[str] | None = None
+
+
+def allow(names: Iterable[str] | None) -> None:
+    """Let this process run these parts of packages and no others; None goes back to those of the environment."""
+    global _allowed
+    _allowed = None if names is None else frozenset(names)
+
+
+def allowed() -> tuple[str, ...]:
+    """Return what this process may run; before its settings are read, the names in ``SILOFL_EXTENSIONS``, by comma."""
+    return tuple(sorted(_allowed if _allowed is not None else filter(None, os.environ.get(VARIABLE, "").split(","))))
+
+
+def find(where: str, group: str, name: str) -> EntryPoint:
+    """Find a part of a package, without importing anything of it.
+
+    Args:
+        where: The study's key, for the sentence.
+        group: Of entry points.
+        name: ``package==version/name``.
+
+    Raises:
+        ExtensionError: The machine's settings do not name it, or the package is not installed, has another version, or
+            announces no such part.
+    """
+    if name not in allowed():
+        raise ExtensionError(
+            f"{where} must be in `extensions` of this machine's site.yaml or server.yaml, or in {VARIABLE}, before it "
+            f"may run; {name!r} is not: review its package, install it, and add this name"
+        )
+    parts = FORM.fullmatch(name)
+    if parts is None:
+        raise ExtensionError(f"{where} must be a part of a package, as 'package==1.2.0/name', not {name!r}; correct it")
+    package, version, part = parts["package"], parts["version"], parts["name"]
+    try:
+        installed = distribution(package)
+    except PackageNotFoundError:
+        raise ExtensionError(
+            f"{where} needs package {package!r}, version {version}, which must be installed; it is not: install the "
+            "wheel that was reviewed"
+        ) from None
+    if installed.version != version:
+        raise ExtensionError(
+            f"{where} needs package {package!r} in version {version}, not {installed.version}, which is installed; "
+            "install the version that was reviewed"
+        )
+    announced = {one.name: one for one in installed.entry_points if one.group == group}
+    if part not in announced:
+        known = ", ".join(sorted(announced)) or "nothing"
+        raise ExtensionError(
+            f"{where} must be a part that package {package!r} announces in {group}, among {known}, not {part!r}"
+        )
+    return announced[part]
+
+
+def load(where: str, group: str, name: str) -> Callable:
+    """Import a part of a package that `find` has found.
+
+    Raises:
+        ExtensionError: It may not run here, or its package cannot be imported.
+    """
+    entry = find(where, group, name)
+    try:
+        return entry.load()
+    except Exception as error:  # a package's own fault, of whatever kind
+        raise ExtensionError(
+            f"{where} must be a part that can be imported; {name!r} raises {type(error).__name__}: repair its package"
+        ) from error

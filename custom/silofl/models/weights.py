@@ -1,0 +1,179 @@
+"""The file beside study.yaml that a run starts from: weights matched by name and shape, or a pretrained model."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from silofl.algorithms.mixing import Arrays
+from silofl.errors import ConfigError
+from silofl.files import load_tensors
+from silofl.models.names import read_arrays
+from silofl.models.networks import build_plain_model
+from silofl.models.pretrained import read_pretrained
+from silofl.study import Study
+
+SUFFIXES = (".pt", ".pth", ".safetensors")
+# What our own models, torch's DataParallel and Lightning's modules put before every name.
+OURS = "network."
+PREFIXES = (OURS, "module.", "model.")
+# A deep network has hundreds of names.
+MOST_NAMES = 12
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run starts from.
+
+    Attributes:
+        arrays: Name -> array of all floating-point parameters and buffers of the study's network.
+        sentence: What of it is from the file, for the log; None where all of it must be.
+    """
+
+    arrays: Arrays
+    sentence: str | None = None
+
+
+def read_start(folder: Path, study: Study) -> Start | None:
+    """Read the file that a study names, from the folder of its study.yaml; None where it names none.
+
+    Raises:
+        ConfigError: The errors of `read_pretrained` and `read_weights`.
+    """
+    if study.recipe.needs_pretrained:
+        return Start(read_pretrained(folder / study.model.pretrained, study))
+    return read_weights(folder / study.model.weights, study) if study.model.weights else None
+
+
+def read_weights(path: Path, study: Study) -> Start:
+    """Read the weights that everybody starts from; the study's seed gives those that the file lacks.
+
+    Args:
+        path: The file, ``.safetensors``, or ``.pt`` as `torch.save` writes it; no code in it is run.
+        study: Names the network, the seed, and the SHA-256 of the file.
+
+    Raises:
+        ConfigError: The file is missing, another or broken, fits the network nowhere, or is not finite where it fits.
+    """
+    if not path.is_file():
+        raise ConfigError(
+            f"model.weights must be a file beside study.yaml, not {path.name!r}; put it there, or give --weights"
+        )
+    content = path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != study.model.weights_sha256:
+        raise ConfigError(
+            f"{path.name} must have the SHA-256 of model.weights_sha256, not {digest}; take the file that was agreed "
+            "on, or write this number into study.yaml"
+        )
+    found, seeded = (
+        _floating(_tensors(path.name, content)),
+        _floating(build_plain_model(study, study.seed).state_dict()),
+    )
+    sources = match_weights(_shapes(seeded), _shapes(found))
+    if not sources:
+        raise ConfigError(
+            f"{path.name} must hold weights of study {study.name!r}, as {_example(seeded)}, not {_example(found)} and "
+            "others of which none fits by name and shape; take a file of this network"
+        )
+    state = seeded | {name: found[source].float() for name, source in sources.items()}
+    for name, source in sources.items():
+        if not torch.isfinite(state[name]).all():
+            raise ConfigError(f"{path.name} must hold finite numbers; {source!r} does not: take another file")
+    return Start(read_arrays(state, state), _sentence(path.name, list(seeded), sources, list(found)))
+
+
+def match_weights(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]]) -> dict[str, str]:
+    """Match a file's tensors to a network's by name and shape.
+
+    Names are taken as they are, and without the prefixes that all of them share (``network.``, ``module.``,
+    ``model.``, also one after the other); whichever of these fits most tensors counts.
+
+    Args:
+        wanted: Name -> shape in the study's model, whose network's names begin with ``network.``.
+        found: Name -> shape in the file.
+
+    Returns:
+        Name in the model -> name in the file, of those that fit.
+    """
+    best: dict[str, str] = {}
+    for names in _namings(list(found)):
+        fitting = {name: names[name] for name in wanted if name in names}
+        fitting = {name: source for name, source in fitting.items() if tuple(found[source]) == tuple(wanted[name])}
+        best = max(best, fitting, key=len)
+    return best
+
+
+def _namings(names: list[str]) -> Iterator[dict[str, str]]:
+    """Yield name in the model -> name in the file: as they are, then with fewer and fewer of their own prefixes."""
+    yield {name: name for name in names}
+    short = names
+    while names:
+        yield {OURS + one: name for one, name in zip(short, names, strict=True)}
+        prefix = next((one for one in PREFIXES if all(name.startswith(one) for name in short)), None)
+        if prefix is None:
+            return
+        short = [name.removeprefix(prefix) for name in short]
+
+
+def _tensors(name: str, content: bytes) -> dict[str, Tensor]:
+    """Return the tensors of a file, of a training checkpoint those of its ``state_dict``."""
+    try:
+        if name.endswith(".safetensors"):
+            from safetensors.torch import load
+
+            state = load(content)
+        else:
+            state = load_tensors(io.BytesIO(content))
+    except Exception:  # both libraries raise many kinds on broken bytes
+        state = None
+    if isinstance(state, dict):
+        state = state.get("state_dict", state)
+    if not isinstance(state, dict) or not all(
+        isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()
+    ):
+        raise ConfigError(
+            f"{name} must hold the tensors of a network's state and nothing else; it does not: save its state_dict() "
+            "with torch.save or safetensors"
+        )
+    return state
+
+
+def _floating(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    # Counters, as BatchNorm's of its batches, never travel.
+    return {name: value for name, value in state.items() if value.is_floating_point()}
+
+
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in state.items()}
+
+
+def _example(state: Mapping[str, Tensor]) -> str:
+    return next((f"{name!r} of shape {tuple(value.shape)}" for name, value in state.items()), "no tensor")
+
+
+def _sentence(file: str, wanted: list[str], sources: Mapping[str, str], found: list[str]) -> str:
+    """Say how much of a network is from a file, and name what does not match on either side."""
+    seeded = [name for name in wanted if name not in sources]
+    unused = [name for name in found if name not in {*sources.values()}]
+    parts = [f"everybody starts from {file}: {len(sources)} of {len(wanted)} tensors are from it"]
+    if seeded:
+        parts.append(
+            f"{len(seeded)} of {len(wanted)} tensors are not in {file} by name and shape, and start from the seed: "
+            f"{_listed(seeded)}"
+        )
+    if unused:
+        parts.append(f"{len(unused)} of {file} are not used: {_listed(unused)}")
+    return "; ".join(parts)
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = [*names]
+    rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + rest

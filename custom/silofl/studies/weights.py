@@ -1,0 +1,71 @@
+"""Where ``--weights`` takes weights from: a file, a folder of a MONAI bundle, or one of a finished run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from silofl.errors import ConfigError
+from silofl.files import read_json
+from silofl.models.weights import SUFFIXES
+from silofl.settings import read_yaml
+
+# Where a bundle, and a run with one model for all, keep theirs.
+BUNDLE, RUN = Path("models", "model.pt"), Path("model", "best.pt")
+# Folders of a run's other models: of single sites, and of a super model.
+OTHERS = ("model", "supermodel/weights")
+READERS = {".json": read_json, ".yaml": read_yaml, ".yml": read_yaml}
+
+
+def weights_file(source: Path) -> Path:
+    """Return the file of weights that a file or folder stands for.
+
+    Raises:
+        ConfigError: It is not there or holds none, holds several models, or is a bundle with code in its configs.
+    """
+    if source.is_file():
+        if source.suffix not in SUFFIXES:
+            raise ConfigError(f"--weights must be a file in {', '.join(SUFFIXES)}, not {source.name}; convert it")
+        return source
+    if (source / BUNDLE).is_file():
+        _check_bundle(source)
+        return source / BUNDLE
+    if (source / RUN).is_file():
+        return source / RUN
+    others = sorted(str(path.relative_to(source)) for folder in OTHERS for path in (source / folder).glob("*.pt"))
+    if others:
+        raise ConfigError(
+            f"--weights must be a run with one model for all sites, not {source}, which has {len(others)} files of "
+            f"models; name one of them, as {source / others[0]}"
+        )
+    raise ConfigError(
+        f"--weights must be a file of weights, a bundle with {BUNDLE} or a finished run with {RUN}, not {source}; name "
+        "another"
+    )
+
+
+def with_weights(changes: Mapping[str, object], file: str | None) -> dict[str, object]:
+    """Return changes to a study by dotted key, with those by which it starts from a file, where there is one."""
+    if file is None:
+        return dict(changes)
+    path = Path(file)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return {**changes, "model.weights": f"weights{path.suffix}", "model.weights_sha256": digest}
+
+
+def _check_bundle(folder: Path) -> None:
+    """Refuse a bundle whose network is decided by code."""
+    for path in sorted(folder.glob("configs/*")):
+        if path.suffix in READERS and _holds_code(READERS[path.suffix](path)):
+            raise ConfigError(
+                f"--weights must be a bundle whose configs hold no code, not {folder}, whose configs/{path.name} holds "
+                f"expressions that begin with '$', and we run no code of others; name its {BUNDLE} instead"
+            )
+
+
+def _holds_code(value: object) -> bool:
+    """Return whether a config's value is an expression of MONAI's, or holds one."""
+    if isinstance(value, dict | list):
+        return any(map(_holds_code, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and value.startswith("$")

@@ -1,0 +1,172 @@
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from silofl.errors import ConfigError
+from silofl.files import save_tensors
+from silofl.models import build_plain_model
+from silofl.models.weights import match_weights, read_start, read_weights
+from silofl.settings import parse
+from silofl.study import Study
+
+NAMES = {"network.a.weight": (2, 3), "network.a.bias": (2,)}
+
+
+def small_study(**model):
+    settings = {"name": "small", "task": "classification", "labels": {0: "a", 1: "b"}, "rounds": 1}
+    settings |= {"metric": "accuracy", "model": {"name": "lenet5"} | model, "training": {"loss": "cross_entropy"}}
+    return parse(Study, settings | {"algorithm": {"name": "fedavg"}}, "study.yaml")
+
+
+@pytest.fixture
+def state():
+    """The numbers of another seed than the study's."""
+    found = build_plain_model(small_study(), seed=3).state_dict()
+    return {name: value.contiguous() for name, value in found.items()}
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Write a state into a file, and read it as the study's."""
+
+    def write_and_read(state, name="weights.pt"):
+        path = tmp_path / name
+        save_file(state, path) if name.endswith(".safetensors") else save_tensors(path, state)
+        return read_weights(path, small_study(weights=name, weights_sha256=digest_of(path)))
+
+    return write_and_read
+
+
+def digest_of(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# --- matching
+
+
+@pytest.mark.parametrize("prefix", ["", "network.", "module.", "model.", "module.network.", "module.model."])
+def test_names_match_without_the_prefixes_that_all_of_them_share(prefix):
+    found = {prefix + name.removeprefix("network."): shape for name, shape in NAMES.items()}
+    assert match_weights(NAMES, found) == {name: prefix + name.removeprefix("network.") for name in NAMES}
+
+
+def test_a_network_whose_own_names_begin_with_a_prefix_keeps_them():
+    # MONAI's UNet calls its only child `model`.
+    wanted = {"network.model.0.weight": (2,), "network.model.1.weight": (2,)}
+    bare = {"model.0.weight": (2,), "model.1.weight": (2,)}
+    assert match_weights(wanted, bare) == dict(zip(wanted, bare, strict=True))
+
+
+def test_a_prefix_that_one_name_lacks_belongs_to_the_others_names():
+    found = {"module.a.weight": (2, 3), "a.bias": (2,)}
+    assert match_weights(NAMES, found) == {"network.a.bias": "a.bias"}
+
+
+def test_what_stands_beside_the_network_in_a_file_disturbs_no_match():
+    # A site's model as it is deployed: its input normalisation has no prefix in common with its network.
+    found = NAMES | {"input_norm.running_amplitude": (1, 8, 5)}
+    assert match_weights(NAMES, found) == {name: name for name in NAMES}
+
+
+def test_a_name_of_another_shape_does_not_match():
+    assert match_weights(NAMES, {"a.weight": (3, 2), "a.bias": (2,)}) == {"network.a.bias": "a.bias"}
+    assert match_weights(NAMES, {"a.weight": (3, 2)}) == match_weights(NAMES, {}) == {}
+
+
+# --- reading
+
+
+@pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
+def test_every_number_is_the_files_where_all_match(start, state, name):
+    found = start(state, name)
+    assert found.arrays.keys() == {name for name in state if not name.endswith("num_batches_tracked")}
+    for key, array in found.arrays.items():
+        np.testing.assert_array_equal(array, state[key].numpy())
+    number = len(found.arrays)
+    assert found.sentence == f"everybody starts from {name}: {number} of {number} tensors are from it"
+
+
+def test_a_training_checkpoint_is_read_by_its_state_dict(start, state):
+    found = start({"epoch": torch.tensor(3), "state_dict": {f"module.{n}": value for n, value in state.items()}})
+    np.testing.assert_array_equal(found.arrays["network.head.weight"], state["network.head.weight"].numpy())
+
+
+def test_what_does_not_match_starts_from_the_seed_and_is_named_on_both_sides(start, state):
+    seeded = build_plain_model(small_study(), seed=0).state_dict()
+    spoilt = state | {"network.head.weight": torch.zeros(5, 5), "extra": torch.zeros(1)}
+    del spoilt["network.head.bias"]
+    found = start(spoilt)
+    for name in ("network.head.weight", "network.head.bias"):
+        np.testing.assert_array_equal(found.arrays[name], seeded[name].numpy())
+    number = len(found.arrays)
+    assert found.sentence == (
+        f"everybody starts from weights.pt: {number - 2} of {number} tensors are from it; 2 of {number} tensors are "
+        "not in weights.pt by name and shape, and start from the seed: network.head.weight, network.head.bias; 2 of "
+        "weights.pt are not used: network.head.weight, extra"
+    )
+
+
+def test_of_many_names_the_first_twelve_are_listed(start, state):
+    found = start({"network.head.bias": state["network.head.bias"]} | {f"x{i}": torch.zeros(1) for i in range(15)})
+    assert "15 of weights.pt are not used: x0, x1, " in found.sentence
+    assert found.sentence.endswith("x10, x11 and 3 more")
+
+
+def test_half_precision_becomes_float32(start, state):
+    arrays = start({name: value.half() for name, value in state.items()}).arrays
+    assert {array.dtype for array in arrays.values()} == {np.dtype(np.float32)}
+    wanted = state["network.head.bias"].half().float().numpy()
+    np.testing.assert_array_equal(arrays["network.head.bias"], wanted)
+
+
+def test_a_study_without_a_file_starts_from_its_seed(tmp_path):
+    assert read_start(tmp_path, small_study()) is None
+
+
+# --- refusals
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    study = small_study(weights="weights.pt", weights_sha256="0" * 64)
+    with pytest.raises(ConfigError, match="model.weights must be a file beside study.yaml, not 'weights.pt'; put it"):
+        read_start(tmp_path, study)
+
+
+def test_another_file_than_the_digest_settles_is_refused_with_its_own_checksum(tmp_path, state):
+    save_tensors(tmp_path / "weights.pt", state)
+    study = small_study(weights="weights.pt", weights_sha256="0" * 64)
+    with pytest.raises(ConfigError, match=f"must have the SHA-256 of .*, not {digest_of(tmp_path / 'weights.pt')}; "):
+        read_start(tmp_path, study)
+
+
+def test_a_file_of_which_nothing_fits_is_refused_with_an_example(start):
+    sentence = r"as 'network\.\S+' of shape \(.*\), not 'other' of shape \(7,\) and others of which none fits"
+    with pytest.raises(ConfigError, match=sentence):
+        start({"other": torch.zeros(7)})
+    with pytest.raises(ConfigError, match="not no tensor and others of which none fits"):
+        start({})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_are_refused_by_name(start, state, value):
+    state["network.head.bias"][0] = value
+    with pytest.raises(ConfigError, match="must hold finite numbers; 'network.head.bias' does not"):
+        start(state)
+
+
+class Evil:
+    def __reduce__(self):
+        return print, ("code ran",)
+
+
+@pytest.mark.parametrize("content", [b"nothing", [1, 2], {"a": 1}, {"a": Evil()}])
+@pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
+def test_broken_bytes_other_contents_and_code_are_refused(tmp_path, capsys, content, name):
+    path = tmp_path / name
+    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+    with pytest.raises(ConfigError, match=f"{name} must hold the tensors of a network's state and nothing else"):
+        read_weights(path, small_study(weights=name, weights_sha256=digest_of(path)))
+    assert "code ran" not in capsys.readouterr().out

@@ -1,0 +1,111 @@
+import hashlib
+import json
+
+import pytest
+import torch
+import yaml
+
+from silofl.errors import ConfigError
+from silofl.files import save_tensors
+from silofl.studies.simulation import study_file
+from silofl.studies.weights import weights_file, with_weights
+
+from .conftest import JOB
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Write a file of one tensor."""
+
+    def write(*place):
+        path = tmp_path.joinpath(*place)
+        save_tensors(path, {"a": torch.zeros(1)})
+        return path
+
+    return write
+
+
+def bundle(tmp_path, model, config, name="inference.json"):
+    model("bundle", "models", "model.pt")
+    path = tmp_path / "bundle" / "configs" / name
+    path.parent.mkdir()
+    path.write_text(json.dumps(config) if name.endswith("json") else yaml.safe_dump(config))
+    return tmp_path / "bundle"
+
+
+def test_a_file_is_itself_and_folders_have_their_one_model(tmp_path, model):
+    plain, run = model("w.pt"), model("run", "model", "best.pt")
+    assert weights_file(plain) == plain and weights_file(tmp_path / "run") == run
+
+
+@pytest.mark.parametrize("name", ["inference.json", "inference.yaml"])
+def test_a_bundle_without_code_in_its_configs_gives_its_model(tmp_path, model, name):
+    # A price and a JSON schema's key hold a dollar, but no expression.
+    folder = bundle(tmp_path, model, {"$schema": "x", "note": "5 $", "net": {"_target_": "UNet"}}, name)
+    assert weights_file(folder) == folder / "models" / "model.pt"
+
+
+@pytest.mark.parametrize("config", [{"a": "$print(1)"}, {"a": [{"b": "$import os"}]}])
+@pytest.mark.parametrize("name", ["inference.json", "train.yaml"])
+def test_a_bundle_with_code_in_its_configs_is_refused(tmp_path, model, config, name):
+    folder = bundle(tmp_path, model, config, name)
+    with pytest.raises(ConfigError, match=f"configs hold no code, .*configs/{name} holds .* we run no code of others"):
+        weights_file(folder)
+
+
+def test_a_run_of_several_models_is_refused_with_the_name_of_one(tmp_path, model):
+    model("run", "model", "best-north.pt"), model("run", "model", "best-south.pt")
+    with pytest.raises(ConfigError, match=r"which has 2 files of models; name one of them, as .*model/best-north\.pt"):
+        weights_file(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["absent", "empty", "w.txt"])
+def test_what_holds_no_weights_is_refused(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "w.txt").write_text("weights")
+    with pytest.raises(ConfigError, match="--weights must be a file"):
+        weights_file(tmp_path / name)
+
+
+def test_the_study_settles_the_file_by_its_checksum(model):
+    path = model("w.pt")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    changes = with_weights({"rounds": 2}, str(path))
+    assert changes == {"rounds": 2, "model.weights": "weights.pt", "model.weights_sha256": digest}
+    assert with_weights({"rounds": 2}, None) == {"rounds": 2}
+
+
+def test_weights_that_fit_nowhere_are_refused_before_anything_is_written(refused, phantoms, model, tmp_path):
+    out = tmp_path / "run"
+    error = refused("simulate", JOB, "--data", phantoms, "--out", out, "--weights", model("w.pt"), "--alone")
+    assert "weights.pt must hold weights" not in error and "w.pt must hold weights of study 'fedavg_phantoms'" in error
+    assert not out.exists()
+
+
+def test_a_simulation_and_an_estimate_say_what_is_from_the_file(silofl, phantoms, tmp_path):
+    first = tmp_path / "first"
+    options = ["--data", phantoms, "--rounds", "1", "--alone"]
+    small = ["--set", "model.features=[4,4,4,4,4,4]", "--set", "guard=false"]
+    assert silofl("simulate", JOB, "--out", first, *options, *small)[0] == 0
+    # A network of the same names, the first level wider: what touches it has other shapes.
+    wider = ["--set", "model.features=[8,4,4,4,4,8]", "--set", "guard=false"]
+    code, out, _ = silofl("simulate", JOB, "--out", tmp_path / "next", *options, *wider, "--weights", first)
+    assert code == 0
+    sentence = next(line for line in out.splitlines() if line.startswith("everybody starts from"))
+    assert "tensors are not in weights.pt by name and shape, and start from the seed: network." in sentence
+    job = tmp_path / "next" / "job"
+    study = yaml.safe_load(study_file(job).read_text())["model"]
+    best = (first / "model" / "best.pt").read_bytes()
+    assert study["weights_sha256"] == hashlib.sha256(best).hexdigest()
+    assert study_file(job).with_name("weights.pt").read_bytes() == best
+    arguments = ["--sites", 2, "--bandwidth", "1Gbit", "--seconds-per-step", 1]
+    assert sentence in silofl("estimate", job, *arguments)[1]
+    study_file(job).with_name("weights.pt").write_bytes(b"another")
+    assert "weights.pt must have the SHA-256 of model.weights_sha256" in silofl("estimate", job, *arguments)[2]
+
+
+def test_every_row_of_a_comparison_without_a_pretrained_model_starts_from_the_weights(silofl, model, monkeypatch):
+    seen = []
+    monkeypatch.setattr("silofl.studies.compare.compare", lambda asked, *rest: seen.append(asked) or 0)
+    silofl("compare", "one", "--out", "new", "--weights", model("w.pt"))
+    assert seen[0].weights == str(model("w.pt"))

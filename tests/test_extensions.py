@@ -1,0 +1,234 @@
+"""Parts of other packages; the example is that of docs/researcher.md, installed as pip would install it."""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from silofl import extensions
+from silofl.data.phantoms import make_phantoms
+from silofl.data.transforms import augmentation, check_transforms
+from silofl.errors import ConfigError, ExtensionError
+from silofl.federation.site import SiteRounds, public_reason
+from silofl.models import build_plain_model
+from silofl.settings import load, parse
+from silofl.site import Server, Site
+from silofl.training.losses import make_loss
+
+ROOT = Path(__file__).resolve().parents[1]
+JOB = ROOT / "jobs" / "fedavg_phantoms"
+NETWORK, LOSS, SHADE = (f"acme-parts==1.2.0/{name}" for name in ("slim", "brier", "shade"))
+# Each names one part; with it the study is as small as `make_study` makes it.
+NAMING = {
+    "model.network": {"model": {"network": NETWORK}},
+    "training.loss": {"training": {"loss": LOSS}},
+    "data.transforms": {"data": {"transforms": [{SHADE: {}}]}},
+    "data.augment": {"data": {"augment": [{SHADE: {"strength": 0.1}}]}},
+}
+# Each imports the part, if nothing keeps it from that.
+USES = {
+    "model.network": lambda study: build_plain_model(study, 0),
+    "training.loss": make_loss,
+    "data.transforms": check_transforms,
+    "data.augment": augmentation,
+}
+
+
+def block(name):
+    """Return the text of a file that docs/researcher.md shows."""
+    text = (ROOT / "docs" / "researcher.md").read_text()
+    return re.search(rf"```\w+\n# {re.escape(name)}\n(.*?)```", text, re.DOTALL)[1]
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch):
+    monkeypatch.delenv(extensions.VARIABLE, raising=False)
+    extensions.allow(None)
+    sys.modules.pop("acme_parts", None)
+    yield
+    extensions.allow(None)
+    sys.modules.pop("acme_parts", None)
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Install the example, as pip does: the module, and a dist-info folder with what pyproject.toml says."""
+
+    def write(version=None, module=None):
+        project = tomllib.loads(block("pyproject.toml"))["project"]
+        site = tmp_path / "site-packages"
+        info = site / f"acme_parts-{version or project['version']}.dist-info"
+        info.mkdir(parents=True)
+        metadata = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {version or project['version']}\n"
+        (info / "METADATA").write_text(metadata)
+        groups = project["entry-points"].items()
+        lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in names.items()) for group, names in groups]
+        (info / "entry_points.txt").write_text("\n".join(lines))
+        (site / "acme_parts.py").write_text(module or block("acme_parts.py"))
+        monkeypatch.syspath_prepend(str(site))
+
+    return write
+
+
+@pytest.fixture
+def naming(make_study):
+    """Return a study that names a part under a key."""
+
+    def make(key):
+        values = make_study().model_dump(mode="json", exclude_none=True)
+        values["data"]["augment"], values["model"] = [], {"normalization": "batch"}
+        for section, changes in NAMING[key].items():
+            values[section] |= changes
+        return parse(type(make_study()), values, "study.yaml")
+
+    return make
+
+
+def is_imported():
+    return "acme_parts" in sys.modules
+
+
+# --- attacks
+
+
+@pytest.mark.parametrize("key", NAMING)
+def test_what_is_installed_but_not_allowed_is_never_imported(install, naming, key, site_data, tmp_path):
+    install(module="raise SystemExit('code ran')")
+    study = naming(key)
+    with pytest.raises(ExtensionError, match=f"{key}.* must be in `extensions` of this machine's site.yaml"):
+        USES[key](study)
+    # Of one part that is allowed, the others do not follow.
+    other = {NETWORK, LOSS, SHADE} - {name for *_, name in study.extensions}
+    site = Site(data=f"{site_data}/{{site}}", state_dir=f"{tmp_path}/{{site}}", extensions=sorted(other))
+    with pytest.raises(ExtensionError, match="review its package, install it, and add this name") as refusal:
+        SiteRounds("east", study, site)
+    assert key in public_reason(refusal.value), "the server is told what is missing"
+    with pytest.raises(ExtensionError, match="must be in `extensions`"):
+        USES[key](study)
+    assert not is_imported()
+
+
+@pytest.mark.parametrize(
+    "name", ["os:system", "os.system", "acme_parts:slim", "acme_parts.slim", "acme-parts/slim", "acme-parts==1.2.0/a:b"]
+)
+def test_a_dotted_path_is_no_part_of_a_package(install, make_study, monkeypatch, name):
+    install()
+    monkeypatch.setenv(extensions.VARIABLE, name)
+    values = make_study().model_dump(mode="json", exclude_none=True)
+    with pytest.raises(ConfigError, match="model.network must be one of monai"):
+        parse(type(make_study()), values | {"model": {"network": name}}, "study.yaml")
+    with pytest.raises(ConfigError, match="training.loss must be 'dice_ce', .*, or a part of a package, as 'package=="):
+        parse(type(make_study()), values | {"training": {"loss": name}}, "study.yaml")
+    study = parse(type(make_study()), values | {"data": {"augment": [name]}}, "study.yaml")
+    with pytest.raises(ConfigError, match="must be one of RandRotate90"):
+        augmentation(study)
+    with pytest.raises(ExtensionError, match="must be a part of a package, as 'package==1.2.0/name', not"):
+        extensions.load("model.network", extensions.NETWORKS, name)
+    with pytest.raises(ConfigError, match="extensions.0 must be a part of a package"):
+        parse(Site, {"data": "/d", "state_dir": "/s", "extensions": [name]}, "site.yaml")
+    assert not is_imported()
+
+
+def test_what_a_package_does_not_announce_is_not_imported_though_allowed(install):
+    install(module="def hidden(): pass")
+    names = ("acme-parts==1.2.0/hidden", NETWORK)
+    extensions.allow(names)
+    with pytest.raises(ExtensionError, match="announces in silofl.networks, among slim, not 'hidden'"):
+        extensions.load("model.network", extensions.NETWORKS, names[0])
+    # A network is no loss.
+    with pytest.raises(ExtensionError, match="announces in silofl.losses, among brier, not 'slim'"):
+        extensions.load("training.loss", extensions.LOSSES, NETWORK)
+    assert not is_imported()
+
+
+def test_another_version_and_an_absent_package_are_refused(install):
+    extensions.allow((NETWORK, "nowhere==1.0/net"))
+    install(version="1.2.1")
+    with pytest.raises(ExtensionError, match="needs package 'acme-parts' in version 1.2.0, not 1.2.1, which is"):
+        extensions.load("model.network", extensions.NETWORKS, NETWORK)
+    with pytest.raises(ExtensionError, match="needs package 'nowhere', version 1.0, which must be installed; it is"):
+        extensions.load("model.network", extensions.NETWORKS, "nowhere==1.0/net")
+    assert not is_imported()
+
+
+def test_a_machines_own_settings_take_the_place_of_the_variable(install, monkeypatch):
+    install()
+    monkeypatch.setenv(extensions.VARIABLE, NETWORK)
+    assert extensions.allowed() == (NETWORK,)
+    extensions.allow(())
+    with pytest.raises(ExtensionError, match="must be in `extensions`"):
+        extensions.load("model.network", extensions.NETWORKS, NETWORK)
+
+
+@pytest.mark.parametrize("kind", ["hospital", "hospital_gpu", "research_lab", "server"])
+def test_the_ready_made_settings_allow_none(kind):
+    file = ROOT / "site_configs" / kind / ("server.yaml" if kind == "server" else "site.yaml")
+    assert load(Server if kind == "server" else Site, file).extensions == ()
+
+
+# --- use
+
+
+@pytest.mark.parametrize("key", NAMING)
+def test_what_is_allowed_runs(install, naming, key):
+    install()
+    study = naming(key)
+    extensions.allow(name for *_, name in study.extensions)
+    USES[key](study)
+    assert is_imported()
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("1 / 0", "model.network must be a part that can be imported; .* raises ZeroDivisionError"),
+        (
+            "def slim(*_): raise ValueError('no width')",
+            "arguments must be such that .* can be built; it says: no width",
+        ),
+        ("def slim(*_): return 3", "must return a torch module, not int"),
+        ("from torch import nn\ndef slim(*_): return nn.Conv2d(1, 1, 1)", "normalization must be instance or group"),
+    ],
+)
+def test_a_network_that_cannot_be_built_is_a_sentence(install, naming, module, message):
+    install(module=module)
+    extensions.allow((NETWORK,))
+    with pytest.raises((ExtensionError, ConfigError), match=message):
+        build_plain_model(naming("model.network"), 0)
+
+
+def test_a_transform_that_changes_the_size_is_refused(install, naming):
+    install(module="from monai.transforms import Resized\ndef shade(keys, **_): return Resized(keys, (8, 8))")
+    extensions.allow((SHADE,))
+    for key in ("data.transforms", "data.augment"):
+        with pytest.raises(ConfigError, match=r"must keep an image's size, \(64, 64\), not make it \(8, 8\)"):
+            check_transforms(naming(key))
+
+
+def test_a_study_is_settled_by_the_versions_of_its_parts(make_study):
+    one, two = (make_study(training={"loss": f"acme-parts=={v}/brier"}) for v in ("1.2.0", "1.2.1"))
+    assert one.digest != two.digest
+    assert one.extensions == [("training.loss", "silofl.losses", LOSS)] and make_study().extensions == []
+
+
+def test_the_example_trains_in_a_simulation(install, silofl, monkeypatch, tmp_path):
+    install()
+    data = make_phantoms(tmp_path / "phantoms", seed=7, patients={"north": 6, "south": 6})
+    example = yaml.safe_load(re.search(r"```yaml\n(model: \{network: acme.*?)```", _researcher(), re.DOTALL)[1])
+    changes = {"model": example["model"], "training.loss": LOSS, "data.augment": example["data"]["augment"]}
+    changes |= {"guard": False, "rounds": 1}
+    settings = [part for key, value in changes.items() for part in ("--set", f"{key}={yaml.safe_dump(value).strip()}")]
+    settings = ["simulate", JOB, "--data", data, "--alone", *settings]
+    code, _, error = silofl(*settings, "--out", tmp_path / "refused")
+    assert code == 2 and "must be in `extensions`" in error and not is_imported()
+    line = re.search(r"export (SILOFL_EXTENSIONS)=(\S+)", _researcher())
+    monkeypatch.setenv(line[1], line[2])
+    code, out, error = silofl(*settings, "--out", tmp_path / "run")
+    assert (code, is_imported()) == (0, True), out + error
+
+
+def _researcher():
+    return (ROOT / "docs" / "researcher.md").read_text()
