@@ -29,7 +29,7 @@ COMMANDS = {
     "landscape": ("silofl.studies.landscape", "draw the loss around the models of finished simulated runs"),
     "report": ("silofl.report.pages", "write report.html of one run, or compare several"),
     "predict": ("silofl.inference.command", "label new images with a trained super model"),
-    "export": ("silofl.inference.export", "write a super model as TorchScript in a MONAI bundle"),
+    "export": ("silofl.inference.export", "write a super model for PyTorch alone, in a MONAI bundle"),
     "forget": ("silofl.hospital.forget", "delete what this site keeps of a study; never its data"),
     "check-site": ("silofl.hospital.check_site", "say whether a site may join a study, before it does"),
     "estimate": ("silofl.studies.estimate", "say what a job needs of lines, disks, memory and time"),

@@ -56,6 +56,7 @@ def test_a_bundle_is_whole_and_nothing_else_is_left(bundle, super_model):
         "configs/metadata_schema.json",
         "configs/study.yaml",
         "docs/README.md",
+        "models/model.pt2",
         "models/model.ts",
     }
     metadata = json.loads((bundle / "configs" / "metadata.json").read_text())

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from silofl.inference import SuperModel
-from silofl.inference.torchscript import names, to_torchscript
+from silofl.inference.torchscript import known_warnings, to_torchscript
+from silofl.inference.weigher import names
 
 SHAPE = (1, 32, 32)
 CPU = torch.device("cpu")
@@ -18,8 +19,7 @@ def images(n, shape=SHAPE, seed=0):
 
 def saved_and_loaded(super_model):
     content = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with known_warnings():
         torch.jit.save(to_torchscript(super_model), content)
         content.seek(0)
         return torch.jit.load(content)
@@ -84,3 +84,11 @@ def test_images_of_another_shape_are_refused_by_the_script(make_contents, shape)
     script = to_torchscript(SuperModel(make_contents("only"), CPU))
     with pytest.raises(Exception, match=r"images must have shape \(n, C, H, W\) as in training"):
         script(torch.zeros(shape))
+
+
+def test_other_warnings_than_those_of_torchscript_are_shown():
+    with warnings.catch_warnings(record=True) as found, known_warnings():
+        warnings.warn("`torch.jit.script` is deprecated. Please switch", DeprecationWarning, stacklevel=1)
+        warnings.warn("`np.old` is deprecated", DeprecationWarning, stacklevel=1)
+        warnings.warn("Trace had nondeterministic nodes", torch.jit.TracerWarning, stacklevel=1)
+    assert [str(one.message) for one in found] == ["`np.old` is deprecated", "Trace had nondeterministic nodes"]

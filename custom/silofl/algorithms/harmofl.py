@@ -186,7 +186,7 @@ class AmplitudeNorm(nn.Module):
             power = spectrum.real.square().addcmul_(spectrum.imag, spectrum.imag)
             if self.training and not self.is_fixed:
                 self._update(power.detach().sqrt())
-            elif not self.is_known:
+            elif not (torch.compiler.is_exporting() or self.is_known):
                 raise TrainingError("the amplitude must be learned or fixed before evaluation; train one round first")
             return torch.fft.irfftn(self._replace(spectrum, power), s=self.shape[1:], dim=self.axes)
 
@@ -212,8 +212,9 @@ class AmplitudeNorm(nn.Module):
         scale = running * inside_power.rsqrt()
         # In place where nothing else needs the spectrum: a batch's worth of memory less.
         replaced = inside * scale if spectrum.requires_grad else inside.mul_(scale)
-        # rsqrt of 0 is infinite; most batches hold no such bin and are spared the extra pass.
-        if (inside_power.amin(dim=-1, keepdim=True) <= floor).any():
+        # rsqrt of 0 is infinite; most batches hold no such bin and are spared the extra pass. An exported program holds
+        # for all images, and branches on none.
+        if torch.compiler.is_exporting() or (inside_power.amin(dim=-1, keepdim=True) <= floor).any():
             replaced = torch.where(inside_power > floor, replaced, running.to(replaced.dtype))
         if self.band != "full":
             replaced = flat.index_copy(-1, bins, replaced)

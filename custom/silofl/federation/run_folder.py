@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ import torch
 import yaml
 
 from silofl.algorithms.mixing import Arrays
+from silofl.data.counts import FILE as DATA
+from silofl.data.counts import DataCounts
 from silofl.errors import ConfigError, DamagedError, StateError
 from silofl.federation.checkpoint import FORMAT, check_study, checkpoint, ledger_of, restored
 from silofl.federation.course import Tests
 from silofl.federation.ledger import FILE, Round, metrics_csv, read_ledger
 from silofl.federation.outcome import finished_results, stopped_results, without_numbers
 from silofl.federation.results import FILE as RESULT
+from silofl.federation.results import Results
 from silofl.federation.server import ServerRounds
 from silofl.files import (
     copy_file,
@@ -38,6 +42,8 @@ from silofl.inference import directory
 from silofl.inference.readme import case_code, loading_code
 from silofl.methods.model import arrays_of_parts
 from silofl.methods.part import Part
+from silofl.methods.parts import kinds
+from silofl.schema import plain, read_file
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 
@@ -152,10 +158,27 @@ class RunFolder:
         if any(part.models() for part in server.parts.values()):
             self._describe_models(server)
         contents = next((made for part in reported.values() if (made := part.contents(server))), None)
+        results = finished_results(server, tests)
         if contents is not None:
-            directory.write(self.path / directory.FOLDER, contents)
+            facts = contents.facts | self._facts_of_card(results, tests)
+            directory.write(self.path / directory.FOLDER, replace(contents, facts=facts))
         # Last: where this file is, the run has finished and everything else is there.
-        write_json(self.path / RESULT, finished_results(server, tests).as_dict())
+        write_json(self.path / RESULT, results.as_dict())
+
+    def _facts_of_card(self, results: Results, tests: Tests) -> dict[str, Any]:
+        """Return what the model card says of the run besides the model's own facts; they decide no prediction."""
+        # A simulation knows its sites' data; a network's server does not.
+        data = read_file(DataCounts, self.path / DATA)
+        left = {kind.name: kind.purpose for kind in kinds(self.study)}
+        return {
+            "test": {site: score.as_dict() for site, score in tests.scores.items()},
+            "mean": results.mean,
+            "spread": results.spread,
+            "joining": results.as_dict().get("joining") or {},
+            "data": plain(data)["sites"] if data else {},
+            # Several models may travel, each as the same kind.
+            "left": [{"name": name, "purpose": purpose} for name, purpose in left.items()],
+        }
 
     def write_failure(self, reason: str, run: str | None = None) -> None:
         """Write a result with the reason of the failure and the run's id; to the log where the disk takes no file."""

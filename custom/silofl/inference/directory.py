@@ -1,4 +1,4 @@
-"""A super model as a folder: model.json, the weights with their checksums, and a README."""
+"""A super model as a folder: model.json, the weights with their checksums, a README and a model card."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from silofl.data.domain import Domain
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import ConfigError, shown
 from silofl.files import save_tensors, write_json, write_text
+from silofl.inference import card
 from silofl.inference.contents import PLAIN_NAME, Contents
 from silofl.inference.readme import super_model_readme
 from silofl.models.roles import SELECTOR
@@ -109,9 +110,11 @@ def _write_files(folder: Path, contents: Contents) -> None:
         weights[name] = {"file": f"weights/{name}.pt", "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     write_text(folder / "README.md", _readme(contents))
     try:
-        write_json(folder / "model.json", _facts(contents, weights))
+        facts = _facts(contents, weights)
+        write_json(folder / "model.json", facts)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the facts of a super model must be plain finite values; {error}: convert them") from None
+    write_text(folder / card.FILE, card.model_card(contents, facts["versions"], facts["fingerprint"]))
 
 
 def _readme(contents: Contents) -> str:

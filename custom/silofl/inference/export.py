@@ -1,4 +1,4 @@
-"""Export a super model as a MONAI bundle: TorchScript, the configuration that predicts a file, and a README."""
+"""Export a super model as a MONAI bundle: a program, TorchScript, the configuration that predicts a file, a README."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ import yaml
 from silofl import __version__, schema
 from silofl.errors import ConfigError, ExitCode
 from silofl.files import write_json, write_text
+from silofl.inference import program, torchscript
 from silofl.inference.contents import Contents
 from silofl.inference.directory import fingerprint_of, plain_study
 from silofl.inference.readme import bundle_readme
 from silofl.inference.super_model import SuperModel
-from silofl.inference.torchscript import names, to_torchscript
+from silofl.inference.weigher import names
 from silofl.study import DataSettings
 
 SCHEMA_URL = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def export_bundle(super_model_folder: Path, out: Path) -> Path:
-    """Write a super model as a MONAI bundle with TorchScript, all of it or nothing.
+    """Write a super model as a MONAI bundle with a program of torch.export and TorchScript, all of it or nothing.
 
     Args:
         super_model_folder: The super model.
@@ -73,7 +74,7 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
         ``out``.
 
     Raises:
-        ConfigError: The super model is incomplete, or the place is taken.
+        ConfigError: The super model is incomplete, its network cannot be exported, or the place is taken.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ConfigError(f"{out.name} must be a new folder; it is there already: name another")
@@ -93,7 +94,8 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
 def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> None:
     contents = super_model.contents
     (folder / "models").mkdir(parents=True)
-    to_torchscript(super_model).save(str(folder / "models" / "model.ts"))
+    program.save(program.to_program(super_model), folder / "models" / "model.pt2", contents, fingerprint)
+    torchscript.save(torchscript.to_torchscript(super_model), str(folder / "models" / "model.ts"))
     write_json(folder / "configs" / "metadata.json", _metadata(contents, fingerprint))
     write_json(folder / "configs" / "metadata_schema.json", _schema())
     inputs = {"image_shape": list(contents.image_shape), "domain": schema.plain(contents.domain)}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from silofl.data.domain import Domain
 from silofl.study import Study
 
@@ -63,6 +65,8 @@ python -m silofl predict THIS_FOLDER {inputs} -o OUT --picture
 python -m silofl export THIS_FOLDER -o BUNDLE
 ```
 
+`export` writes `models/model.pt2`, which `torch.export.load` reads with PyTorch alone, where SiloFL is not installed.
+
 In Python:
 
 ```python
@@ -113,6 +117,7 @@ def bundle_readme(study: Study, members: Sequence[str], image_shape: Sequence[in
         name=study.name,
         task=study.task,
         members=", ".join(members),
+        torch=torch.__version__.split("+")[0],
         selector_note=SELECTOR if len(members) > 1 else "",
         shape=", ".join(map(str, image_shape)),
         neighbour_note=_neighbour_note(study),
@@ -135,9 +140,24 @@ def _neighbour_note(study: Study) -> str:
 
 BUNDLE_README = """# {name}: a super model as a MONAI bundle
 
-`models/model.ts` is TorchScript and needs PyTorch alone. It takes all slices of one case, prepared as in training, as
-float32 (n, {shape}), picks the model that fits the case, and returns probabilities ({task}); its method
-`member_weights` returns the weight of each of {members}. On a GPU it computes in float32.
+`models/model.pt2` is a program of torch.export and needs PyTorch {torch} alone; other versions may not load it. It
+takes all slices of one case at once, prepared as in training, as float32 (n, {shape}), picks the model that fits the
+case, and returns probabilities ({task}) and the weight of each of {members}:
+
+```python
+import json
+import torch
+
+about = {{"super_model.json": ""}}
+program = torch.export.load("models/model.pt2", extra_files=about)
+print(json.loads(about["super_model.json"]))  # version of SiloFL, fingerprint, labels, order of the members
+probabilities, weights = program.module()(torch.rand(3, {shape}))  # slices of one case
+```
+
+It computes in float32 on the CPU; for a GPU, `torch.export.passes.move_to_device_pass(program, "cuda")` comes first.
+
+`models/model.ts` is the same as TorchScript, which MONAI's bundles load and PyTorch has deprecated. It takes a long
+case eight slices at a time, so that it needs less memory; its method `member_weights` returns the weights.
 {selector_note}{neighbour_note}{contrast_note}
 `configs/inference.json` reads a NIfTI, MHA, NRRD, PNG, JPEG or TIFF file or a DICOM series folder, prepares it as the
 study did, and writes the answer on the file's own grid; a file of another kind than the `domain` there, the images that

@@ -1,21 +1,25 @@
-"""A super model as one TorchScript module: every member traced, the choice among them scripted."""
+"""A super model as one TorchScript module: every member traced, the choice among them scripted.
+
+torch has deprecated TorchScript; `silofl.inference.program` is what follows it. MONAI's bundles still load it, and it
+takes a long case a few slices at a time.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from silofl.inference.contents import Contents
 from silofl.inference.super_model import BATCH_SIZE, SuperModel, to_probabilities
-from silofl.models.roles import GLOBAL
+from silofl.inference.weigher import names, weigher_of
 
 WHOLE_CASE = 0
-# Below every score: the most probable output always answers.
-NO_THRESHOLD = -1.0
+DEPRECATED = r"`torch\.jit\.\w+` is deprecated"
+# The trace keeps only the branches that its example takes, and says so at each.
+BRANCH = "Converting a tensor to a Python boolean might cause the trace to be incorrect"
 
 
 class ScriptAnswers(nn.Module):
@@ -53,69 +57,6 @@ class InBatches(nn.Module):
         return torch.cat(parts)
 
 
-class Fixed(nn.Module):
-    """The same weights for every case.
-
-    Args:
-        weights: Of each member; they sum to 1.
-    """
-
-    def __init__(self, weights: Sequence[float]) -> None:
-        super().__init__()
-        self.register_buffer("weights", torch.tensor(weights, dtype=torch.float64))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the weight of each member."""
-        return self.weights
-
-
-class Choice(nn.Module):
-    """All weight on the member of the highest score, or on the global one where the score is not above the threshold.
-
-    Args:
-        selector: Images to logits of its outputs.
-        members: The member that each output stands for.
-        threshold: The paper's gamma; `NO_THRESHOLD` for none.
-        fallback: The global member.
-    """
-
-    def __init__(self, selector: nn.Module, members: list[int], threshold: float, fallback: int) -> None:
-        super().__init__()
-        self.selector, self.members, self.threshold, self.fallback = selector, members, threshold, fallback
-        self.num_members = max([*members, fallback]) + 1
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the weight of each member."""
-        scores = torch.softmax(self.selector(images).double(), dim=1).mean(dim=0)
-        best = int(scores.argmax())
-        chosen = self.members[best] if float(scores[best]) > self.threshold else self.fallback
-        weights = torch.zeros(self.num_members, dtype=torch.float64, device=images.device)
-        weights[chosen] = 1.0
-        return weights
-
-
-class Ensemble(nn.Module):
-    """The selector's scores as weights.
-
-    Args:
-        selector: Images to logits of its outputs.
-        members: The member that each output stands for.
-        num_members: How many members there are.
-    """
-
-    def __init__(self, selector: nn.Module, members: list[int], num_members: int) -> None:
-        super().__init__()
-        self.selector, self.members, self.num_members = selector, members, num_members
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the weight of each member."""
-        scores = torch.softmax(self.selector(images).double(), dim=1).mean(dim=0)
-        weights = torch.zeros(self.num_members, dtype=torch.float64, device=images.device)
-        for output, member in enumerate(self.members):
-            weights[member] = scores[output] / scores.sum()
-        return weights
-
-
 class Script(nn.Module):
     """The super model: from the slices of one case to their probabilities.
 
@@ -150,40 +91,37 @@ class Script(nn.Module):
 
 
 def to_torchscript(super_model: SuperModel) -> torch.jit.ScriptModule:
-    """Return a super model as TorchScript, on the device it is on; the members stand in the order of their names."""
+    """Return a super model as TorchScript, on the device it is on; the members have the order of their names."""
     contents = super_model.contents
     example = torch.zeros((2, *contents.image_shape), device=super_model.device)
     size = WHOLE_CASE if contents.study.model.normalization == "batch_stateless" else BATCH_SIZE
-    with warnings.catch_warnings():
-        # Warnings of the tracer, and of TorchScript's deprecation, tell a user nothing.
-        warnings.simplefilter("ignore")
+    with known_warnings():
         members = [
             InBatches(_traced(ScriptAnswers(super_model.network(name)), example), size) for name in names(contents)
         ]
         selector = super_model.selector
         traced = None if selector is None else InBatches(_traced(selector, example), BATCH_SIZE)
-        return torch.jit.script(Script(_weigher(contents, traced), members, contents.image_shape).eval())
+        script = Script(weigher_of(contents, traced), members, contents.image_shape)
+        return torch.jit.script(script.to(super_model.device).eval())
 
 
-def names(contents: Contents) -> list[str]:
-    """Return the members' names in the order of their weights."""
-    return sorted(contents.models)
+def save(script: torch.jit.ScriptModule, path: str) -> None:
+    """Write TorchScript to a file."""
+    with known_warnings():
+        script.save(path)
+
+
+@contextmanager
+def known_warnings() -> Iterator[None]:
+    """Silence what is known of TorchScript: its deprecation, and the tracer's notice of each branch that it fixes."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=DEPRECATED, category=DeprecationWarning)
+        warnings.filterwarnings("ignore", message=BRANCH, category=torch.jit.TracerWarning)
+        yield
 
 
 def _traced(network: nn.Module, example: Tensor) -> torch.jit.ScriptModule:
-    # The trace keeps only the branches that the example takes. A blank one takes amplitude normalisation's branch for
-    # bins without phase, which is right for all other bins too.
+    # A blank example takes amplitude normalisation's branch for bins without phase, which is right for all other bins
+    # too.
     with torch.no_grad():
         return torch.jit.trace(network.eval(), example, check_trace=False)
-
-
-def _weigher(contents: Contents, selector: nn.Module | None) -> nn.Module:
-    order = names(contents)
-    if selector is None:
-        shares = contents.shares(np.zeros(0))
-        return Fixed([shares.get(name, 0.0) for name in order])
-    members = [order.index(output) for output in contents.outputs]
-    if contents.is_ensemble:
-        return Ensemble(selector, members, len(order))
-    threshold = NO_THRESHOLD if contents.threshold is None else float(contents.threshold)
-    return Choice(selector, members, threshold, order.index(GLOBAL))

@@ -1,0 +1,149 @@
+"""The model card in a super model's folder, from what the run recorded with it.
+
+Mitchell et al., Model Cards for Model Reporting, FAT* 2019, arXiv:1810.03993.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from silofl.inference.contents import Contents
+from silofl.training.joined import WORDS
+
+FILE, TEMPLATE = "MODEL_CARD.md", "model_card.md.j2"
+UNKNOWN = "not known"
+PARTS = ("training", "validation", "test")
+RULES = {"only": "One model answers.", "mean": "The mean of all sites' models answers."}
+
+
+def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str) -> str:
+    """Return the text of the card.
+
+    Args:
+        contents: The super model's; its facts may hold the run's ``test``, ``data``, ``joining`` and ``left``.
+        versions: Library -> its version.
+        fingerprint: The super model's.
+    """
+    study, facts = contents.study, contents.facts
+    environment = Environment(
+        loader=PackageLoader("silofl.inference"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
+    )
+    known = dict.fromkeys(("rounds", "reported_round", "run")) | facts
+    text = environment.get_template(TEMPLATE).render(
+        contents=contents,
+        study=study,
+        domain=contents.domain,
+        facts=known,
+        labels=", ".join(f"{number} = {name}" for number, name in sorted(study.labels.items())),
+        paper=_paper(study.algorithm.name),
+        questions=study.recipe.as_dict().get("questions", {}),
+        rule=_rule(contents),
+        shape=" x ".join(map(str, contents.image_shape)),
+        data=_data(facts.get("data", {})),
+        metric=study.metric.replace("_", " "),
+        results=_results(facts),
+        deviation=_deviation(facts),
+        chosen=_chosen(facts.get("joining") or {}),
+        refused=_refused(contents),
+        doubted=_doubted(contents),
+        threshold=_threshold(contents),
+        left=facts.get("left", []),
+        versions=_versions(contents, versions, fingerprint),
+    )
+    return text.rstrip() + "\n"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table of Markdown whose columns are aligned in the text too; None is ``not known``."""
+    lines = [[*head], *([UNKNOWN if cell is None else str(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    texts = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |" for line in lines]
+    return "\n".join([texts[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *texts[1:]])
+
+
+def _paper(algorithm: str) -> str:
+    paragraphs = (import_module(f"silofl.algorithms.{algorithm}").__doc__ or "").strip().split("\n\n")
+    return " ".join(" ".join(paragraphs[:2]).split()) or UNKNOWN
+
+
+def _rule(contents: Contents) -> str:
+    if contents.rule in RULES:
+        return RULES[contents.rule]
+    return (
+        "The selector weighs all models." if contents.is_ensemble else "The selector chooses one model for each case."
+    )
+
+
+def _versions(contents: Contents, versions: Mapping[str, str], fingerprint: str) -> str:
+    rows = {
+        **versions,
+        "fingerprint of the super model": f"`{fingerprint}`",
+        "digest of the study": f"`{contents.study.digest}`",
+        "seed": contents.study.seed,
+        "run": contents.facts.get("run"),
+    }
+    return table(("what", "value"), rows.items())
+
+
+def _data(counts: Mapping[str, Any]) -> str:
+    head = ("site", *(f"{part} patients / cases / images" for part in PARTS))
+    return (
+        table(head, [(site, *(_sizes(one[part]) for part in PARTS)) for site, one in counts.items()]) if counts else ""
+    )
+
+
+def _sizes(part: Mapping[str, Any]) -> str:
+    patients = UNKNOWN if part["patients"] is None else part["patients"]
+    return f"{patients} / {part['cases']} / {part['examples']}"
+
+
+def _results(facts: Mapping[str, Any]) -> dict[str, str]:
+    found = {"Test data": facts.get("test"), "Validation data, by which the round was chosen": facts.get("validation")}
+    # The model of a single site holds its own test, without a name of a site.
+    found |= {"Test data of the site": {"this site": facts}} if "value" in facts else {}
+    head = ("site", "value", "cases", "patients", "cases left out")
+    return {title: table(head, map(_score, scores.items())) for title, scores in found.items() if scores}
+
+
+def _score(entry: tuple[str, Mapping[str, Any]]) -> tuple[object, ...]:
+    site, score = entry
+    value = None if score["value"] is None else f"{score['value']:.3f}"
+    return site, value, score["num_cases"], score.get("num_patients"), score["num_excluded"]
+
+
+def _deviation(facts: Mapping[str, Any]) -> str:
+    mean, spread = facts.get("mean"), facts.get("spread")
+    is_known = mean is not None and spread is not None
+    return f"Test, over the sites: {mean:.3f}, standard deviation {spread:.3f}." if is_known else ""
+
+
+def _chosen(joining: Mapping[str, Any]) -> str:
+    rows = [(site, WORDS[one["chosen"]], one["verdict"]) for site, one in joining.items()]
+    return table(("site", "keeps", "against its own model, on test data"), rows) if rows else ""
+
+
+def _refused(contents: Contents) -> str:
+    domain = contents.domain
+    kinds = [" or ".join(values) for values in (domain.kinds, domain.colours, domain.modalities) if values]
+    known = f"Refused: an image that is not {', '.join(kinds)}."
+    return known if kinds else "No kind of image is refused: none is known."
+
+
+def _doubted(contents: Contents) -> str:
+    ranges = [f"{one.measure} {one.low:g} to {one.high:g}" for one in contents.domain.intensities]
+    known = [f"axes that run {' or '.join(contents.domain.axes)}"] if contents.domain.axes else []
+    known += [f"after the preparation {', '.join(ranges)}"] if ranges else []
+    sentence = f"Answered with a warning, outside of: {'; '.join(known)}."
+    return sentence if known else "Axes and intensities are not doubted: nothing is known to compare them with."
+
+
+def _threshold(contents: Contents) -> str:
+    if not contents.is_choice or contents.threshold is None:
+        return "No threshold decides whose model answers."
+    gamma = f"the selector's score for it is above {contents.threshold:g}"
+    end = "; at 1 that is always the global one" if contents.threshold == 1 else ""
+    return f"A site's model answers where {gamma}, else the global model{end}."

@@ -1,0 +1,101 @@
+"""The rule of a super model as a module: from the slices of one case to the weight of each member in the answer.
+
+No branch hangs on a number in a tensor, so that TorchScript and torch.export take the same modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from silofl.inference.contents import Contents
+from silofl.models.roles import GLOBAL
+
+# Below every score: the most probable output always answers.
+NO_THRESHOLD = -1.0
+
+
+class Fixed(nn.Module):
+    """The same weights for every case.
+
+    Args:
+        weights: Of each member; they sum to 1.
+    """
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("weights", torch.tensor(weights, dtype=torch.float64))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the weight of each member."""
+        return self.weights.clone()
+
+
+class Choice(nn.Module):
+    """All weight on the member of the highest score, or on the global one where the score is not above the threshold.
+
+    Args:
+        selector: Images to logits of its outputs.
+        members: Which member each output is, one row an output, 1 at the member: shape (outputs, members).
+        threshold: The paper's gamma; `NO_THRESHOLD` for none.
+        fallback: The number of the global member.
+    """
+
+    def __init__(self, selector: nn.Module, members: Tensor, threshold: float, fallback: int) -> None:
+        super().__init__()
+        self.selector, self.threshold = selector, threshold
+        self.register_buffer("members", members)
+        # A clone: files hold whole tensors, and no rows of others.
+        self.register_buffer("fallback", torch.eye(members.shape[1], dtype=torch.float64)[fallback].clone())
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the weight of each member."""
+        scores = torch.softmax(self.selector(images).double(), dim=1).mean(dim=0)
+        best = scores.argmax(dim=0, keepdim=True)
+        chosen = self.members.index_select(0, best).flatten()
+        return torch.where(scores.index_select(0, best) > self.threshold, chosen, self.fallback)
+
+
+class Ensemble(nn.Module):
+    """The selector's scores as weights.
+
+    Args:
+        selector: Images to logits of its outputs.
+        members: Which member each output is, as of `Choice`.
+    """
+
+    def __init__(self, selector: nn.Module, members: Tensor) -> None:
+        super().__init__()
+        self.selector = selector
+        self.register_buffer("members", members)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the weight of each member."""
+        scores = torch.softmax(self.selector(images).double(), dim=1).mean(dim=0)
+        return (scores / scores.sum()) @ self.members
+
+
+def names(contents: Contents) -> list[str]:
+    """Return the members' names in the order of their weights."""
+    return sorted(contents.models)
+
+
+def weigher_of(contents: Contents, selector: nn.Module | None) -> nn.Module:
+    """Return the rule of a super model.
+
+    Args:
+        contents: The super model's.
+        selector: Images (n, C, H, W) to logits (n, outputs); None without a selector.
+    """
+    order = names(contents)
+    if selector is None:
+        shares = contents.shares(np.zeros(0))
+        return Fixed([shares.get(name, 0.0) for name in order])
+    members = torch.eye(len(order), dtype=torch.float64)[[order.index(output) for output in contents.outputs]]
+    if contents.is_ensemble:
+        return Ensemble(selector, members)
+    threshold = NO_THRESHOLD if contents.threshold is None else float(contents.threshold)
+    return Choice(selector, members, threshold, order.index(GLOBAL))

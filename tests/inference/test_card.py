@@ -1,0 +1,82 @@
+from dataclasses import replace
+
+import pytest
+
+from silofl.data.domain import Domain, Range
+from silofl.inference.card import model_card, table
+from silofl.inference.directory import fingerprint_of, read, write
+
+SECTIONS = ["Intended use", "Algorithm", "Training data", "Results", "What each site chose", "Limits", "Privacy"]
+PART = {"cases": 4, "patients": None, "examples": 31}
+FACTS = {
+    "run": "small-1",
+    "rounds": 3,
+    "reported_round": 2,
+    "test": {"north": {"value": 0.81249, "num_cases": 4, "num_patients": 3, "num_excluded": 1}},
+    "mean": 0.81249,
+    "spread": 0.0,
+    "data": {"north": {"training": PART, "validation": PART, "test": PART | {"patients": 2}}},
+    "joining": {"north": {"chosen": "local", "verdict": "keeps its own model"}},
+    "left": [{"name": "weights", "purpose": "what the training changed"}],
+}
+
+
+def card_of(contents):
+    return model_card(contents, {"silofl": "1.2"}, "f1")
+
+
+def test_a_table_is_aligned_and_says_what_is_not_known():
+    assert table(("a", "long"), [("north", 1), ("b", None)]) == (
+        "| a     | long      |\n|-------|-----------|\n| north | 1         |\n| b     | not known |"
+    )
+
+
+def test_a_card_says_what_the_run_recorded(make_contents):
+    domain = Domain(("volumes",), ("grey",), ("MR",), ("LPS",), (Range("mean", 0.1, 0.4),))
+    contents = replace(make_contents(), facts=FACTS, domain=domain)
+    text = card_of(contents)
+    for part in (
+        "arXiv:2203.10144",
+        "| north | 0.812 | 4     | 3        | 1              |",
+        "| north | not known / 4 / 31 ",
+        "standard deviation 0.000",
+        "| north | its own model | keeps its own model ",
+        "an image that is not volumes, grey, MR.",
+        "mean 0.1 to 0.4",
+        "score for it is above 0.6, else the global model",
+        "- weights: what the training changed",
+        "`f1`",
+        contents.study.digest,
+        "small-1",
+        "Volumes, grey, MR, LPS",
+    ):
+        assert part in text
+    assert "What left the sites is not recorded" not in text
+
+
+@pytest.mark.parametrize("rule", ["only", "mean", "selector"])
+def test_every_section_is_there_and_says_that_it_is_not_known(make_contents, rule):
+    text = card_of(replace(make_contents(rule), facts={}))
+    assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == [*SECTIONS, "Versions"]
+    for part in (
+        "each site trained with is not known",
+        "Not known: no result was recorded",
+        "Not known: no choice of a site",
+        "What left the sites is not recorded",
+        "No kind of image is refused: none is known.",
+    ):
+        assert part in text
+    assert "None" not in text and "{" not in text
+
+
+def test_the_card_of_a_sites_own_model_has_the_sites_test(make_contents):
+    contents = replace(make_contents("only"), facts={"value": 0.5, "num_cases": 2, "num_excluded": 0})
+    assert "| this site | 0.500 | 2     | not known | 0 " in card_of(contents)
+
+
+def test_a_super_model_has_its_card_and_is_read_without_one(tmp_path, make_contents):
+    write(tmp_path / "supermodel", make_contents())
+    card = tmp_path / "supermodel" / "MODEL_CARD.md"
+    assert fingerprint_of(tmp_path / "supermodel") in card.read_text()
+    card.unlink()
+    assert read(tmp_path / "supermodel").rule == "selector"
