@@ -131,7 +131,7 @@ def super_model(hospitals, tmp_path_factory):
     (job / "app" / "config").mkdir(parents=True)
     for file in (JOBS / "fedsm_phantoms").rglob("*.json"):
         (job / file.relative_to(JOBS / "fedsm_phantoms")).write_bytes(file.read_bytes())
-    values = settings_of("fedsm_phantoms", rounds=6, name="boxes")
+    values = settings_of("fedsm_phantoms", rounds=3, name="boxes")
     values["training"] |= {"local_epochs": 4, "learning_rate": 0.02}
     (job / "app" / "config" / "study.yaml").write_text(yaml.safe_dump(values))
     command = ["simulate", str(job), "--data", str(hospitals), "--out", str(folder / "run"), "--alone"]
@@ -167,3 +167,38 @@ def test_a_volume_of_any_size_is_answered(super_model):
     for size in ((9, 40, 16), (16, 16, 16)):
         found = model.predict(rng.random((1, 2, *size), dtype=np.float32))
         assert found.label_map.shape == (1, *size)
+
+
+def test_a_super_model_of_volumes_says_what_it_sees_and_is_not_exported(super_model, tmp_path, capsys):
+    text = (super_model / "supermodel" / "README.md").read_text()
+    assert "as whole volumes of any size, seen by windows of channels x X x Y x Z = 2 x 16 x 16 x 16" in text
+    assert main(["export", str(super_model / "supermodel"), "--out", str(tmp_path / "bundle")]) == 2
+    assert "supermodel must be a super model of 2D images to be exported" in capsys.readouterr().err
+
+
+def test_a_study_in_3d_is_written_for_own_volumes(hospitals, tmp_path):
+    job = JOBS / "harmofl_volumes"
+    assert main(["new-study", str(tmp_path / "own"), "--from", str(job), "--data", str(hospitals)]) == 0
+    text = (tmp_path / "own" / "app" / "config" / "study.yaml").read_text()
+    data = yaml.safe_load(text)["data"]
+    assert data["patches"]["size"] == [32, 32, 16] and data["transforms"] == []
+    # Each site's voxels are 1 x 1 x 1.5 mm. Of west's axes the third runs left, the first to the front; the second up:
+    # its 1.5 mm lie along the first axis of the body, and no median over three sites sees them.
+    assert data["volume_transforms"][1] == {"Spacing": {"pixdim": [1.0, 1.0, 1.5]}}
+
+
+def test_sites_with_volumes_are_not_advised(hospitals, tmp_path, capsys):
+    job = JOBS / "harmofl_volumes"
+    assert main(["advise", str(job), "--data", str(hospitals), "--set", "labels={1: box}"]) == 2
+    assert "data.dimensions must be 2 to compare sites" in capsys.readouterr().err
+
+
+def test_the_needs_of_a_study_in_3d_are_estimated(capsys):
+    command = ["estimate", str(JOBS / "harmofl_volumes"), "--sites", "5", "--bandwidth", "50Mbit", "--json"]
+    assert main([*command, "--examples", "6", "--seconds-per-step", "0.5"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["image_shape"] == [2, 32, 32, 16]
+    # 6 volumes, 6 patches each, 4 a batch: 9 steps of half a second.
+    assert found["training_seconds"] == 4.5
+    assert main([*command, "--image-size", "96x96", "--seconds-per-step", "1"]) == 2
+    assert "--image-size must have 3 sides" in capsys.readouterr().err

@@ -46,6 +46,14 @@ class Comparison(Answer):
     section: ClassVar[str] = "advice"
     method: ClassVar[str] = "advice"
 
+    def check_images(self, shape: Sequence[int]) -> None:
+        """Refuse volumes, whose sizes differ: amplitudes of one size are compared."""
+        if len(shape) == 4:
+            raise ConfigError(
+                "data.dimensions must be 2 to compare sites, by amplitudes of images of one size, not 3; give a study "
+                "of slices of the same data"
+            )
+
     def sentence(self) -> str:
         """Return what a report says of it."""
         return "Once, what compares the sites' images and labels, and advises an algorithm."

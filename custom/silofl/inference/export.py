@@ -79,6 +79,11 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ConfigError(f"{out.name} must be a new folder; it is there already: name another")
     super_model = SuperModel.load(super_model_folder, "cpu")
+    if super_model.contents.study.data.dimensions == 3:
+        raise ConfigError(
+            f"{super_model_folder.name} must be a super model of 2D images to be exported, not of whole volumes, "
+            "through which its networks look by windows; predict with its own folder"
+        )
     fingerprint = fingerprint_of(super_model_folder)
     out.parent.mkdir(parents=True, exist_ok=True)
     # In the same folder: a move within one file system is one rename.

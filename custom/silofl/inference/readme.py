@@ -19,7 +19,7 @@ def super_model_readme(study: Study, sites: Sequence[str], image_shape: Sequence
         labels=labels,
         sites=", ".join(sites) or "none of their own",
         algorithm=f"{study.algorithm.name}, preset {study.algorithm.preset}",
-        shape=" x ".join(map(str, image_shape)),
+        form=_form(study, image_shape),
         domain=domain.sentence,
         inputs=" ".join(file for kind, file in INPUTS.items() if kind in (domain.kinds or INPUTS)),
         selector_note=SELECTOR if len(sites) > 1 else "",
@@ -53,7 +53,7 @@ README = """# Super model of {name}
 - task: {task}; labels: {labels}
 - trained with {algorithm}; models of sites: {sites}
 - learnt from {domain}; images of another kind are refused, unusual ones are answered with a warning
-- images are prepared as in training, to channels x rows x columns = {shape}
+- images are prepared as in training, {form}
 {selector_note}{batch_note}{neighbour_note}{contrast_note}
 `model.json` says what this is and how it decides, with the SHA-256 of every file in `weights/` and one fingerprint of
 all that decides predictions; a folder that was changed is refused. It needs SiloFL, and no federation.
@@ -105,7 +105,7 @@ LOADING_SUPER_MODEL = """import numpy as np
 from silofl.inference import SuperModel
 
 model = SuperModel.load("{folder}")
-images = np.random.rand(*{shape}).astype(np.float32)  # prepared slices; or the path of a scan
+images = np.random.rand(*{shape}).astype(np.float32)  # prepared slices, or a volume; or the path of a scan
 prediction = model.predict(images)
 print(prediction.model, prediction.label_map, prediction.label)
 """
@@ -123,6 +123,14 @@ def bundle_readme(study: Study, members: Sequence[str], image_shape: Sequence[in
         neighbour_note=_neighbour_note(study),
         contrast_note=_contrast_note(study),
     )
+
+
+def _form(study: Study, image_shape: Sequence[int]) -> str:
+    """Return what images are prepared to."""
+    shape = " x ".join(map(str, image_shape))
+    if study.data.patches:
+        return f"as whole volumes of any size, seen by windows of channels x X x Y x Z = {shape}"
+    return f"to channels x {'rows x columns' if study.data.dimensions == 2 else 'X x Y x Z'} = {shape}"
 
 
 def _contrast_note(study: Study) -> str:

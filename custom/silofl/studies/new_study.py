@@ -103,6 +103,11 @@ def _check_template(job: Path, template: Study, found: Survey) -> None:
             f"--from must be a job for {found.task}, the task of the data, not {job}, which is for {template.task}; "
             f"take {example}"
         )
+    if template.data.dimensions == 3 and found.kind != "volumes":
+        raise ConfigError(
+            f"--from must be a job for {found.kind}, not {job}, whose study sees volumes in 3D; take one with "
+            "data.dimensions 2"
+        )
     if is_of_windows != has_windows:
         raise ConfigError(
             f"--from must be a job for {found.kind}, not {job}, whose network is {template.model.name}; take {example}"
@@ -132,7 +137,11 @@ def _fit(values: dict[str, Any], template: Study, found: Survey, name: str) -> d
         # Of volumes alone.
         for key in ("volume_transforms", "neighbours"):
             settings.pop(key, None)
-    if found.kind != "windows":
+    if template.data.dimensions == 3:
+        settings["volume_transforms"] = [{"Orientation": {"axcodes": "RAS"}}, {"Spacing": {"pixdim": _spacing(found)}}]
+        comments["data.volume_transforms"] = "the spacing is the median of the first images, in mm"
+        comments["data.patches"] = f"those of {template.name}; the network must be able to halve them"
+    elif found.kind != "windows":
         study = parse(Study, values, "the new study.yaml")
         sizes = np.array([prepare_image(sample.source, study).shape[2:] for sample in found.samples])
         settings["transforms"], comments["data.transforms"] = _resize(sizes, template)
@@ -140,6 +149,19 @@ def _fit(values: dict[str, Any], template: Study, found: Survey, name: str) -> d
         values["federation"]["min_sites"] = len(found.sites)
         comments["federation.min_sites"] = "the sites that have data here"
     return comments
+
+
+def _spacing(found: Survey) -> list[float]:
+    """Return the median spacing of the first volumes in mm along the body's own axes: right, front, head."""
+    from nibabel.affines import voxel_sizes
+    from nibabel.orientations import io_orientation
+
+    along = []
+    for affine in (sample.image.affine for sample in found.samples):
+        # The body's axis that each voxel axis runs along.
+        axes = io_orientation(affine)[:, 0].astype(int)
+        along.append(voxel_sizes(affine)[np.argsort(axes)])
+    return [float(f"{size:.3g}") for size in np.median(along, axis=0)]
 
 
 def _resize(sizes: np.ndarray, template: Study) -> tuple[list[dict[str, Any]], str]:
