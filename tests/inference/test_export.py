@@ -1,5 +1,6 @@
 import json
 import runpy
+import shutil
 import warnings
 
 import nibabel
@@ -28,9 +29,18 @@ def super_model(request, tmp_path, make_contents, make_study):
     return tmp_path / "supermodel"
 
 
+@pytest.fixture(scope="module")
+def exported():
+    """The bundle of each super model that was exported: torch.export takes seconds."""
+    return {}
+
+
 @pytest.fixture
-def bundle(super_model, tmp_path):
-    return export_bundle(super_model, tmp_path / "bundle")
+def bundle(super_model, tmp_path, tmp_path_factory, exported):
+    key = fingerprint_of(super_model)
+    if key not in exported:
+        exported[key] = export_bundle(super_model, tmp_path_factory.mktemp("exported") / "bundle")
+    return shutil.copytree(exported[key], tmp_path / "bundle")
 
 
 @pytest.fixture

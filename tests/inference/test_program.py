@@ -38,13 +38,16 @@ def assert_equal(super_model, path, cases):
 @pytest.mark.parametrize(
     "options",
     [
-        {"rule": "only"},
-        {"rule": "mean"},
-        {"scores": (0.3, 0.7)},
-        {"scores": (0.45, 0.55)},
-        {"scores": (0.2, 0.5, 0.3), "threshold": None, "outputs": ("global", "north", "south")},
+        pytest.param({"rule": "only"}, id="one_global_model"),
+        pytest.param({"rule": "mean"}, id="mean", marks=pytest.mark.slow),
+        pytest.param({"scores": (0.3, 0.7)}, id="site"),
+        pytest.param({"scores": (0.45, 0.55)}, id="fallback", marks=pytest.mark.slow),
+        pytest.param(
+            {"scores": (0.2, 0.5, 0.3), "threshold": None, "outputs": ("global", "north", "south")},
+            id="extra",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["one_global_model", "mean", "site", "fallback", "extra"],
 )
 def test_the_program_says_what_the_super_model_says_of_cases_of_any_length(make_contents, tmp_path, options):
     cases = [images(1), images(11, seed=1)]
@@ -54,14 +57,13 @@ def test_the_program_says_what_the_super_model_says_of_cases_of_any_length(make_
 @pytest.mark.parametrize(
     "settings",
     [
-        {"super_model": {"answer": "ensemble"}},
-        {"labels": {1: "organ"}},
-        {"input": "harmofl", "amplitude": {"band": 0}},
-        {"input": "harmofl", "amplitude": {"band": "full"}},
-        {"model": {"normalization": "batch_stateless"}},
-        {"model": {"precision": "bfloat16"}},
+        pytest.param({"super_model": {"answer": "ensemble"}}, id="ensemble"),
+        pytest.param({"labels": {1: "organ"}}, id="sigmoid", marks=pytest.mark.slow),
+        pytest.param({"input": "harmofl", "amplitude": {"band": 0}}, id="band", marks=pytest.mark.slow),
+        pytest.param({"input": "harmofl", "amplitude": {"band": "full"}}, id="full_band"),
+        pytest.param({"model": {"normalization": "batch_stateless"}}, id="stateless", marks=pytest.mark.slow),
+        pytest.param({"model": {"precision": "bfloat16"}}, id="bfloat16", marks=pytest.mark.slow),
     ],
-    ids=["ensemble", "sigmoid", "band", "full_band", "stateless", "bfloat16"],
 )
 def test_every_kind_of_study_has_its_program(make_contents, make_study, tmp_path, settings):
     super_model = SuperModel(make_contents(scores=None, study=make_study(**settings)), CPU)
@@ -86,12 +88,14 @@ def test_an_amplitude_that_nothing_is_known_of_is_refused(make_contents, make_st
         to_program(SuperModel(contents, CPU))
 
 
+@pytest.mark.slow
 def test_an_untrained_selector_chooses_in_the_program_case_by_case(make_contents, tmp_path):
     super_model = SuperModel(make_contents(scores=None, threshold=0.5), CPU)
     cases = [images(2), 3 * images(2), np.zeros((2, *SHAPE), np.float32)]
     assert_equal(super_model, tmp_path / "model.pt2", cases)
 
 
+@pytest.mark.slow
 def test_classes_have_their_program(make_contents, make_study, tmp_path):
     super_model = SuperModel(make_contents("only", study=make_study("classification")), CPU)
     assert_equal(super_model, tmp_path / "model.pt2", [images(1), images(3)])
@@ -104,6 +108,7 @@ def convolutions(model, case):
     return sum(event.count for event in found.key_averages() if event.key == "aten::convolution")
 
 
+@pytest.mark.slow
 def test_only_the_chosen_member_is_computed(make_contents, tmp_path):
     counts = []
     for options in ({"rule": "only"}, {"rule": "mean"}, {"scores": (0.3, 0.7)}):
@@ -113,11 +118,11 @@ def test_only_the_chosen_member_is_computed(make_contents, tmp_path):
     assert counts[0] > 0 and counts[1] == 2 * counts[0] and counts[2] == counts[0] + 8
 
 
-@pytest.mark.parametrize("shape", [(2, 1, 48, 32), (1, 32, 32), (2, 3, 32, 32)])
-def test_images_of_another_shape_are_refused_by_the_program(make_contents, tmp_path, shape):
+def test_images_of_another_shape_are_refused_by_the_program(make_contents, tmp_path):
     model = saved_and_loaded(SuperModel(make_contents("only"), CPU), tmp_path / "model.pt2")
-    with pytest.raises((AssertionError, RuntimeError, ValueError)):
-        model(torch.zeros(shape))
+    for shape in ((2, 1, 48, 32), (1, 32, 32), (2, 3, 32, 32)):
+        with pytest.raises((AssertionError, RuntimeError, ValueError)):
+            model(torch.zeros(shape))
 
 
 def test_a_file_says_its_version_and_its_fingerprint(make_contents, tmp_path):
