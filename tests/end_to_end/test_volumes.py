@@ -202,3 +202,40 @@ def test_the_needs_of_a_study_in_3d_are_estimated(capsys):
     assert found["training_seconds"] == 4.5
     assert main([*command, "--image-size", "96x96", "--seconds-per-step", "1"]) == 2
     assert "--image-size must have 3 sides" in capsys.readouterr().err
+
+
+@pytest.fixture
+def nnunet_sets(tmp_path):
+    """Two data sets of six cases in nnU-Net's layout, in their own spacings."""
+    root = tmp_path / "raw"
+    for seed, site in enumerate(("east", "north")):
+        rng, folder = np.random.default_rng(20 + seed), root / f"Dataset00{seed}_{site}"
+        for kind in ("imagesTr", "labelsTr"):
+            (folder / kind).mkdir(parents=True)
+        for number in range(6):
+            images, truth = draw(rng, tuple(int(side) for side in rng.integers(16, 25, 3)))
+            for channel, image in enumerate(images):
+                write_volume(folder / "imagesTr" / f"box_{number:03}_{channel:04}.nii.gz", image, grid(site))
+            write_volume(folder / "labelsTr" / f"box_{number:03}.nii.gz", truth, grid(site))
+        description = {"channel_names": {"0": "T1", "1": "T2"}, "labels": {"background": 0, "box": 1}}
+        description |= {"numTraining": 6, "file_ending": ".nii.gz"}
+        (folder / "dataset.json").write_text(json.dumps(description))
+    return root
+
+
+def test_nnunets_sets_train_a_deeply_supervised_dynunet_in_3d_that_predicts(nnunet_sets, tmp_path):
+    data, job, run = tmp_path / "data", tmp_path / "own", tmp_path / "run"
+    assert main(["import", "nnunet", str(nnunet_sets), str(data)]) == 0
+    assert main(["new-study", str(job), "--from", str(JOBS / "harmofl_volumes"), "--data", str(data)]) == 0
+    arguments = "kernel_size: [3, 3, 3], strides: [1, 2, 2], upsample_kernel_size: [2, 2], filters: [4, 8, 8]"
+    network = "network: monai.networks.nets.DynUNet, normalization: instance"
+    model = f"model={{{network}, arguments: {{{arguments}, deep_supervision: true, deep_supr_num: 1}}}}"
+    patches = "data.patches={size: [16, 16, 16], per_volume: 2}"
+    command = ["simulate", str(job), "--data", str(data), "--out", str(run), "--alone", "--rounds", "1"]
+    assert main([*command, "--set", model, "--set", patches, "--set", "guard=false"]) == 0
+    case = next((data).rglob("box_000_0000.nii.gz"))
+    scan = ",".join(f"T{n + 1}={str(case).replace('_0000', f'_000{n}')}" for n in range(2))
+    models = run / "supermodel" if (run / "supermodel").is_dir() else next(run.rglob("supermodel"))
+    assert main(["predict", str(models), scan, "--out", str(tmp_path / "out")]) == 0
+    (path,) = (tmp_path / "out").rglob("*_labels.nii.gz")
+    assert nib.load(path).shape == nib.load(case).shape
