@@ -63,6 +63,14 @@ def test_a_selectors_further_steps_are_further_passes():
     assert estimate(study, Setting(4, 1e9, seconds_per_step=1.0)).training_seconds == 3 * 63
 
 
+def test_memory_is_known_where_a_step_was_measured(study):
+    small = study.model_copy(update={"model": study.model.model_copy(update={"features": (4, 4, 4, 4, 4, 4)})})
+    assert estimate(small, Setting(2, 1e9, seconds_per_step=1.0)).site_memory_bytes is None
+    found = estimate(small, Setting(2, 1e9, image_size=(32, 32)))
+    # torch and MONAI alone take more than 200 MiB; this process may have loaded more before.
+    assert 300 << 20 < found.site_memory_bytes and not found.is_on_gpu
+
+
 def test_a_step_is_measured_where_it_is_not_given(study):
     small = {"model": {"normalization": "instance", "features": [4] * 6}, "training": {"batch_size": 2}}
     found = estimate(parse(Study, study.model_dump() | small, "study.yaml"), Setting(2, 1e9, 10))

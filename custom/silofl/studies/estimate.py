@@ -22,7 +22,7 @@ from silofl.data.site_data import SiteData
 from silofl.errors import ConfigError, ExitCode, shown
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
-from silofl.federation.step_cost import STEPS, time_steps
+from silofl.federation.step_cost import STEPS, StepCost, time_steps
 from silofl.methods.part import AFTER, TRAIN, Exchange
 from silofl.methods.work import Work
 from silofl.models.weights import read_weights
@@ -38,6 +38,8 @@ UNITS = {"kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}
 # Other programs, slower machines and the reading of data in the first round.
 SAFETY = 3
 LEAST_TIMEOUT_S = 600
+# What NVFlare takes in a training process beside what this one has loaded too; measured.
+NVFLARE_BYTES = 100 << 20
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,9 @@ class Estimate:
         server_memory_bytes: Memory of the server's processes, roughly.
         server_disk_bytes: Files of a run at the server, roughly.
         site_disk_bytes: Files of a run at a site, without the cache of its images.
+        site_memory_bytes: The most that a few training steps took, of the GPU where they ran on one, else of a site's
+            training process; None where no step was measured.
+        is_on_gpu: Whether it is memory of a GPU.
         seconds_per_step: Of one training step, with all models that train in it.
         training_seconds: Of a round at the largest site.
         transfer_seconds: Of the entire run, all sites' messages one after the other on the server's line.
@@ -89,6 +94,8 @@ class Estimate:
     server_memory_bytes: int
     server_disk_bytes: int
     site_disk_bytes: int
+    site_memory_bytes: int | None
+    is_on_gpu: bool
     seconds_per_step: float
     training_seconds: float
     transfer_seconds: float
@@ -182,7 +189,9 @@ def estimate(study: Study, setting: Setting) -> Estimate:
     _check_setting(study, setting)
     shape = image_shape(study, setting.image_size)
     traffic = count_traffic(study, setting.sites, shape)
-    step = setting.seconds_per_step or _measured_step(study, shape, setting.sites)
+    cost = None if setting.seconds_per_step else _measured_step(study, shape, setting.sites)
+    step = setting.seconds_per_step if cost is None else cost.seconds
+    is_on_gpu = cost is not None and choose_device(study.device).type == "cuda"
     training = step * _steps_a_round(study, setting)
     transfer = setting.sites * traffic.site_bytes * 8 / setting.bandwidth
     rounds = zip(traffic.bytes_to, traffic.bytes_from, strict=True)
@@ -199,6 +208,8 @@ def estimate(study: Study, setting: Setting) -> Estimate:
         server_memory_bytes=needs.server_memory_bytes(study, setting.sites),
         server_disk_bytes=needs.server_disk_bytes(study, setting.sites),
         site_disk_bytes=needs.site_disk_bytes(study, setting.sites),
+        site_memory_bytes=None if cost is None else cost.peak_bytes + (0 if is_on_gpu else NVFLARE_BYTES),
+        is_on_gpu=is_on_gpu,
         seconds_per_step=step,
         training_seconds=training,
         transfer_seconds=transfer,
@@ -245,6 +256,7 @@ def print_estimate(found: Estimate, console: Console) -> None:
         "memory of the server": f"about {found.server_memory_bytes / needs.GIB:.1f} GiB",
         "disk of the server": f"about {found.server_disk_bytes / needs.GIB:.2f} GiB",
         "disk of each site": f"about {found.site_disk_bytes / needs.GIB:.2f} GiB, and its images' cache",
+        **_memory_of_a_site(found),
         "training of a round": f"{found.training_seconds:.0f} s, {found.seconds_per_step:.3f} s a step",
         "the whole run": f"about {found.hours:.2f} hours, without validation and reading of data",
         "federation.task_timeout_s": f"{found.task_timeout_s}",
@@ -252,6 +264,13 @@ def print_estimate(found: Estimate, console: Console) -> None:
     }
     for name, value in facts.items():
         console.print(f"{name}: {value}", markup=False)
+
+
+def _memory_of_a_site(found: Estimate) -> dict[str, str]:
+    if found.site_memory_bytes is None:
+        return {}
+    what = "GPU memory of a site" if found.is_on_gpu else "memory of a site"
+    return {what: f"about {found.site_memory_bytes / needs.GIB:.1f} GiB, measured with a few steps"}
 
 
 def _check_setting(study: Study, setting: Setting) -> None:
@@ -274,10 +293,10 @@ def _steps_a_round(study: Study, setting: Setting) -> int:
     return study.steps_an_epoch(setting.examples) * passes
 
 
-def _measured_step(study: Study, shape: tuple[int, ...], sites: int) -> float:
-    """Time a step on random examples, with the models that the first round trains."""
+def _measured_step(study: Study, shape: tuple[int, ...], sites: int) -> StepCost:
+    """Measure a step on random examples, with the models that the first round trains."""
     names = site_names(sites)
     task = ServerRounds.start(study, "estimate", names, {}).task(names[0], Exchange(TRAIN, 1))
     part = random_part(study, shape, STEPS * study.training.batch_size)
     data = SiteData(part, part.taken([]), part.taken([]))
-    return time_steps(Work(names[0], study, data, task, choose_device(study.device))).seconds
+    return time_steps(Work(names[0], study, data, task, choose_device(study.device)))
