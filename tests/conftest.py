@@ -33,6 +33,13 @@ from silofl.training.device import seed_of
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 AXES = np.eye(3)
+UNET = {"features": [4, 4, 4, 4, 4, 4], "normalization": "batch"}
+# Of two levels: with the five of `unet`, a run's time goes into building networks, and into writing and reading states.
+SMALL_UNET = {
+    "network": "monai.networks.nets.UNet",
+    "arguments": {"channels": [4, 4], "strides": [2]},
+    "normalization": "batch",
+}
 
 # What a site computes with by default; more threads only get in each other's way on a busy machine.
 torch.set_num_threads(1)
@@ -158,7 +165,7 @@ def write_dicom():
 def make_study():
     """Build a small study of segmentation by its rounds, its network and its algorithm."""
 
-    def make(rounds=3, seed=0, model=None, federation=None, training=None, guard=False, **algorithm):
+    def make(rounds=3, seed=0, model=None, federation=None, training=None, guard=False, network=UNET, **algorithm):
         return parse(
             Study,
             {
@@ -170,7 +177,7 @@ def make_study():
                 "guard": guard,
                 "device": "cpu",
                 "data": {"augment": [{"RandFlip": {"prob": 0.5, "spatial_axis": 0}}]},
-                "model": {"features": [4, 4, 4, 4, 4, 4], "normalization": "batch", **(model or {})},
+                "model": {**network, **(model or {})},
                 "training": {"batch_size": 2, "learning_rate": 0.01, **(training or {})},
                 "algorithm": {"name": "fedavg", **algorithm},
                 "federation": federation or {},

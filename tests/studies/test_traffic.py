@@ -12,6 +12,8 @@ from silofl.site import Site
 from silofl.studies.traffic import count_traffic
 from silofl.study import Study
 
+from ..conftest import SMALL_UNET
+
 SITES = ("east", "north", "west")
 
 
@@ -22,7 +24,7 @@ def make_study(rounds=4, **algorithm):
         "labels": {1: "blob"},
         "rounds": rounds,
         "device": "cpu",
-        "model": {"features": [4, 4, 4, 4, 4, 4], "normalization": "batch"},
+        "model": SMALL_UNET,
         "training": {"batch_size": 2, "learning_rate": 0.01},
         "algorithm": algorithm,
     }
