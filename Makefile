@@ -14,14 +14,14 @@ federation: .venv/installed
 	$(RUN) -m provisioning run-federation --out federation
 
 test: .venv/installed
-	$(RUN) -m pytest -m "not slow and not fuzz and not faults" -n auto --dist loadfile
+	$(RUN) -m pytest -m "not slow and not fuzz and not faults" -n logical --dist loadfile
 
 test-all: .venv/installed
-	$(RUN) -m pytest -n auto --dist loadfile
+	$(RUN) -m pytest -n logical --dist loadfile
 
 # At most 2,000 cases; the same ones every time.
 test-fuzz: .venv/installed
-	$(RUN) -m pytest tests/fuzz -n auto --dist worksteal
+	$(RUN) -m pytest tests/fuzz -n logical --dist worksteal
 
 # Long. As root also disks that fill up and networks that are cut.
 test-faults: .venv/installed

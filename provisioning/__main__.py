@@ -5,44 +5,29 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from provisioning import (
-    add_hospital,
-    check_kits,
-    fill_kits,
-    lock,
-    make_kits,
-    prepare_containers,
-    renew_kit,
-    run_federation,
-    wheelhouse,
-)
-from silofl.cli import Parser, carry_out
+from silofl.cli import CommandParser, Parser, carry_out
 
 PROGRAM = "provisioning"
 # Command -> its module and what it is for.
 COMMANDS = {
-    "make-kits": (make_kits, "provision a network and fill its kits"),
-    "check-kits": (check_kits, "check certificates, keys, policies, and who may do what"),
-    "add-hospital": (add_hospital, "make the kit of one more hospital"),
-    "renew-kit": (renew_kit, "renew the certificate of one kit"),
-    "fill-kits": (fill_kits, "put wheel, policies and INSTALL.md into kits"),
-    "wheelhouse": (wheelhouse, "put all packages into kits, for hospitals without a package index"),
-    "lock": (lock, "write the versions and checksums of all packages"),
-    "prepare-containers": (prepare_containers, "turn a kit into what Docker or Kubernetes starts"),
-    "run-federation": (run_federation, "a whole network on this machine, from nothing to a result"),
+    "make-kits": ("provisioning.make_kits", "provision a network and fill its kits"),
+    "check-kits": ("provisioning.check_kits", "check certificates, keys, policies, and who may do what"),
+    "add-hospital": ("provisioning.add_hospital", "make the kit of one more hospital"),
+    "renew-kit": ("provisioning.renew_kit", "renew the certificate of one kit"),
+    "fill-kits": ("provisioning.fill_kits", "put wheel, policies and INSTALL.md into kits"),
+    "wheelhouse": ("provisioning.wheelhouse", "put all packages into kits, for hospitals without a package index"),
+    "lock": ("provisioning.lock", "write the versions and checksums of all packages"),
+    "prepare-containers": ("provisioning.prepare_containers", "turn a kit into what Docker or Kubernetes starts"),
+    "run-federation": ("provisioning.run_federation", "a whole network on this machine, from nothing to a result"),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 success, 1 failed, 2 bad input, 3 incomplete, 130 interrupted."""
     parser = Parser(prog=f"python -m {PROGRAM}", description="A network of hospitals over mutual TLS.")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandParser)
     for name, (module, purpose) in COMMANDS.items():
-        command = commands.add_parser(name, help=purpose, description=purpose)
-        # A command may have no options of its own.
-        if hasattr(module, "add_options"):
-            module.add_options(command)
-        command.set_defaults(command=module.run)
+        commands.add_parser(name, module=module, help=purpose, description=purpose)
     options = parser.parse_args(arguments)
     return carry_out(PROGRAM, options.command, options)
 

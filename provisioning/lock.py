@@ -55,6 +55,10 @@ def _package(entry: dict) -> Package:
     return Package(name, Version(version).public, digest)
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add no option: ``lock`` has none."""
+
+
 def run(options: argparse.Namespace) -> int:
     """Write both locks."""
     wanted = tomllib.loads((REPOSITORY / "custom" / "pyproject.toml").read_text())["project"]["dependencies"]

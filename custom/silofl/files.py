@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import torch
-
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import ConfigError, DamagedError, StateError
 
@@ -133,11 +131,16 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def save_tensors(path: Path, value: dict[str, Any]) -> None:
     """Save tensors and plain values so that ``torch.load(path, weights_only=True)`` reads them."""
+    # Imported where it is needed: torch takes a second, which commands that read JSON alone need not wait.
+    import torch
+
     write_atomically(path, lambda stream: torch.save(value, stream))
 
 
 def load_tensors(source: Path | IO[bytes]) -> dict[str, Any]:
     """Load what `save_tensors` saved, on the CPU."""
+    import torch
+
     # weights_only: an unrestricted pickle runs code.
     return torch.load(source, map_location="cpu", weights_only=True)
 
@@ -150,6 +153,8 @@ def save_state(path: Path, number: int, value: dict[str, Any]) -> None:
         number: Its format, raised whenever an older file would be misread.
         value: What `load_state` returns.
     """
+    import torch
+
     content = io.BytesIO()
     torch.save({"format": number, "value": value}, content)
     digest = hashlib.sha256(content.getbuffer()).digest()
@@ -164,6 +169,8 @@ def load_state(path: Path, number: int) -> dict[str, Any]:
         DamagedError: The file is missing, cannot be read, or is not as it was written.
         StateError: It has another format.
     """
+    import torch
+
     try:
         content = memoryview(path.read_bytes())
     except FileNotFoundError:

@@ -1,6 +1,7 @@
 """A federation small enough to be run many times: two phantom hospitals, tiny images, a tiny network."""
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import psutil
 import pytest
 import yaml
 
+from silofl.cli import main
 from silofl.data.phantoms import make_phantoms
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
@@ -27,6 +29,13 @@ def silofl(*arguments, check=True, **options):
     if check:
         assert done.returncode == 0, done.stdout + done.stderr
     return done
+
+
+def carried_out(*arguments):
+    """Run the command line in this process, which has loaded the libraries already; returns its standard output."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main([str(argument) for argument in arguments]) == 0, out.getvalue()
+    return out.getvalue()
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +63,7 @@ def small_job(tmp_path_factory):
 def finished(tmp_path_factory, phantoms, small_job):
     """One uninterrupted run of the small job, and what it printed."""
     run = tmp_path_factory.mktemp("runs") / "finished"
-    return run, silofl("simulate", small_job, "--data", phantoms, "--out", run).stdout
+    return run, carried_out("simulate", small_job, "--data", phantoms, "--out", run)
 
 
 class Federation:

@@ -1,4 +1,4 @@
-"""AdaFed in NVFlare's simulator, on windows of two movements at three sites."""
+"""AdaFed in one process and in NVFlare's simulator, on windows of two movements at three sites."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 
-from .conftest import silofl
+from .conftest import carried_out, silofl
 
 F_ADAFED = {"name": "adafed", "preset": "recommended"}
 
@@ -16,7 +16,7 @@ F_ADAFED = {"name": "adafed", "preset": "recommended"}
 def simulated(windows, write_windows_job, tmp_path):
     def run(*arguments, job=None, **changes):
         out, job = tmp_path / "run", job or write_windows_job("adafed_activity", **changes)
-        silofl("simulate", job, "--data", windows, "--out", out, *arguments)
+        carried_out("simulate", job, "--data", windows, "--out", out, *arguments)
         return out
 
     return run
@@ -31,10 +31,11 @@ def batchnorm_of(run, site):
     return {name: value for name, value in state.items() if ".running_" in name}
 
 
-def test_a_study_from_a_pretrained_model_to_the_heat_map(windows, write_windows_job, simulated, tmp_path):
+@pytest.mark.parametrize("way", [["--alone"], pytest.param([], id="simulator", marks=pytest.mark.slow)])
+def test_a_study_from_a_pretrained_model_to_the_heat_map(windows, write_windows_job, simulated, tmp_path, way):
     f, job = tmp_path / "f.pt", write_windows_job("adafed_activity")
-    silofl("pretrain", job, "--data", windows, "--out", f, "--epochs", 5)
-    run = simulated("--pretrained", f, job=job)
+    carried_out("pretrain", job, "--data", windows, "--out", f, "--epochs", 5)
+    run = simulated("--pretrained", f, *way, job=job)
     (record,) = json.loads((run / "weights.json").read_text())
     assert record["without"] == {}
     weights, distances = np.array(record["weights"]), np.array(record["distances"])

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from .conftest import silofl, write_small_job
+from .conftest import carried_out, silofl, write_small_job
 
 
 def fingerprint(folder):
@@ -18,9 +18,10 @@ def small_fedsm(tmp_path_factory):
     return write_small_job(tmp_path_factory.mktemp("jobs") / "job", "fedsm_phantoms")
 
 
-def test_every_site_ends_with_the_servers_super_model_which_predicts_a_scan(tmp_path, phantoms, small_fedsm):
+@pytest.mark.parametrize("way", [["--alone"], pytest.param([], id="simulator", marks=pytest.mark.slow)])
+def test_every_site_ends_with_the_servers_super_model_which_predicts_a_scan(tmp_path, phantoms, small_fedsm, way):
     run, out = tmp_path / "run", tmp_path / "out"
-    results = json.loads(silofl("simulate", small_fedsm, "--data", phantoms, "--out", run, "--json").stdout)
+    results = json.loads(carried_out("simulate", small_fedsm, "--data", phantoms, "--out", run, "--json", *way))
     assert results["status"] == "COMPLETE" and results["threshold_without"] == {}
     assert len(site_folders(run)) == 2
     assert {fingerprint(folder) for folder in site_folders(run)} == {fingerprint(run / "supermodel")}
@@ -28,7 +29,7 @@ def test_every_site_ends_with_the_servers_super_model_which_predicts_a_scan(tmp_
         assert models["super"] == results["sites"][site]
         assert set(results["by_label"][site]) == {"organ", "lesion"}
     scan = min((phantoms / "north" / "images").iterdir())
-    printed = silofl("predict", run / "supermodel", scan, "-o", out, "--picture").stdout
+    printed = carried_out("predict", run / "supermodel", scan, "-o", out, "--picture")
     (record,) = json.loads((out / "prediction.json").read_text())
     assert record["model"] in ("global", "north", "south") and record["model"] in printed
     assert {path.name for path in out.iterdir()} == {"prediction.json", record["label_map"], record["picture"]}

@@ -4,13 +4,13 @@ import nibabel
 import numpy as np
 import torch
 
-from .conftest import silofl
+from .conftest import carried_out
 
 
 def test_a_run_with_neighbours_trains_and_its_super_model_predicts_a_scan(tmp_path, phantoms, small_job):
     run, out = tmp_path / "run", tmp_path / "out"
     settings = ["--set", "data.neighbours=1", "--rounds", 1]
-    silofl("simulate", small_job, "--data", phantoms, "--out", run, "--alone", *settings)
+    carried_out("simulate", small_job, "--data", phantoms, "--out", run, "--alone", *settings)
     results = json.loads((run / "results.json").read_text())
     assert results["status"] == "COMPLETE" and set(results["sites"]) == {"north", "south"}
     weights = torch.load(run / "model" / "last.pt", weights_only=True)
@@ -23,6 +23,6 @@ def test_a_run_with_neighbours_trains_and_its_super_model_predicts_a_scan(tmp_pa
     assert pictures["images"].shape == pictures["normalized"].shape == (3, 1, 32, 32)
 
     scan = min((phantoms / "north" / "images").iterdir())
-    silofl("predict", folder, scan, "-o", out)
+    carried_out("predict", folder, scan, "-o", out)
     (record,) = json.loads((out / "prediction.json").read_text())
     assert nibabel.load(out / record["label_map"]).shape == nibabel.load(scan).shape

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from silofl.models import build_model, build_plain_model
 from silofl.study import load_study
 
-from .conftest import LIMIT_S, finished_rounds, silofl, write_small_job
+from .conftest import LIMIT_S, carried_out, finished_rounds, silofl, write_small_job
 
 
 def weights(run):
@@ -63,7 +63,7 @@ def test_the_amplitude_travels_once_and_the_rest_every_round(finished):
 
 
 def test_all_sites_in_one_process_give_the_same_weights(finished, tmp_path, phantoms, small_job):
-    silofl("simulate", small_job, "--data", phantoms, "--out", tmp_path / "alone", "--alone")
+    carried_out("simulate", small_job, "--data", phantoms, "--out", tmp_path / "alone", "--alone")
     assert same(weights(finished[0]), weights(tmp_path / "alone"))
     values = [json.loads((run / "results.json").read_text())["sites"] for run in (finished[0], tmp_path / "alone")]
     assert values[0] == values[1]
@@ -78,8 +78,8 @@ def test_fewer_threads_than_sites_give_the_same_weights(finished, tmp_path, phan
 def test_a_finished_run_is_shown_and_not_run_again(finished):
     run, _ = finished
     before = (run / "checkpoint.pt").stat().st_mtime_ns
-    assert "COMPLETE" in silofl("resume", run).stdout
-    assert json.loads(silofl("resume", run, "--json").stdout)["status"] == "COMPLETE"
+    assert "COMPLETE" in carried_out("resume", run)
+    assert json.loads(carried_out("resume", run, "--json"))["status"] == "COMPLETE"
     assert (run / "checkpoint.pt").stat().st_mtime_ns == before
 
 
@@ -90,7 +90,7 @@ def test_a_killed_run_resumes_to_the_very_same_weights(finished, tmp_path, phant
     time.sleep(random.uniform(0, 0.3))
     running.kill_all()
     assert finished_rounds(run) < 3
-    silofl("resume", run)
+    carried_out("resume", run)
     assert same(weights(finished[0]), weights(run))
     study = load_study(small_job / "app" / "config" / "study.yaml")
     initial = build_plain_model(study, study.seed).state_dict()

@@ -16,6 +16,8 @@ from silofl.models import build_plain_model
 from silofl.models.names import write_arrays
 from silofl.training.evaluation import evaluate
 
+from ..conftest import UNET
+
 CPU = torch.device("cpu")
 
 
@@ -347,8 +349,13 @@ TESTED = {
     "shared": {"name": "fedavg"},
     "guarded": {"name": "fedbn", "guard": True},
     "super model": {"name": "fedsm", "model": {"normalization": "instance"}},
-    "personal": {"name": "ditto", "training": SGD, "model": {"dropout": 0.3}},
-    "own steps": {"name": "perfedavg", "training": {"local_epochs": 2}, "model": {"dropout": 0.3}},
+    "personal": {"name": "ditto", "training": SGD, "network": UNET, "model": {"dropout": 0.3}},
+    "own steps": {
+        "name": "perfedavg",
+        "training": {"local_epochs": 2},
+        "network": UNET,
+        "model": {"dropout": 0.3},
+    },
     "amplitude": {"name": "harmofl", "average_last": 0.9},
     "rounds of a part": {
         "name": "fedsm",

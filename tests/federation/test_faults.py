@@ -12,6 +12,7 @@ from silofl.federation.alone import run_alone
 from silofl.federation.run_folder import BEFORE, CHECKPOINT, RunFolder
 from silofl.files import read_json
 
+from ..conftest import UNET
 from .faults import DAMAGES, delete, flip, truncate
 
 ROUNDS = 3
@@ -19,7 +20,8 @@ RECIPES = {
     "fedbn": {"name": "fedbn"},
     "harmofl": {"name": "harmofl"},
     "softpull": {"name": "softpull", "softpull": {"self_weight": 1.0}},
-    "scaffold": {"name": "scaffold", "training": {"optimizer": "sgd", "momentum": 0}},
+    # Large enough for the sums of its c_i to be rounded: the server's copy, of float64, is another one.
+    "scaffold": {"name": "scaffold", "training": {"optimizer": "sgd", "momentum": 0}, "network": UNET},
 }
 # Recipe -> the weights of a run that nothing happened to.
 WEIGHTS = {}

@@ -31,7 +31,7 @@ def test_a_finished_run_is_complete_and_says_which_round_its_numbers_come_from(f
     # two test cases at every site
     assert values["pooled"] == pytest.approx(values["mean"])
     state = torch.load(folder.path / "model" / "best.pt", weights_only=True)
-    assert state["input_norm.is_fixed"] and "network.final_conv.weight" in state
+    assert state["input_norm.is_fixed"] and "network.model.0.conv.weight" in state
 
 
 def run_code(folder, monkeypatch, state_dir=None):

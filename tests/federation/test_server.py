@@ -34,7 +34,7 @@ def test_all_sites_start_from_the_same_model_drawn_from_the_seed(make_study):
     tasks = [[server.task(site, Exchange(TRAIN, 1)).arrays for site in "ab"] for server in (first, again, other)]
     assert_alike(tasks[0][0], tasks[0][1])
     assert_alike(tasks[0][0], tasks[1][0])
-    name = "model/network.final_conv.weight"
+    name = "model/network.model.0.conv.weight"
     assert not np.array_equal(tasks[0][0][name], tasks[2][0][name])
 
 
@@ -141,7 +141,7 @@ def test_what_does_not_follow_the_best_round_is_reported_as_it_is_last(play):
 def test_only_the_evaluation_of_the_best_round_takes_its_models(play, task):
     game = play(rounds=2)
     game.finish(change=validating(0.9, 0.1))
-    server, name = game.server, "network.final_conv.weight"
+    server, name = game.server, "network.model.0.conv.weight"
     best, last = (server.task("east", Exchange(task, number, models_round=number)).of("model") for number in (1, 2))
     np.testing.assert_array_equal(best[name], server.best_parts["model"].common[name])
     np.testing.assert_array_equal(last[name], server.parts["model"].common[name])

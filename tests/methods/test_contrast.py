@@ -14,6 +14,10 @@ from silofl.studies.traffic import count_traffic
 from silofl.study import Study
 from silofl.training.losses import make_loss
 
+from ..conftest import UNET
+
+NETWORK = UNET
+
 COUNTS = {"east": 5, "north": 4, "west": 3}
 SGD = {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 0.05}
 

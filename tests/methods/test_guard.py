@@ -152,8 +152,8 @@ def test_the_fine_tuned_copy_changes_its_head_first_and_then_all(play):
     start = state_at_test(game, "east")
     first, second = (kept["fine_tuned"]["state"] for kept in copies)
     changed = [{n for n in start if not torch.equal(a[n], b[n])} for a, b in ((start, first), (first, second))]
-    assert changed[0] == {"network.final_conv.weight", "network.final_conv.bias"}
-    assert changed[1] >= {"network.final_conv.weight", "network.conv_0.conv_0.conv.weight"}
+    assert changed[0] == {"network.model.2.conv.weight", "network.model.2.conv.bias"}
+    assert changed[1] >= {"network.model.2.conv.weight", "network.model.0.conv.weight"}
     assert tuning_rounds(game.study) == 2
 
 

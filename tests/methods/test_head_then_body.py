@@ -8,6 +8,10 @@ from silofl.models import build_plain_model
 from silofl.studies.traffic import count_traffic
 from silofl.training.losses import make_loss
 
+from ..conftest import UNET
+
+NETWORK = UNET
+
 COUNTS = {"east": 5, "north": 4, "west": 3}
 SGD = {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 0.05, "local_epochs": 3}
 HEAD = ("network.final_conv.weight", "network.final_conv.bias")

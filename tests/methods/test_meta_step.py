@@ -19,6 +19,10 @@ from silofl.training.device import seed_of
 from silofl.training.evaluation import evaluate
 from silofl.training.losses import make_loss
 
+from ..conftest import UNET
+
+NETWORK = UNET
+
 COUNTS = {"east": 5, "north": 4, "west": 3}
 # Of batch size 2 east and north have two batches an epoch, west has one.
 SGD = {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 0.05, "local_epochs": 3}

@@ -6,6 +6,10 @@ from silofl.models import build_plain_model
 from silofl.studies.traffic import count_traffic
 from silofl.training.losses import make_loss
 
+from ..conftest import UNET
+
+NETWORK = UNET
+
 SGD = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.02, "local_epochs": 2}
 COUNTS = {"east": 5, "north": 4, "west": 3}
 

@@ -63,6 +63,10 @@ from silofl.federation.alone import run_alone
 from silofl.site import Site
 from silofl.study import load_study
 
+from ..conftest import UNET
+
+NETWORK = UNET
+
 study, data, out = map(Path, sys.argv[1:])
 run_alone(
     load_study(study),

@@ -13,6 +13,10 @@ from silofl.studies.traffic import count_traffic
 from silofl.training.device import seed_of
 from silofl.training.losses import make_loss
 
+from ..conftest import UNET
+
+NETWORK = UNET
+
 SITES = ("east", "north", "west")
 ETA = 0.05
 SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2, "learning_rate": ETA}

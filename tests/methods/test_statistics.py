@@ -12,6 +12,10 @@ from silofl.methods.parts import start_parts
 from silofl.methods.statistics import StatisticsPart, statistics_arrays
 from silofl.models import build_plain_model
 
+from ..conftest import UNET
+
+NETWORK = UNET
+
 NAME = "model/network.final_conv.weight"
 
 

@@ -21,6 +21,10 @@ from silofl.study import Study
 from silofl.training.evaluation import predict, score
 from silofl.training.metrics import Score, accuracy_by_case
 
+from ..conftest import UNET
+
+NETWORK = UNET
+
 CPU = torch.device("cpu")
 SITES = ["east", "north", "west"]
 CLASSES = np.array([0, 0, 0, 1])

@@ -1,8 +1,6 @@
 import json
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from silofl.federation.alone import run_alone
 from silofl.federation.server import ServerRounds
@@ -14,25 +12,9 @@ from silofl.site import Site
 from silofl.studies.traffic import count_traffic
 from silofl.study import Study
 
+from ..conftest import SMALL_UNET
+
 SITES = ("east", "north", "west")
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    root, random = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
-    for site in SITES:
-        (root / site).mkdir()
-        content = {"task": "segmentation", "labels": {"1": "blob"}}
-        for part in ("training", "validation", "test"):
-            content[part] = []
-            for i in range(2):
-                name = f"{part}{i}"
-                Image.fromarray(random.integers(0, 255, (32, 32)).astype(np.uint8)).save(root / site / f"{name}.png")
-                truth = random.integers(0, 2, (32, 32)).astype(np.uint8)
-                Image.fromarray(truth).save(root / site / f"{name}_mask.png")
-                content[part].append({"image": f"{name}.png", "label": f"{name}_mask.png", "patient": name})
-        (root / site / "dataset.json").write_text(json.dumps(content))
-    return root
 
 
 def make_study(rounds=4, has_weights=False, **algorithm):
@@ -43,7 +25,7 @@ def make_study(rounds=4, has_weights=False, **algorithm):
         "labels": {1: "blob"},
         "rounds": rounds,
         "device": "cpu",
-        "model": {"features": [4, 4, 4, 4, 4, 4], "normalization": "batch", **weights},
+        "model": {**SMALL_UNET, **weights},
         "training": {"batch_size": 2, "learning_rate": 0.01},
         "algorithm": algorithm,
     }
@@ -52,7 +34,13 @@ def make_study(rounds=4, has_weights=False, **algorithm):
 
 def ledger_of(study, data, folder):
     """Return the ledger of a whole run, which trains and mixes, in this process."""
-    settings = Site(data=f"{data}/{{site}}", state_dir=f"{folder}/{{site}}", has_progress=False, min_patients=1)
+    settings = Site(
+        data=f"{data}/{{site}}",
+        state_dir=f"{folder}/{{site}}",
+        cache_dir=f"{data}/.cache",
+        has_progress=False,
+        min_patients=1,
+    )
     pretrained = None
     if study.model_file:
         state = build_plain_model(study, 1).state_dict()
@@ -82,9 +70,9 @@ RECIPES = {
 
 
 @pytest.mark.parametrize("algorithm", RECIPES.values(), ids=RECIPES)
-def test_as_many_bytes_are_counted_as_the_ledger_of_a_run_has(pictures, tmp_path, algorithm):
+def test_as_many_bytes_are_counted_as_the_ledger_of_a_run_has(site_data, tmp_path, algorithm):
     study = make_study(rounds=3, **algorithm)
-    ledger = ledger_of(study, pictures, tmp_path)
+    ledger = ledger_of(study, site_data, tmp_path)
     found = count_traffic(study, len(SITES), (1, 32, 32))
     assert len(found.bytes_to) == len(ledger) == study.total_rounds
     for site in SITES:

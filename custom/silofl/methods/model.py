@@ -254,9 +254,10 @@ class SiteModels(SitePart):
         """Load the arrays that the site kept at home, then the received ones over them."""
         work = self.work
         kept = work.kept.get(self.name) or {"home": {}}
+        own = self.state()
         with torch.no_grad():
             for name, value in kept["home"].items():
-                self.state()[name].copy_(value)
+                own[name].copy_(value)
         for role, model in work.models.items():
             write_arrays(model.state_dict(), work.message.of(role))
 
