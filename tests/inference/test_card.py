@@ -41,7 +41,7 @@ def test_a_card_says_what_the_run_recorded(make_contents):
         "| north | not known / 4 / 31 ",
         "standard deviation 0.000",
         "| north | its own model | keeps its own model ",
-        "an image that is not volumes, grey, MR.",
+        "an image of another kind than volumes, grey, MR.",
         "mean 0.1 to 0.4",
         "score for it is above 0.6, else the global model",
         "- weights: what the training changed",

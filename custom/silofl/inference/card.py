@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from silofl.inference.contents import Contents
+from silofl.inference.readme import form_of_images
 from silofl.training.joined import WORDS
 
 FILE, TEMPLATE = "MODEL_CARD.md", "model_card.md.j2"
@@ -42,7 +43,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         paper=_paper(study.algorithm.name),
         questions=study.recipe.as_dict().get("questions", {}),
         rule=_rule(contents),
-        shape=" x ".join(map(str, contents.image_shape)),
+        form=form_of_images(study, contents.image_shape),
         data=_data(facts.get("data", {})),
         metric=study.metric.replace("_", " "),
         results=_results(facts),
@@ -129,7 +130,7 @@ def _chosen(joining: Mapping[str, Any]) -> str:
 def _refused(contents: Contents) -> str:
     domain = contents.domain
     kinds = [" or ".join(values) for values in (domain.kinds, domain.colours, domain.modalities) if values]
-    known = f"Refused: an image that is not {', '.join(kinds)}."
+    known = f"Refused: an image of another kind than {', '.join(kinds)}."
     return known if kinds else "No kind of image is refused: none is known."
 
 

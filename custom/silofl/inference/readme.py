@@ -19,7 +19,7 @@ def super_model_readme(study: Study, sites: Sequence[str], image_shape: Sequence
         labels=labels,
         sites=", ".join(sites) or "none of their own",
         algorithm=f"{study.algorithm.name}, preset {study.algorithm.preset}",
-        form=_form(study, image_shape),
+        form=form_of_images(study, image_shape),
         domain=domain.sentence,
         inputs=" ".join(file for kind, file in INPUTS.items() if kind in (domain.kinds or INPUTS)),
         selector_note=SELECTOR if len(sites) > 1 else "",
@@ -125,7 +125,7 @@ def bundle_readme(study: Study, members: Sequence[str], image_shape: Sequence[in
     )
 
 
-def _form(study: Study, image_shape: Sequence[int]) -> str:
+def form_of_images(study: Study, image_shape: Sequence[int]) -> str:
     """Return what images are prepared to."""
     shape = " x ".join(map(str, image_shape))
     if study.data.patches:
