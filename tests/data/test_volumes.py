@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from silofl.data.batches import evaluation_batches, num_batches, training_batches
-from silofl.data.parts import Examples, joined
-from silofl.data.volumes import PatchSampler, Volumes, padded, windows_of
+from silofl.data.parts import Examples, joined, slices_of
+from silofl.data.volumes import PatchSampler, Volumes, central_slices, padded
 from silofl.study import PatchSettings
 
 SIZES = ((8, 6, 5), (4, 9, 3), (10, 10, 10))
@@ -56,13 +58,29 @@ def test_a_smaller_array_gets_zeros_on_both_sides():
     assert found[0, :, 0].tolist() == [0, 1, 1, 0, 0]
 
 
-def test_windows_cover_a_volume():
-    image = volumes()[0]
-    found = windows_of(image, (4, 4, 4))
-    # 8 x 6 x 5 voxels in windows of 4: two along each axis
-    assert found.shape == (8, 2, 4, 4, 4)
-    assert {*found.ravel()} == {*image.ravel()}
-    assert found[-1, 0, 0, 0, 0] == 421
+@pytest.mark.parametrize(("depth", "wanted"), [(9, (3, 4, 5)), (3, (0, 1, 2)), (2, (0, 1, 1)), (1, (0, 0, 0))])
+def test_a_volume_is_recognised_by_the_slices_in_its_middle(depth, wanted):
+    image = np.broadcast_to(np.arange(depth, dtype=np.float32), (2, 8, 6, depth))
+    found = central_slices(image)
+    assert found.shape == (3, 2, 96, 96)
+    np.testing.assert_allclose(found[:, 0, 40, 40], wanted, atol=1e-5)
+
+
+def test_slices_are_examples_with_the_class_of_their_volume():
+    part = part_of(per_volume=3)
+    found = slices_of(replace(part, targets=np.array([2, 0, 1])))
+    assert found.images.shape == (9, 2, 96, 96) and found.patches is None
+    assert found.targets.tolist() == [2, 2, 2, 0, 0, 0, 1, 1, 1]
+    assert found.cases[:4] == ("case0", "case0", "case0", "case1")
+    assert slices_of(part).targets.tolist() == [0] * 9
+
+
+def test_an_epoch_has_as_many_slices_of_a_volume_as_patches():
+    whole = central_slices(volumes()[0])
+    found = slices_of(part_of(per_volume=4)).images
+    assert len(found) == 12
+    # the middle one first, and again after all three
+    np.testing.assert_array_equal(found[:4], whole[[1, 2, 0, 1]])
 
 
 def test_a_patch_and_its_label_map_are_cut_at_the_same_place():

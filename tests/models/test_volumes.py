@@ -7,7 +7,6 @@ from torch import nn
 
 from silofl.errors import ConfigError
 from silofl.models.networks import HarmonizedModel, build_model, build_plain_model, check_network
-from silofl.models.selector import SelectorNetwork
 from silofl.settings import parse
 from silofl.study import PatchSettings, Study
 from silofl.training.losses import make_loss
@@ -144,12 +143,6 @@ def test_deep_supervision_and_missing_labels_go_together():
     levels = torch.zeros(1, 2, 3, 2, 2, 2)
     # Nobody drew label 2: background is either of two of three equal outputs, log(3/2).
     assert float(loss(levels, torch.zeros(1, 2, 2, 2, dtype=torch.int64))) == pytest.approx(np.log(1.5), abs=1e-6)
-
-
-@pytest.mark.parametrize("size", [(16, 16, 16), (48, 40, 5), (1, 1, 1)])
-def test_the_light_selector_takes_volumes_of_any_size(size):
-    selector = SelectorNetwork(2, 5, is_light=True, dimensions=3).eval()
-    assert selector(torch.rand(3, 2, *size)).shape == (3, 5)
 
 
 @pytest.mark.parametrize("normalization", ["batch", "instance", "group"])

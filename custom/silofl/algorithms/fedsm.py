@@ -102,10 +102,11 @@ class Selector(Answer):
         return not self.learns_site
 
     def check_images(self, shape: Sequence[int]) -> None:
-        """Refuse images of which VGG's five poolings would leave nothing, and volumes for a selector of images."""
-        if len(shape) == 4 and self.network != "light":
+        """Refuse images of which VGG's five poolings would leave nothing, and volumes for a selector that mixes."""
+        if len(shape) == 4 and self.labels == "ensemble":
             raise DataError(
-                f"selector.network must be light for volumes, not {self.network}, which takes 2D images; leave it out"
+                "selector.labels must be site or best_model for volumes, not ensemble: the selector sees slices of a "
+                "whole volume, and the models its patches; leave it out"
             )
         if len(shape) == 3 and min(shape[1:]) < SMALLEST_IMAGE:
             size = " x ".join(map(str, shape[1:]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.volumes import Array, concatenated
+from silofl.data.volumes import SLICES, Array, central_slices, concatenated
 from silofl.errors import DataError
 from silofl.study import PatchSettings
 
@@ -60,6 +60,19 @@ class Examples:
         """Return the examples of the given rows, in that order."""
         names = {key: tuple(getattr(self, key)[i] for i in rows) for key in ("cases", "slices", "patients")}
         return replace(self, images=self.images[rows], targets=self.targets[rows], **names)
+
+
+def slices_of(part: Examples) -> Examples:
+    """Return central slices of a part's volumes, each with its volume's class, or 0 where that is a label map.
+
+    They are as many of each volume as an epoch has patches of it, from the middle one on, and again from there.
+    """
+    chosen = (SLICES // 2 + np.arange(part.patches.per_volume)) % SLICES
+    rows = np.repeat(np.arange(len(part)), len(chosen))
+    images = np.concatenate([central_slices(image)[chosen] for image in part.images])
+    classes = np.zeros(len(part), np.int64) if part.targets.ndim > 1 else np.asarray(part.targets)
+    names = {key: tuple(getattr(part, key)[i] for i in rows) for key in ("cases", "slices", "patients")}
+    return Examples(images, classes[rows], **names)
 
 
 def joined(parts: Mapping[str, Examples]) -> Examples:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from silofl.study import PatchSettings
+
+# Of a volume that is recognised as a whole: its slices, and their pixels along each axis.
+SLICES, SIDE = 3, 96
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class PatchSampler:
     def draw(self, image: NDArray, target: NDArray) -> tuple[NDArray, NDArray]:
         """Return a patch of an image (C, X, Y, Z), and of its label map (X, Y, Z) or its class as it is.
 
-        A volume that is smaller is padded with zeros on both sides, as in `windows_of`.
+        A volume that is smaller is padded with zeros on both sides, as MONAI's sliding window does.
         """
         # A class has no voxels to be around: every place is as likely.
         around = target[None] if target.ndim else np.zeros((1, *image.shape[1:]), np.uint8)
@@ -115,11 +117,15 @@ def padded(array: NDArray, size: Sequence[int]) -> NDArray:
     return np.pad(array, [*[(0, 0)] * (array.ndim - len(size)), *widths])
 
 
-def windows_of(image: NDArray, size: Sequence[int]) -> NDArray:
-    """Return patches that cover an image (C, X, Y, Z), as few as can be, at even distances: (n, C, *size)."""
-    image = padded(image, size)
-    starts = []
-    for length, side in zip(image.shape[1:], size, strict=True):
-        starts.append(np.linspace(0, length - side, -(-length // side)).round().astype(int))
-    places = product(*starts)
-    return np.stack([image[(slice(None), *map(slice, place, np.add(place, size)))] for place in places])
+def central_slices(image: NDArray) -> NDArray[np.float32]:
+    """Return the slices in the middle of the last axis of an image (C, X, Y, Z), resized: (SLICES, C, SIDE, SIDE).
+
+    They stand for the volume where it is recognised as a whole; one with fewer slices gives one several times.
+    """
+    import torch
+    from torch.nn.functional import interpolate
+
+    depth = image.shape[-1]
+    chosen = (depth // 2 + np.arange(SLICES) - SLICES // 2).clip(0, depth - 1)
+    slices = torch.from_numpy(np.ascontiguousarray(np.moveaxis(image[..., chosen], -1, 0)))
+    return interpolate(slices, (SIDE, SIDE), mode="bilinear", antialias=True).numpy()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from silofl.data.contrasts import Case, source_of
 from silofl.data.preparation import Preparation, PreparedImage, preparation, prepare_with_way_back
-from silofl.data.volumes import windows_of
+from silofl.data.volumes import central_slices
 from silofl.errors import ConfigError, DataError, nearest
 from silofl.inference.contents import Contents, check_threshold
 from silofl.inference.directory import read
@@ -98,12 +98,12 @@ class SuperModel:
             batch_size: Slices at a time, at least 1.
 
         Returns:
-            Probabilities of shape (n, outputs), of a volume those of its n windows; shape (n, 0) without a selector.
+            Probabilities of shape (n, outputs), of a volume its central slices'; shape (n, 0) without a selector.
         """
         if self.selector is None:
             return np.zeros((len(images), 0))
-        if patches := self.contents.study.data.patches:
-            images = windows_of(images[0], patches.size)
+        if self.contents.study.data.patches:
+            images = central_slices(images[0])
         scores = softmax_of(self.selector, images, batch_size, self.device)
         check_probabilities(scores, SELECTOR)
         return scores

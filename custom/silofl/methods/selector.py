@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 
 from silofl.algorithms.fedsm import AdamState, Selector, adam_step, site_loss
 from silofl.algorithms.mixing import Arrays, mix
-from silofl.algorithms.steps import GradientStep, Loss, plain_step
-from silofl.data.parts import Examples
+from silofl.algorithms.steps import Batch, GradientStep, Loss, Step, plain_step
+from silofl.data.batches import training_batches
+from silofl.data.parts import Examples, slices_of
 from silofl.errors import AggregationError
 from silofl.inference.super_model import to_probabilities
 from silofl.methods.part import (
@@ -37,6 +39,7 @@ from silofl.models.names import read_arrays, write_arrays
 from silofl.models.roles import GLOBAL, PERSONAL, of_role, role_of, with_role
 from silofl.models.selector import build_selector
 from silofl.study import Study
+from silofl.training.device import seed_of
 from silofl.training.evaluation import scores_by_case
 from silofl.training.loop import Learner, TrainingResult
 from silofl.training.metrics import Score
@@ -169,8 +172,11 @@ class SiteSelector(SitePart):
     tasks = (ROLE,)
 
     def learners(self) -> Mapping[str, Learner]:
-        """Return the selector, which learns that every image is this site's."""
-        return {ROLE: self._learner(self.work.site)} if self._is_here() else {}
+        """Return the selector, which learns that every image is this site's; of volumes it sees slices of its own."""
+        if not self._is_here():
+            return {}
+        learner = self._learner(self.work.site)
+        return {ROLE: replace(learner, step=self._of_slices(learner.step)) if self._sees_slices else learner}
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Return a mean gradient, or differences to what was sent."""
@@ -189,6 +195,8 @@ class SiteSelector(SitePart):
             site = None
         if settings.labels == "best_model":
             examples = with_best_models(work, examples, work.message.about(ROLE)["outputs"])
+        if self._sees_slices:
+            examples = slices_of(examples)
         learners = {ROLE: self._learner(site)}
         results = work.train(learners, examples, ROLE, work.message.meta["step"])
         if kept := self.kept():
@@ -214,6 +222,26 @@ class SiteSelector(SitePart):
     @property
     def _settings(self) -> Selector:
         return self.work.study.recipe.answer("selector")
+
+    @property
+    def _sees_slices(self) -> bool:
+        return self.work.data.training.patches is not None
+
+    def _of_slices(self, step: Step) -> Step:
+        """Return a step that takes the next central slices of whole volumes in place of the models' patches."""
+        batches = self._slices()
+
+        def own(model: nn.Module, optimizer: torch.optim.Optimizer | None, loss: Loss, batch: Batch) -> Tensor:
+            return step(model, optimizer, loss, next(batches))
+
+        return own
+
+    def _slices(self) -> Iterator[Batch]:
+        work = self.work
+        part, size = slices_of(work.data.training), work.study.training.batch_size
+        for epoch in count():
+            seed = seed_of(work.study.seed, work.site, work.number, ROLE, "slices", epoch)
+            yield from training_batches(part, size, None, seed, work.device)
 
     def _is_here(self) -> bool:
         return bool(self.work.message.about(ROLE))

@@ -203,7 +203,9 @@ class Work:
         return update | Message(meta=meta | {"metrics": scores | meta["metrics"]})
 
     def _epochs(self, examples: Examples, *what: object) -> Iterator[Iterator[Batch]]:
-        settings, augment = self.study.training, augmentation(self.study, examples.targets.ndim > 1)
+        settings, is_whole = self.study.training, examples.patches == self.study.data.patches
+        # Slices of volumes are not moved as patches are.
+        augment = augmentation(self.study, examples.targets.ndim > 1) if is_whole else None
         for epoch in range(1, settings.local_epochs + 1):
             # From the round, not from a running state: a resumed run draws what the uninterrupted one would have.
             seed = seed_of(self.study.seed, self.site, self.number, epoch, *what)

@@ -22,24 +22,21 @@ HEAD_GRID = 7
 class SelectorNetwork(nn.Module):
     """VGG-11's convolutions, its hidden layers or a global mean, and one linear layer over sites or models.
 
-    In 3D the light one alone.
-
     Attributes:
         convolutions: The convolutions with their poolings.
         hidden: Feature map to feature vector.
         head: The last linear layer; a row for each output.
     """
 
-    def __init__(self, in_channels: int, num_outputs: int, is_light: bool, dimensions: int = 2) -> None:
+    def __init__(self, in_channels: int, num_outputs: int, is_light: bool) -> None:
         super().__init__()
-        self.convolutions = nn.Sequential(*_convolutions(in_channels, is_light, dimensions))
+        self.convolutions = nn.Sequential(*_convolutions(in_channels, is_light))
         width = VGG11[-2] // LIGHT_DIVISOR if is_light else VGG11[-2]
-        mean = nn.AdaptiveAvgPool2d(1) if dimensions == 2 else nn.AdaptiveAvgPool3d(1)
-        self.hidden = nn.Sequential(mean, nn.Flatten()) if is_light else _wide_layers(width)
+        self.hidden = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()) if is_light else _wide_layers(width)
         self.head = nn.Linear(width if is_light else HEAD, num_outputs)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits (B, outputs) of images (B, C, H, W), each axis at least 32 pixels, or (B, C, X, Y, Z)."""
+        """Return logits (B, outputs) of images (B, C, H, W), each axis at least 32 pixels."""
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
@@ -58,20 +55,18 @@ def build_selector(study: Study, num_outputs: int, seed: int) -> HarmonizedModel
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         is_light = study.recipe.answer("selector").network == "light"
-        network = SelectorNetwork(study.data.in_channels, num_outputs, is_light, study.data.dimensions)
+        network = SelectorNetwork(study.data.in_channels, num_outputs, is_light)
         return HarmonizedModel(nn.Identity(), network, study.model.precision)
 
 
-def _convolutions(in_channels: int, is_light: bool, dimensions: int) -> list[nn.Module]:
+def _convolutions(in_channels: int, is_light: bool) -> list[nn.Module]:
     layers: list[nn.Module] = []
-    convolution = nn.Conv2d if dimensions == 2 else nn.Conv3d
     for channels in VGG11:
         if channels == 0:
-            # Of a volume the last voxels stay: it often has fewer slices than five poolings would halve.
-            layers.append(nn.MaxPool2d(2) if dimensions == 2 else nn.MaxPool3d(2, ceil_mode=True))
+            layers.append(nn.MaxPool2d(2))
             continue
         channels = channels // LIGHT_DIVISOR if is_light else channels
-        layers.append(convolution(in_channels, channels, kernel_size=3, padding=1))
+        layers.append(nn.Conv2d(in_channels, channels, kernel_size=3, padding=1))
         if is_light:
             # Not BatchNorm: all images of a site's batch have one label, so in training the batch's statistics alone
             # would tell the site, and nothing would be learnt that holds for a single image.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from silofl.data.batches import evaluation_batches
 from silofl.data.site_data import Examples
-from silofl.data.volumes import Array, Volumes, windows_of
+from silofl.data.volumes import Array, Volumes, central_slices
 from silofl.study import Study
 from silofl.training.metrics import Score, accuracy_by_case, dice_by_case, members_of
 from silofl.training.surface import surface_by_case, surface_numbers
@@ -77,15 +77,15 @@ def softmax_of(network: nn.Module, images: NDArray, batch_size: int, device: tor
 
 
 def pieces_of(part: Examples) -> Iterator[NDArray]:
-    """Yield what a classifier sees of a part, in its order: all images at once, or the windows of each volume."""
+    """Yield what a classifier sees of a part, in its order: all images at once, or slices of each volume."""
     if part.patches is None:
         yield part.images
     else:
-        yield from (windows_of(image, part.patches.size) for image in part.images)
+        yield from (central_slices(image) for image in part.images)
 
 
 def scores_by_case(network: nn.Module, part: Examples, batch_size: int, device: torch.device) -> dict[str, NDArray]:
-    """Return each case's scores by a classifier, (n, outputs): of its slices, or of its volume's windows."""
+    """Return each case's scores by a classifier, (n, outputs): of its slices, of a volume the central ones."""
     found = [softmax_of(network, images, batch_size, device) for images in pieces_of(part)]
     if part.patches:
         return dict(zip(part.cases, found, strict=True))
