@@ -68,6 +68,18 @@ def test_the_planned_study_says_why(silofl, volumes, tmp_path):
     assert json.loads((tmp_path / "planned" / "meta.json").read_text())["name"] == "planned"
 
 
+def test_arguments_that_monai_does_not_know_are_refused(silofl, site_data, tmp_path):
+    job = tmp_path / "job"
+    shutil.copytree(JOBS / "harmofl_nuclei", job)
+    study = yaml.safe_load(study_file(job).read_text()) | {"labels": {1: "blob"}}
+    study_file(job).write_text(yaml.safe_dump(study | {"model": yaml.safe_load(DYNUNET.partition("=")[2])}))
+    out = tmp_path / "own"
+    options = ("--out", out, "--set", "model.arguments={dropped: 1}")
+    code, _, error = silofl("plan", job, "--data", site_data, *PLAIN, *options)
+    assert code == 2 and not out.exists()
+    assert "model.arguments must be among" in error and "not 'dropped'" in error
+
+
 @pytest.mark.slow
 def test_the_planned_study_trains(silofl, volumes, tmp_path):
     assert silofl("plan", VOLUMES_JOB, "--data", volumes, "--out", tmp_path / "planned", *PLAIN)[0] == 0
@@ -156,9 +168,11 @@ def test_a_file_that_is_no_plan_is_refused(refused, tmp_path, content, message):
     assert not (tmp_path / "own").exists()
 
 
-def test_what_cannot_be_is_refused(refused, volumes, phantoms, windows, tmp_path):
+def test_what_cannot_be_is_refused(refused, volumes, phantoms, tmp_path):
     assert "--plan must be given without --data" in refused("plan", VOLUMES_JOB, "--data", volumes, "--plan", "p.json")
     assert "--out must be a new folder" in refused("plan", VOLUMES_JOB, "--data", volumes, "--out", volumes)
     assert "p.json" in refused("plan", VOLUMES_JOB, "--plan", "p.json")
     assert "must be a job folder" in refused("plan", tmp_path / "none", "--data", volumes)
+    turned = ("--set", "data.volume_transforms=[{Orientation: {axcodes: XYZ}}]")
+    assert "Orientation must have options" in refused("plan", VOLUMES_JOB, "--data", volumes, *turned)
     assert "site 'north': channel_names in dataset.json" in refused("plan", VOLUMES_JOB, "--data", phantoms)

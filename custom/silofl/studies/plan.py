@@ -18,7 +18,7 @@ from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode
 from silofl.files import read_json, write_json, write_text
 from silofl.methods.plan import FILE, draft_of
-from silofl.models.networks import check_network
+from silofl.models.networks import build_plain_model
 from silofl.options import add_json, add_set, changes_of, console_for, text_of
 from silofl.report.tables import TextTable, print_table
 from silofl.schema import read
@@ -58,8 +58,8 @@ def run(options: argparse.Namespace) -> int:
     values = planned_values(options.job, changes, plan, options.out.resolve().name if options.out else study.name)
     planned = parse(Study, values, "the planned study.yaml")
     check_transforms(planned)
-    if planned.data.patches:
-        check_network(planned, (planned.data.channels, *planned.data.patches.size))
+    # Where MONAI refuses the planned levels, it does so here and not at the sites.
+    build_plain_model(planned, planned.seed)
     print_plan(plan, console)
     if options.out:
         write_job(options.out, options.job, values, plan, planned)
@@ -75,9 +75,10 @@ def plan_sites(study: Study, simulation: Simulation) -> Plan:
     """Plan a study from the training data of a simulation's sites.
 
     Raises:
-        ConfigError: The study can be planned with none of them.
+        ConfigError: The study can be planned with none of them, or its transforms are not right.
         DataError: A site's data is wrong.
     """
+    check_transforms(study)
     fingerprints = {}
     for site in simulation.sites:
         try:
