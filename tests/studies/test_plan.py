@@ -66,6 +66,9 @@ def test_the_planned_study_says_why(silofl, volumes, tmp_path):
     assert (study.data.patches.per_volume, study.data.augment) == (job.data.patches.per_volume, job.data.augment)
     assert (study.name, study.algorithm.name, study.model) == ("planned", "fedavg", job.model)
     assert json.loads((tmp_path / "planned" / "meta.json").read_text())["name"] == "planned"
+    # FedAvg's BatchNorm leaves, HarmoFL's does not
+    filters = [study_file(job).with_name("config_fed_client.json") for job in (VOLUMES_JOB, tmp_path / "planned")]
+    assert ["BatchNormStaysHome" in path.read_text() for path in filters] == [True, False]
 
 
 def test_arguments_that_monai_does_not_know_are_refused(silofl, site_data, tmp_path):

@@ -24,7 +24,7 @@ from silofl.report.tables import TextTable, print_table
 from silofl.schema import read
 from silofl.settings import check_key, parse, read_yaml
 from silofl.studies.new_study import choices, section_lines
-from silofl.studies.simulation import Simulation, changed, changed_study, settled, study_file
+from silofl.studies.simulation import Simulation, changed, changed_study, guard_batchnorm, settled, study_file
 from silofl.study import Study
 
 # Sections that a file of a plan may decide about; `Study` checks the values.
@@ -131,6 +131,8 @@ def write_job(target: Path, job: Path, values: Mapping[str, Any], plan: Plan, st
         "",
     ]
     shutil.copytree(job, target)
+    # Another algorithm than the job's may let BatchNorm leave, or not.
+    guard_batchnorm(target, study.recipe.stays_home == "batchnorm")
     write_text(study_file(target), "\n".join(head + section_lines(values, remarks)) + "\n")
     write_json(target / "meta.json", read_json(target / "meta.json") | {"name": study.name})
 
