@@ -93,17 +93,16 @@ def test_pictures_keep_the_scale_of_their_type_and_magnetic_resonance_gets_one_b
     assert planned(replace(DRAFT, modality="MR"))["data.intensity"] == "zscore"
 
 
-def test_channels_are_those_that_some_site_has():
-    draft = replace(DRAFT, channel_names=("T1", "T2", "T3"))
-    sites = {
-        "a": fingerprint(intensity=[[0, 1, 2, 1, 1]] * 3, channels=[1, 0, 0]),
-        "b": fingerprint(intensity=[[0, 1, 2, 1, 1]] * 3, channels=[1, 1, 0]),
-    }
-    plan = planned(draft, **sites)
-    assert plan["data.channels"] == 2 and plan["data.channel_names"] == ["T1", "T2"]
-    assert "site 'a' lacks the channel T2, or too few patients have it" in make_plan(draft, sites).warnings
-    with pytest.raises(ConfigError, match="must name a channel that some site has, not T1, T2, T3"):
-        planned(draft, a=fingerprint(intensity=[[0] * 5] * 3, channels=[0, 0, 0]))
+def test_channels_stay_and_their_comment_counts_the_sites_that_have_them():
+    draft = replace(DRAFT, channel_names=("T1", "T2"))
+    numbers = [[0, 1, 2, 1, 1]] * 2
+    plan = make_plan(
+        draft,
+        {"a": fingerprint(intensity=numbers, channels=[1, 0]), "b": fingerprint(intensity=numbers, channels=[1, 1])},
+    )
+    assert [one.value for one in plan.decisions[:2]] == [2, ["T1", "T2"]]
+    assert plan.decisions[1].reason.startswith("T1 at 2, T2 at 1 of 2 sites")
+    assert plan.warnings == ("site 'a' lacks the channel T2, or too few patients have it",)
 
 
 def test_a_dynunet_gets_its_levels_from_the_spacing():
@@ -120,7 +119,9 @@ def test_a_site_is_warned_of_where_it_is_far_from_the_plan():
     usual = fingerprint(cases=9, spacing_mm=alike(1, 1, 2))
     odd = fingerprint(cases=1, spacing_mm=alike(1, 0.4, 5), classes=[1, 0])
     assert make_plan(DRAFT, {"a": usual}).warnings == ()
-    assert make_plan(DRAFT, {"a": usual, "b": odd}).warnings == (
+    plan = make_plan(DRAFT, {"a": usual, "b": odd})
+    assert plan.sites["b"] == {"cases": 1, "spacing_mm": [1, 0.4, 5], "shape": [100, 100, 30], "classes": [1, 0]}
+    assert plan.warnings == (
         "site 'b' has a median spacing of 0.4 mm along Y, 0.4 times the plan's 1 mm",
         "site 'b' has a median spacing of 5 mm along Z, 2.5 times the plan's 2 mm",
         "site 'b' has no case, or too few patients, with organ",

@@ -75,8 +75,6 @@ class PooledFingerprint:
         low_spacing_mm: 10th percentile by axis.
         shape: Median numbers of voxels by axis.
         intensity: By channel as in `DataFingerprint`.
-        channels: Whether some site has it, by channel.
-        classes: Shares.
     """
 
     cases: int
@@ -84,8 +82,6 @@ class PooledFingerprint:
     low_spacing_mm: NDArray[np.float64]
     shape: NDArray[np.float64]
     intensity: NDArray[np.float64]
-    channels: NDArray[np.bool_]
-    classes: NDArray[np.float64]
 
 
 def pooled(fingerprints: Sequence[DataFingerprint]) -> PooledFingerprint:
@@ -106,8 +102,6 @@ def pooled(fingerprints: Sequence[DataFingerprint]) -> PooledFingerprint:
         low_spacing_mm=pooled_quantile(spacing, cases, 0.1),
         shape=pooled_quantile(shape, cases, 0.5),
         intensity=_pooled_intensity(np.stack([one.intensity for one in fingerprints]), there * cases[:, None]),
-        channels=there.any(axis=0),
-        classes=np.average([one.classes for one in fingerprints], axis=0, weights=cases),
     )
 
 

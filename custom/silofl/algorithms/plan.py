@@ -107,7 +107,7 @@ class Plan:
     Attributes:
         decisions: The planned values.
         warnings: A sentence on each site that is far from them.
-        sites: Site -> its cases, median spacing in mm and median numbers of voxels, for people.
+        sites: Site -> its cases, median spacing in mm, median numbers of voxels and shares of classes, for people.
     """
 
     decisions: tuple[Decision, ...]
@@ -149,7 +149,7 @@ def make_plan(draft: Draft, fingerprints: Mapping[str, DataFingerprint]) -> Plan
     batch = batch_size(patch, found.cases * math.prod(found.shape * found.spacing_mm / target))
     size_reason = _size_reason(draft, patch, shape)
     decisions = [
-        *_channels(draft, found),
+        *_channels(draft, fingerprints),
         *_intensity(draft, found),
         *_grid(draft, found, target),
         *([Decision("data.patches.size", list(patch.size), size_reason)] if draft.has_patches else []),
@@ -158,10 +158,15 @@ def make_plan(draft: Draft, fingerprints: Mapping[str, DataFingerprint]) -> Plan
         _batch(patch, batch, found.cases),
     ]
     facts = {
-        site: {"cases": one.cases, "spacing_mm": one.spacing_mm[1].tolist(), "shape": one.shape[1].tolist()}
+        site: {
+            "cases": one.cases,
+            "spacing_mm": one.spacing_mm[1].tolist(),
+            "shape": one.shape[1].tolist(),
+            "classes": one.classes.tolist(),
+        }
         for site, one in fingerprints.items()
     }
-    return Plan(tuple(decisions), tuple(warnings(draft, found, target, fingerprints)), facts)
+    return Plan(tuple(decisions), tuple(warnings(draft, target, fingerprints)), facts)
 
 
 def target_spacing(found: PooledFingerprint) -> NDArray[np.float64]:
@@ -183,17 +188,11 @@ def is_anisotropic(found: PooledFingerprint) -> bool:
     return bool(is_coarse and found.shape.max() >= ANISOTROPIC * found.shape[worst])
 
 
-def warnings(
-    draft: Draft,
-    found: PooledFingerprint,
-    target: NDArray[np.float64],
-    fingerprints: Mapping[str, DataFingerprint],
-) -> list[str]:
+def warnings(draft: Draft, target: NDArray[np.float64], fingerprints: Mapping[str, DataFingerprint]) -> list[str]:
     """Return a sentence on each thing in which a site is far from the plan.
 
     Args:
         draft: The study.
-        found: Of all sites.
         target: The planned spacing in mm; in 2D the median.
         fingerprints: By site.
     """
@@ -210,27 +209,22 @@ def warnings(
         absent = [draft.labels[i] for i in range(first, len(one.classes)) if one.classes[i] == 0]
         if absent:
             sentences.append(f"site {site!r} has no case, or too few patients, with {', '.join(absent)}")
-        lacking = [
-            name
-            for name, here, any_site in zip(draft.channel_names, one.channels, found.channels, strict=False)
-            if any_site and not here
-        ]
+        # Without names there is no channel to lack.
+        lacking = [name for name, is_here in zip(draft.channel_names, one.channels, strict=False) if not is_here]
         if lacking:
             sentences.append(f"site {site!r} lacks the channel {', '.join(lacking)}, or too few patients have it")
     return sentences
 
 
-def _channels(draft: Draft, found: PooledFingerprint) -> list[Decision]:
+def _channels(draft: Draft, fingerprints: Mapping[str, DataFingerprint]) -> list[Decision]:
+    """Return the channels, which stay those of the study: a site's dataset.json may name no others."""
     if not draft.channel_names:
         return []
-    there = [name for name, is_there in zip(draft.channel_names, found.channels, strict=True) if is_there]
-    if not there:
-        raise ConfigError(
-            f"data.channel_names must name a channel that some site has, not {', '.join(draft.channel_names)}, which "
-            "none has, or too few of its patients; correct them"
-        )
-    reason = "channels that some site has; of one that a site lacks the network sees zeros"
-    return [Decision("data.channels", len(there), "their number"), Decision("data.channel_names", there, reason)]
+    counts = np.sum([one.channels for one in fingerprints.values()], axis=0)
+    shown = ", ".join(f"{name} at {count:g}" for name, count in zip(draft.channel_names, counts, strict=True))
+    reason = f"{shown} of {len(fingerprints)} sites; of one that a site lacks the network sees zeros"
+    names = list(draft.channel_names)
+    return [Decision("data.channels", len(names), "their number"), Decision("data.channel_names", names, reason)]
 
 
 def _intensity(draft: Draft, found: PooledFingerprint) -> list[Decision]:
