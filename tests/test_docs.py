@@ -146,6 +146,9 @@ def test_every_method_that_a_command_names_is_known(path):
 def test_every_job_exists(path):
     text = text_of(path)
     own = {arguments[1] for _, arguments in commands(text) if arguments[0] == "new-study" and len(arguments) > 1}
+    own |= {
+        arguments[arguments.index("--out") + 1] for _, arguments in commands(text) if {"plan", "--out"} <= {*arguments}
+    }
     named = {f"jobs/{name}" for name in re.findall(r"(?<![\w./])jobs/(\w+)", text)} - own
     assert sorted(name for name in named if not (ROOT / name).is_dir()) == []
     # A job that is gone was named after an algorithm and a data set that are still there.
@@ -226,7 +229,7 @@ def test_the_privacy_page_says_what_each_kind_can_tell():
     for algorithm in every_algorithm():
         study = changed_study(CLASSES, PLAIN_SGD | {"algorithm": algorithm})
         risks |= Gate.of(study, Site(data="/data", state_dir="/state")).risks
-    assert len(risks) == 9
+    assert len(risks) == 10
     for kind, risk in risks.items():
         assert f"| `{kind}` | {risk} |" in text
 

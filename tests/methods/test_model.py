@@ -16,6 +16,10 @@ from silofl.models.names import batchnorm_names, traveling_names
 from silofl.training.device import seed_of
 from silofl.training.losses import make_loss
 
+from ..conftest import UNET
+
+NETWORK = UNET
+
 INSTANCE = {"normalization": "instance"}
 NAME = "model/network.final_conv.weight"
 

@@ -13,6 +13,10 @@ from silofl.methods import parts
 from silofl.methods.parts import kind_of, kinds, start_parts
 from silofl.methods.work import Work
 
+from ..conftest import UNET
+
+NETWORK = UNET
+
 INSTANCE = {"normalization": "instance"}
 ROLES = {
     "fedavg": ["model"],
@@ -62,10 +66,6 @@ from pathlib import Path
 from silofl.federation.alone import run_alone
 from silofl.site import Site
 from silofl.study import load_study
-
-from ..conftest import UNET
-
-NETWORK = UNET
 
 study, data, out = map(Path, sys.argv[1:])
 run_alone(

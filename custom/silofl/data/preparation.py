@@ -185,7 +185,7 @@ def _prepared(record: Record, manifest: Manifest, steps: Preparation) -> Prepare
     image = read_source(manifest.source(record), steps.study.data)
     if image.affine is not None:
         check_affine(image.affine, record.image)
-    label = _label_of(record, manifest, image, steps.study)
+    label = label_map(record, manifest, image, steps.study)
     pixels, affine, numbers = _scaled(image, steps.study, record.image), image.affine, record.numbers
     if numbers is not None:
         _check_slices(record, image)
@@ -216,7 +216,12 @@ def _scaled(image: Image, study: Study, name: str) -> NDArray[np.float32]:
     return np.stack([scale_intensity(contrast, settings.intensity, image.dtype_max) for contrast in array])
 
 
-def _label_of(record: Record, manifest: Manifest, image: Image, study: Study) -> NDArray | None:
+def label_map(record: Record, manifest: Manifest, image: Image, study: Study) -> NDArray | None:
+    """Return a case's label map, int32 (1, *spatial), checked against its image; None for a classification.
+
+    Raises:
+        DataError: It cannot be read, does not lie on the image, or holds a label that is not declared.
+    """
     if not isinstance(record.label, str):
         return None
     label = read_label(manifest.places[record.label], record.label, record.index)

@@ -200,28 +200,30 @@ def _study_text(
     answers: Sequence[type[Answer]],
 ) -> str:
     """Return a study.yaml with a remark at each key that has a list of values or was taken from the data."""
-    remarks = {**_choices(found.task, answers), **comments}
+    remarks = {**choices(found.task, answers), **comments}
     lines = [
         f"# {values['name']}, made of {job.resolve().name} for own data. Every key is explained in docs/study.md.",
         "# The first to think about are rounds, training.learning_rate and the size of images in data.transforms.",
         "",
     ]
-    return "\n".join(lines + _section(values, remarks)) + "\n"
+    return "\n".join(lines + section_lines(values, remarks)) + "\n"
 
 
-def _section(values: Mapping[str, Any], remarks: Mapping[str, str], prefix: str = "", indent: str = "") -> list[str]:
-    """Return a section's lines, with inner sections indented by two spaces."""
+def section_lines(
+    values: Mapping[str, Any], remarks: Mapping[str, str], prefix: str = "", indent: str = ""
+) -> list[str]:
+    """Return a section's lines of YAML with a remark at some dotted keys, inner sections indented by two spaces."""
     lines = []
     for key, value in values.items():
         if isinstance(value, dict) and key != "labels":
             lines += [*[""] * (not indent), f"{indent}{key}:"]
-            lines += _section(value, remarks, f"{prefix}{key}.", f"{indent}  ")
+            lines += section_lines(value, remarks, f"{prefix}{key}.", f"{indent}  ")
         else:
             lines += _lines(f"{indent}{key}", value, remarks.get(prefix + key))
     return lines
 
 
-def _choices(task: str, answers: Sequence[type[Answer]]) -> dict[str, str]:
+def choices(task: str, answers: Sequence[type[Answer]]) -> dict[str, str]:
     """Return dotted key -> its possible values, of keys with named values."""
     named = {key.name: key.values.replace("`", "") for key in study_keys(answers) if key.values.startswith("`")}
     fitting = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[task]

@@ -1,0 +1,150 @@
+"""Measure a site's training cases for its fingerprint, from the files as they are stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.algorithms.data_fingerprint import DIGITS, NUM_INTENSITIES, DataFingerprint
+from silofl.data.contrasts import missing, read_source
+from silofl.data.formats import forget
+from silofl.data.header import check_affine
+from silofl.data.images import Image
+from silofl.data.intensity import to_channels
+from silofl.data.manifest import Manifest
+from silofl.data.preparation import label_map
+from silofl.data.progress import follow
+from silofl.data.records import Record
+from silofl.errors import DataError
+from silofl.study import Study
+
+PERCENTILES = (0.5, 50, 99.5)
+QUARTERS = (25, 50, 75)
+
+
+@dataclass(frozen=True)
+class CaseMeasures:
+    """The measures of one case, or their means over the cases of one patient; as in `DataFingerprint`.
+
+    A channel without a foreground is NaN.
+    """
+
+    spacing_mm: NDArray[np.float64]
+    shape: NDArray[np.float64]
+    intensity: NDArray[np.float64]
+    classes: NDArray[np.float64]
+
+
+def turned_axes(study: Study) -> str | None:
+    """Return the directions that the axes of a study's volumes run to; None where they are as they are stored."""
+    named = [step.options for step in study.data.volume_transforms if step.name == "Orientation"]
+    return named[0].get("axcodes") or "RAS" if named else "RAS" if study.data.dimensions == 3 else None
+
+
+def measure_site(manifest: Manifest, study: Study, min_patients: int, has_progress: bool = True) -> DataFingerprint:
+    """Return the fingerprint of a site's training cases.
+
+    Each patient counts once, however many cases there are: their means come first, then quartiles over patients.
+    A channel or a class that fewer patients have than `min_patients` is said to be none: it would be theirs.
+
+    Args:
+        manifest: The site's dataset.json.
+        study: The study; its Orientation turns the axes, none of its other transforms counts.
+        min_patients: Patients, known by name, that a number must come from.
+        has_progress: Whether a terminal shows a progress bar while files are read.
+
+    Raises:
+        DataError: A case cannot be read, or is a window of a time series.
+    """
+    cases: dict[tuple[bool, str], list[CaseMeasures]] = {}
+    measured = ((record, _measured(record, manifest, study)) for record in manifest.training)
+    for record, found in follow(measured, len(manifest.training), f"measuring {manifest.folder.name}", has_progress):
+        # Whose patient nobody knows is taken as a patient of its own, and counts for no threshold.
+        is_known = record.patient is not None
+        cases.setdefault((is_known, record.patient if is_known else record.case), []).append(found)
+    forget()
+    is_known = np.array([known for known, _ in cases])
+
+    def means(key: str) -> NDArray[np.float64]:
+        return np.stack([_mean([getattr(one, key) for one in of_patient]) for of_patient in cases.values()])
+
+    def is_enough(there: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        return there.any(axis=0) & (there[is_known].sum(axis=0) >= min_patients)
+
+    intensity, classes = means("intensity"), means("classes")
+    channels = is_enough(np.isfinite(intensity[:, :, 0]))
+    intensity = np.where(channels[:, None], _mean(intensity), 0)
+    shares = np.where(is_enough(classes > 0), classes.mean(axis=0), 0)
+    if study.task == "segmentation":
+        shares[0] = 1 - shares[1:].sum()
+    spacing, shape = (np.percentile(means(key), QUARTERS, axis=0) for key in ("spacing_mm", "shape"))
+    rounded = [_rounded(values) for values in (spacing, shape, intensity)]
+    return DataFingerprint(len(manifest.training), *rounded, channels.astype(np.float64), _rounded(shares))
+
+
+def _measured(record: Record, manifest: Manifest, study: Study) -> CaseMeasures:
+    try:
+        image = read_source(manifest.source(record), study.data)
+        if image.is_window:
+            raise DataError("the image must be a picture or a volume to be planned for, not a window of a time series")
+        label = label_map(record, manifest, image, study)
+        if image.affine is not None:
+            check_affine(image.affine, record.image)
+        return _measures(record, manifest, image, label, study)
+    except DataError as error:
+        raise DataError(f"case {record.case!r}: {error}") from None
+
+
+def _measures(record: Record, manifest: Manifest, image: Image, label: NDArray | None, study: Study) -> CaseMeasures:
+    settings, numbers = study.data, record.numbers
+    pixels = to_channels(image.array, settings.channels, image.has_contrasts)
+    if numbers is not None:
+        pixels = pixels[..., numbers]
+        label = label if label is None else label[..., numbers]
+    count = 1 + max(study.labels)
+    if label is None:
+        foreground, classes = np.ones(pixels.shape[1:], bool), np.eye(count)[record.label]
+    else:
+        foreground = label[0] > 0
+        classes = np.bincount(label.ravel(), minlength=count)[:count] / label.size
+    spacing, shape = np.ones(3), np.ones(3)
+    shape[: pixels.ndim - 1] = pixels.shape[1:]
+    if image.affine is not None:
+        spacing = np.linalg.norm(image.affine[:3, :3], axis=0) * (1, 1, 1 if numbers is None else numbers.step)
+        order = _order(image.affine, turned_axes(study))
+        spacing, shape = spacing[order], shape[order]
+    intensity = np.stack([_intensity(channel[foreground]) for channel in pixels])
+    for name in missing(settings.channel_names, [manifest.source(record)]):
+        intensity[settings.channel_names.index(name)] = np.nan
+    return CaseMeasures(spacing, shape, intensity, classes)
+
+
+def _intensity(values: NDArray) -> NDArray[np.float64]:
+    if not values.size:
+        return np.full(NUM_INTENSITIES, np.nan)
+    values = values.astype(np.float64)
+    return np.array([*np.percentile(values, PERCENTILES), values.mean(), values.std()])
+
+
+def _order(affine: NDArray[np.float64], axes: str | None) -> list[int]:
+    """Return which stored axis comes first, second and third once a volume is turned."""
+    if axes is None:
+        return [0, 1, 2]
+    from nibabel.orientations import axcodes2ornt, io_orientation, ornt_transform
+
+    places = ornt_transform(io_orientation(affine), axcodes2ornt(axes))[:, 0]
+    return np.argsort(places).tolist()
+
+
+def _mean(values: list[NDArray[np.float64]] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean over the first axis of what is not NaN; NaN where all is."""
+    array = np.asarray(values)
+    there = np.isfinite(array)
+    total = np.where(there, array, 0).sum(axis=0)
+    return np.divide(total, there.sum(axis=0), out=np.full(total.shape, np.nan), where=there.any(axis=0))
+
+
+def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.array([float(f"{value:.{DIGITS}g}") for value in values.ravel()]).reshape(values.shape)

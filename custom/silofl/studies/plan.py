@@ -1,0 +1,163 @@
+"""``silofl plan``: one plan for a study from all sites' training data, and the job that follows from it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from silofl.algorithms.plan import AXES, Decision, Plan, make_plan
+from silofl.data.data_fingerprint import measure_site
+from silofl.data.manifest import read_manifest
+from silofl.data.transforms import check_transforms
+from silofl.errors import ConfigError, DataError, ExitCode
+from silofl.files import read_json, write_json, write_text
+from silofl.methods.plan import FILE, draft_of
+from silofl.models.networks import build_plain_model
+from silofl.options import add_json, add_set, changes_of, console_for, text_of
+from silofl.report.tables import TextTable, print_table
+from silofl.schema import read
+from silofl.settings import check_key, parse, read_yaml
+from silofl.studies.new_study import choices, section_lines
+from silofl.studies.simulation import Simulation, changed, changed_study, guard_batchnorm, settled, study_file
+from silofl.study import Study
+
+# Sections that a file of a plan may decide about; `Study` checks the values.
+PLANNED = ("data", "model", "training")
+LONGEST_VALUE = 60
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl plan``."""
+    parser.add_argument("job", type=Path, help="job folder, whose study the plan begins with")
+    parser.add_argument("--data", type=Path, help="folder with one folder a site; phantoms/ by default")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help=f"{FILE} of a run in a network, in place of --data")
+    parser.add_argument("--out", type=Path, metavar="NEWJOB", help="new job folder with the planned study")
+    add_set(parser)
+    add_json(parser, "the plan as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the plan, and write the job that follows from it."""
+    console, changes = console_for(options), changes_of(options)
+    if options.plan and options.data:
+        raise ConfigError("--plan must be given without --data, which a plan is made from; leave one out")
+    if options.out and options.out.exists():
+        raise ConfigError(f"--out must be a new folder, not {options.out}, which exists; name another")
+    data = options.data
+    if options.plan:
+        study, plan = changed_study(options.job, changes), read_plan(options.plan)
+    else:
+        study, simulation = settled(options.job, Simulation(data=text_of(data)), changes)
+        plan, data = plan_sites(study, simulation), simulation.data
+    values = planned_values(options.job, changes, plan, options.out.resolve().name if options.out else study.name)
+    planned = parse(Study, values, "the planned study.yaml")
+    check_transforms(planned)
+    # Where MONAI refuses the planned levels, it does so here and not at the sites.
+    build_plain_model(planned, planned.seed)
+    print_plan(plan, console)
+    if options.out:
+        write_job(options.out, options.job, values, plan, planned)
+        console.print(f"\nwrote {options.out}: read its app/config/study.yaml before you train", markup=False)
+        where = f"--data {data}" if data else "--data DATA"
+        console.print(f"  python -m silofl simulate {options.out} {where} --out RUN", markup=False)
+    if options.json:
+        print(json.dumps(plan.as_dict(), indent=1))
+    return ExitCode.COMPLETE
+
+
+def plan_sites(study: Study, simulation: Simulation) -> Plan:
+    """Plan a study from the training data of a simulation's sites.
+
+    Raises:
+        ConfigError: The study can be planned with none of them, or its transforms are not right.
+        DataError: A site's data is wrong.
+    """
+    check_transforms(study)
+    fingerprints = {}
+    for site in simulation.sites:
+        try:
+            manifest = read_manifest(Path(simulation.data) / site, study)
+            # Nothing leaves this machine, and many public sets know no patients.
+            fingerprints[site] = measure_site(manifest, study, min_patients=0)
+        except DataError as error:
+            raise DataError(f"site {site!r}: {error}") from None
+    return make_plan(draft_of(study), fingerprints)
+
+
+def read_plan(path: Path) -> Plan:
+    """Read the plan that a run in a network has written.
+
+    Raises:
+        ConfigError: The file is missing, is no plan, or decides about what no plan does.
+    """
+    content = read_json(path)
+    found = read(Plan, {key: content[key] for key in ("decisions", "warnings", "sites") if key in content}, str(path))
+    for one in found.decisions:
+        if one.key.partition(".")[0] not in PLANNED:
+            raise ConfigError(f"{path} must decide about {', '.join(PLANNED)} only, not {one.key}; take a run's own")
+        check_key(one.key, Study)
+    return found
+
+
+def planned_values(job: Path, changes: Mapping[str, object], plan: Plan, name: str) -> dict[str, Any]:
+    """Return the plain values of a job's study with changes by dotted key, and then with those of a plan."""
+    values = changed(read_yaml(study_file(job)), changes)
+    values.pop("continue_run", None)
+    return changed(values, {one.key: one.value for one in plan.decisions} | {"name": name})
+
+
+def write_job(target: Path, job: Path, values: Mapping[str, Any], plan: Plan, study: Study) -> None:
+    """Write a job with a commented study.yaml.
+
+    Args:
+        target: New folder.
+        job: The job that everything else is taken from.
+        values: The planned study's plain values.
+        plan: The plan, whose rules become comments.
+        study: The planned study.
+    """
+    answers = [type(answer) for answer in study.recipe.answers]
+    remarks = choices(study.task, answers) | {one.key: one.reason for one in plan.decisions}
+    head = [
+        f"# {study.name}, planned from {job.resolve().name} and the training data of {', '.join(plan.sites)} by the",
+        "# rules of nnU-Net (Isensee et al., Nature Methods 2021). Every key is explained in docs/study.md.",
+        *(f"# Beware: {warning}." for warning in plan.warnings),
+        "",
+    ]
+    shutil.copytree(job, target)
+    # Another algorithm than the job's may let BatchNorm leave, or not.
+    guard_batchnorm(target, study.recipe.stays_home == "batchnorm")
+    write_text(study_file(target), "\n".join(head + section_lines(values, remarks)) + "\n")
+    write_json(target / "meta.json", read_json(target / "meta.json") | {"name": study.name})
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """Print what the sites have, what is planned, each with its rule, and the warnings."""
+    rows = [
+        (site, str(facts["cases"]), _by_axis(facts["spacing_mm"]), _by_axis(facts["shape"]))
+        for site, facts in plan.sites.items()
+    ]
+    columns = ("site", "training cases", f"median spacing {' x '.join(AXES)}, mm", "median voxels")
+    print_table(TextTable(columns, tuple(rows)), console)
+    console.print()
+    print_table(TextTable(("planned", "value"), tuple(map(_row, plan.decisions)), num_text=2), console)
+    console.print()
+    for one in plan.decisions:
+        console.print(f"{one.key}: {one.reason}", markup=False)
+    for warning in plan.warnings:
+        console.print(f"warning: {warning}", markup=False)
+
+
+def _row(one: Decision) -> tuple[str, str]:
+    text = json.dumps(one.value)
+    return one.key, text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
+
+
+def _by_axis(values: Sequence[float]) -> str:
+    return " x ".join(f"{value:g}" for value in values)

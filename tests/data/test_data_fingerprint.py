@@ -1,0 +1,137 @@
+import json
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from silofl.data.data_fingerprint import measure_site
+from silofl.data.manifest import read_manifest
+from silofl.errors import DataError
+from silofl.settings import parse
+from silofl.study import Study
+
+
+def study_of(**data):
+    values = {"name": "small", "task": "segmentation", "labels": {1: "organ", 2: "lesion"}, "rounds": 1}
+    return parse(Study, values | {"data": data, "algorithm": {"name": "plan"}}, "study.yaml")
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write volumes by their patient, spacing in mm, intensities and label maps; the last is the test's."""
+
+    def save(name, array, affine):
+        nib.save(nib.Nifti1Image(array, affine), tmp_path / name)
+        return name
+
+    def write(cases, names=(), **content):
+        records = []
+        for number, (patient, spacing, images, label) in enumerate([*cases, cases[-1]]):
+            affine = spacing if np.ndim(spacing) == 2 else np.diag([*spacing, 1.0])
+            shift = np.full((1, 1, 1), number == len(cases))
+            paths = [
+                None if image is None else save(f"{number}_{i}.nii", np.float32(image + shift), affine)
+                for i, image in enumerate(images)
+            ]
+            truth = save(f"{number}_label.nii", np.uint8(label), affine)
+            last = number == len(cases)
+            records.append(
+                {"image": paths if names else paths[0], "label": truth, "patient": "other" if last else patient}
+            )
+        content |= {"channel_names": list(names)} if names else {}
+        content |= {"task": "segmentation", "labels": {"1": "organ", "2": "lesion"}}
+        content |= {"training": records[:-1], "test": records[-1:]}
+        (tmp_path / "dataset.json").write_text(json.dumps(content))
+        return tmp_path
+
+    return write
+
+
+def volume(shape=(4, 3, 2), organ=1.0):
+    """Return an image of zeros with one voxel of an organ, and its label map."""
+    image, label = np.zeros(shape), np.zeros(shape)
+    image[0, 0, 0], label[0, 0, 0] = organ, 1
+    return [image], label
+
+
+def measured(folder, study, min_patients=0):
+    return measure_site(read_manifest(folder, study), study, min_patients, has_progress=False)
+
+
+def test_each_patient_counts_once(write):
+    # the patients' means are 1, 2 and 4 mm, however many scans the last one has
+    cases = [("a", (1, 1, 1), *volume()), ("b", (2, 1, 1), *volume())]
+    cases += [("c", (side, 1, 1), *volume((6, 3, 2))) for side in (3, 4, 5)]
+    found = measured(write(cases), study_of())
+    assert found.cases == 5
+    assert found.spacing_mm[:, 0].tolist() == [1.5, 2, 3] and found.shape[:, 0].tolist() == [4, 4, 5]
+    # a and b: 1 of 24 voxels, c: 1 of 36; their mean is 0.0370
+    np.testing.assert_allclose(found.classes, [0.963, 0.037, 0])
+
+
+def test_intensities_are_of_the_foreground_averaged_over_patients(write):
+    image, label = np.arange(24.0).reshape(4, 3, 2), np.zeros((4, 3, 2))
+    label[0, 0, :] = label[0, 1, 0] = 1
+    found = measured(write([("a", (1, 1, 1), [image], label), ("b", (1, 1, 1), [image + 10], label)]), study_of())
+    # of 0, 1 and 2: 0.01, 1, 1.99, mean 1, deviation sqrt(2 / 3); five more on average
+    np.testing.assert_allclose(found.intensity, [[5.01, 6, 6.99, 6, 0.816]])
+
+
+def test_axes_are_those_that_the_study_turns_volumes_to(write):
+    # the first voxel axis runs to the head, the second to the left, the third to the back
+    affine = np.array([[0, -2.0, 0, 0], [0, 0, -3, 0], [5, 0, 0, 0], [0, 0, 0, 1]])
+    folder = write([("a", affine, *volume((7, 8, 9)))])
+    as_stored = measured(folder, study_of())
+    assert as_stored.spacing_mm[1].tolist() == [5, 2, 3] and as_stored.shape[1].tolist() == [7, 8, 9]
+    turned = measured(folder, study_of(volume_transforms=[{"Orientation": {"axcodes": "LPS"}}]))
+    assert turned.spacing_mm[1].tolist() == [2, 3, 5] and turned.shape[1].tolist() == [8, 9, 7]
+
+
+def test_slices_of_a_record_are_the_volume(write, tmp_path):
+    folder = write([("a", (1, 1, 2), *volume((4, 3, 9)))])
+    content = json.loads((folder / "dataset.json").read_text())
+    content["training"][0]["slices"] = [0, 8, 2]
+    (folder / "dataset.json").write_text(json.dumps(content))
+    found = measured(folder, study_of())
+    assert found.shape[1].tolist() == [4, 3, 5] and found.spacing_mm[1].tolist() == [1, 1, 4]
+
+
+def test_what_few_patients_have_is_not_said(write):
+    image, label = volume()
+    ill = label.copy()
+    ill[1] = 2
+    cases = [("a", (1, 1, 1), [*image, *image], ill), ("b", (1, 1, 1), [*image, None], label)]
+    study = study_of(channels=2, channel_names=["T1", "T2"])
+    folder = write(cases, names=("T1", "T2"))
+    two, one = measured(folder, study, min_patients=2), measured(folder, study, min_patients=1)
+    assert two.channels.tolist() == [1, 0] and one.channels.tolist() == [1, 1]
+    assert two.intensity[1].tolist() == [0] * 5 and one.intensity[1, 3] == 0.143
+    # 1 in one of 7 voxels; the lesion has 6 of 24 voxels in one of two patients
+    assert two.classes[2] == 0 and one.classes[2] == 0.125
+    # its voxels are the background's: 1 - 1 / 24, with three digits
+    assert two.classes[0] == 0.958
+
+
+def test_scans_of_nobody_knows_whom_are_no_patients(write):
+    folder = write([(None, (1, 1, 1), *volume()), (None, (3, 1, 1), *volume())])
+    content = json.loads((folder / "dataset.json").read_text())
+    for record in content["training"]:
+        record.pop("patient")
+    (folder / "dataset.json").write_text(json.dumps(content | {"split_unit": "unknown"}))
+    study = study_of(split_unit="unknown")
+    assert measured(folder, study).spacing_mm[1, 0] == 2
+    assert measured(folder, study, min_patients=1).classes.tolist() == [1, 0, 0]
+
+
+def test_three_digits_leave(write):
+    found = measured(write([("a", (0.683594, 1, 1), *volume(organ=1234.5))]), study_of())
+    assert found.spacing_mm[1, 0] == 0.684 and found.intensity[0, 3] == 1230
+
+
+def test_windows_are_no_images(windows):
+    values = {"name": "s", "task": "classification", "labels": {0: "slow", 1: "fast"}, "rounds": 1}
+    values |= {"metric": "accuracy", "training": {"loss": "cross_entropy"}, "model": {"name": "activity_cnn"}}
+    values |= {"data": {"channels": 3, "split_unit": "recordings"}, "algorithm": {"name": "plan"}}
+    study = parse(Study, values, "study.yaml")
+    with pytest.raises(DataError, match="must be a picture or a volume to be planned for, not a window"):
+        measured(windows / "ann", study)
