@@ -1,9 +1,9 @@
-"""FedSM's selector of volumes: the light one in 3D on windows of a case, beside the light one in 2D on central slices.
+"""FedSM's selector of volumes, which sees central slices, beside a light VGG in 3D that sees patches and windows.
 
 python bench/selector_volumes.py [FOLDER]
 
-Both learn which of five simulated hospitals a case is from, on all sites' training volumes in one place, by as many steps
-of Adam on as many examples; FOLDER holds the phantoms, by default a temporary one.
+Both learn which of five simulated hospitals a case is from, on all sites' training volumes in one place, by as many
+steps of Adam on as many examples; FOLDER holds the phantoms, by default a temporary one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +22,12 @@ from torch import nn
 
 from silofl.data.phantoms import VOLUMES, make_phantoms
 from silofl.data.site_data import load_site_data
-from silofl.data.volumes import PatchSampler, padded, windows_of
-from silofl.models.selector import SelectorNetwork
+from silofl.data.volumes import PatchSampler, central_slices, padded
+from silofl.models.normalization import GROUPS
+from silofl.models.selector import LIGHT_DIVISOR, VGG11, SelectorNetwork
 from silofl.study import Study, load_study
 
 STEPS, BATCH, RATE, SEEDS = 150, 8, 1e-3, (0, 1, 2)
-# Central slices of a case, and the size that they are padded or cut to.
-SLICES, SIDE = 3, 64
 
 
 def main() -> int:
@@ -45,20 +45,21 @@ def main() -> int:
         for image in part.images
     ]
     print(f"{len(training)} training volumes of {len(sites)} hospitals, {len(test)} others; {STEPS} steps of {BATCH}")
-    for name, dimensions, draw, whole in (
-        ("3D windows", 3, patch_of(study), windows(study)),
-        ("2D slices", 2, slice_of, slices),
-    ):
+    channels, count = training[0][0].shape[0], len(sites)
+    rows = {
+        "central slices in 2D": (lambda: SelectorNetwork(channels, count, is_light=True), a_slice, central_slices),
+        "windows in 3D": (lambda: light_vgg(channels, count), patch_of(study), windows(study)),
+    }
+    for name, (build, draw, whole) in rows.items():
         for seed in SEEDS:
-            print(f"{name}, seed {seed}: {accuracy(dimensions, draw, whole, training, test, seed)}")
+            print(f"{name}, seed {seed}: {accuracy(build, draw, whole, training, test, seed)}")
     return 0
 
 
-def accuracy(dimensions: int, draw: Callable, whole: Callable, training: list, test: list, seed: int) -> str:
+def accuracy(build: Callable, draw: Callable, whole: Callable, training: list, test: list, seed: int) -> str:
     """Train a selector and return its accuracy over cases, with the seconds of its training."""
     torch.manual_seed(seed)
-    random, count = np.random.default_rng(seed), len({site for _, site in training})
-    network = SelectorNetwork(training[0][0].shape[0], count, is_light=True, dimensions=dimensions)
+    random, network = np.random.default_rng(seed), build()
     optimizer = torch.optim.Adam(network.parameters(), RATE)
     start = time.process_time()
     for _ in range(STEPS):
@@ -82,20 +83,37 @@ def patch_of(study: Study) -> Callable[[NDArray, np.random.Generator], NDArray]:
 
 
 def windows(study: Study) -> Callable[[NDArray], NDArray]:
-    return lambda image: windows_of(image, study.data.patches.size)
+    """Return a function that covers a volume with windows of a patch's size, as few as can be."""
+    size = study.data.patches.size
+
+    def cover(image: NDArray) -> NDArray:
+        image = padded(image, size)
+        starts = [
+            np.linspace(0, length - side, -(-length // side)).round().astype(int)
+            for length, side in zip(image.shape[1:], size, strict=True)
+        ]
+        places = (tuple(map(slice, place, np.add(place, size))) for place in product(*starts))
+        return np.stack([image[(slice(None), *place)] for place in places])
+
+    return cover
 
 
-def slices(image: NDArray) -> NDArray:
-    """Return the central slices, (SLICES, C, SIDE, SIDE)."""
-    middle = image.shape[-1] // 2
-    chosen = image[..., middle - SLICES // 2 : middle + SLICES // 2 + 1]
-    chosen = padded(np.moveaxis(chosen, -1, 0), (SIDE, SIDE))
-    corner = [(length - SIDE) // 2 for length in chosen.shape[2:]]
-    return np.ascontiguousarray(chosen[..., corner[0] : corner[0] + SIDE, corner[1] : corner[1] + SIDE])
+def a_slice(image: NDArray, random: np.random.Generator) -> NDArray:
+    found = central_slices(image)
+    return found[random.integers(len(found))]
 
 
-def slice_of(image: NDArray, random: np.random.Generator) -> NDArray:
-    return slices(image)[random.integers(SLICES)]
+def light_vgg(channels: int, count: int) -> nn.Module:
+    """Return the light selector's network with one more dimension; poolings leave an axis of one voxel as it is."""
+    layers: list[nn.Module] = []
+    for width in VGG11:
+        if width == 0:
+            layers.append(nn.MaxPool3d(2, ceil_mode=True))
+            continue
+        width //= LIGHT_DIVISOR
+        layers += [nn.Conv3d(channels, width, 3, padding=1), nn.GroupNorm(GROUPS, width), nn.ReLU(inplace=True)]
+        channels = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(channels, count))
 
 
 if __name__ == "__main__":
