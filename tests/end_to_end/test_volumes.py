@@ -1,6 +1,7 @@
 """Studies in 3D from whole volumes in two contrasts, each of its own size, spacing and direction."""
 
 import json
+import shutil
 
 import nibabel as nib
 import numpy as np
@@ -114,6 +115,38 @@ def test_an_algorithm_trains_volumes(run, name):
     results, _ = run(algorithm={"name": name}, training=training)
     assert results["status"] == "COMPLETE", results["reasons"]
     assert {*results["sites"]} == {*SITES}
+    assert results["cases"] == dict.fromkeys(SITES, 2)
+
+
+@pytest.fixture
+def classes(hospitals, tmp_path):
+    """The hospitals' volumes in one size, each with a class: whether its box lies in the lower half."""
+    root = tmp_path / "classes"
+    for site in SITES:
+        content = json.loads((hospitals / site / "dataset.json").read_text())
+        content |= {"labels": {"0": "low", "1": "high"}, "task": "classification"}
+        shutil.copytree(hospitals / site, root / site)
+        for record in (record for part in PARTS for record in content[part]):
+            truth = np.asarray(nib.load(hospitals / site / record["label"]).dataobj)
+            record["label"] = int(np.argwhere(truth)[:, 2].mean() > truth.shape[2] / 2)
+        (root / site / "dataset.json").write_text(json.dumps(content))
+    return root
+
+
+@pytest.mark.parametrize("name", ["fedsm", "harmofl"])
+def test_a_classifier_sees_whole_volumes_of_one_size(classes, tmp_path, name):
+    values = settings_of(algorithm={"name": name}, labels={0: "low", 1: "high"}, task="classification", guard=True)
+    size = {"ResizeWithPadOrCrop": {"spatial_size": [16, 16, 16]}}
+    values["data"] |= {"patches": None, "volume_transforms": [*values["data"]["volume_transforms"], size]}
+    arguments = {"block": "basic", "layers": [1, 1, 1, 1], "block_inplanes": [4, 4, 4, 8], "conv1_t_size": 3}
+    values["model"] = {"network": "monai.networks.nets.ResNet", "arguments": arguments}
+    values |= {"metric": "accuracy", "training": {"loss": "cross_entropy", "batch_size": 2}}
+    site = Site(
+        data=f"{classes}/{{site}}", state_dir=f"{tmp_path}/run/sites/{{site}}", has_progress=False, min_patients=0
+    )
+    run_alone(parse(Study, values, "study.yaml"), tmp_path / "run", SITES, site, None)
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["status"] == "COMPLETE", results["reasons"]
     assert results["cases"] == dict.fromkeys(SITES, 2)
 
 

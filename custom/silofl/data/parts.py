@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.volumes import SLICES, Array, central_slices, concatenated
+from silofl.data.volumes import SLICES, Array, Volumes, central_slices, concatenated
 from silofl.errors import DataError
 from silofl.study import PatchSettings
 
@@ -46,6 +46,11 @@ class Examples:
         return (shape[0], *self.patches.size) if self.patches else tuple(shape)
 
     @property
+    def has_volumes(self) -> bool:
+        """Whether an example is a whole volume."""
+        return isinstance(self.images, Volumes) or self.images.ndim == 5
+
+    @property
     def num_patients(self) -> int:
         """The number of different patients; those whom nobody knows count as none."""
         return len({*self.patients} - {None})
@@ -65,9 +70,10 @@ class Examples:
 def slices_of(part: Examples) -> Examples:
     """Return central slices of a part's volumes, each with its volume's class, or 0 where that is a label map.
 
-    They are as many of each volume as an epoch has patches of it, from the middle one on, and again from there.
+    They are as many of each volume as an epoch has patches of it, or one of a volume that is seen as a whole: from the
+    middle one on, and again from there.
     """
-    chosen = (SLICES // 2 + np.arange(part.patches.per_volume)) % SLICES
+    chosen = (SLICES // 2 + np.arange(part.patches.per_volume if part.patches else 1)) % SLICES
     rows = np.repeat(np.arange(len(part)), len(chosen))
     images = np.concatenate([central_slices(image)[chosen] for image in part.images])
     classes = np.zeros(len(part), np.int64) if part.targets.ndim > 1 else np.asarray(part.targets)

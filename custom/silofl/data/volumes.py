@@ -93,19 +93,16 @@ class PatchSampler:
         self._cropper.set_random_state(seed=int(np.random.SeedSequence(seed).generate_state(1)[0]))
 
     def draw(self, image: NDArray, target: NDArray) -> tuple[NDArray, NDArray]:
-        """Return a patch of an image (C, X, Y, Z), and of its label map (X, Y, Z) or its class as it is.
+        """Return a patch of an image (C, X, Y, Z), and of its label map (X, Y, Z).
 
         A volume that is smaller is padded with zeros on both sides, as MONAI's sliding window does.
         """
-        # A class has no voxels to be around: every place is as likely.
-        around = target[None] if target.ndim else np.zeros((1, *image.shape[1:]), np.uint8)
         with warnings.catch_warnings():
             # MONAI warns of a volume without a label, whose patches then lie anywhere.
             warnings.simplefilter("ignore", UserWarning)
-            self._cropper.randomize(around)
+            self._cropper.randomize(target[None])
         place = self._slices(roi_center=self._cropper.centers[0], roi_size=self._size)
-        patch = padded(image[(slice(None), *place)], self._size)
-        return patch, padded(target[place], self._size) if target.ndim else target
+        return padded(image[(slice(None), *place)], self._size), padded(target[place], self._size)
 
 
 def padded(array: NDArray, size: Sequence[int]) -> NDArray:

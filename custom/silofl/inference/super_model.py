@@ -102,7 +102,7 @@ class SuperModel:
         """
         if self.selector is None:
             return np.zeros((len(images), 0))
-        if self.contents.study.data.patches:
+        if self.contents.study.data.dimensions == 3:
             images = central_slices(images[0])
         scores = softmax_of(self.selector, images, batch_size, self.device)
         check_probabilities(scores, SELECTOR)

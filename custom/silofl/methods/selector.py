@@ -225,7 +225,7 @@ class SiteSelector(SitePart):
 
     @property
     def _sees_slices(self) -> bool:
-        return self.work.data.training.patches is not None
+        return self.work.data.training.has_volumes
 
     def _of_slices(self, step: Step) -> Step:
         """Return a step that takes the next central slices of whole volumes in place of the models' patches."""

@@ -203,9 +203,10 @@ class Work:
         return update | Message(meta=meta | {"metrics": scores | meta["metrics"]})
 
     def _epochs(self, examples: Examples, *what: object) -> Iterator[Iterator[Batch]]:
-        settings, is_whole = self.study.training, examples.patches == self.study.data.patches
-        # Slices of volumes are not moved as patches are.
-        augment = augmentation(self.study, examples.targets.ndim > 1) if is_whole else None
+        settings = self.study.training
+        # Slices of volumes are not moved as volumes are.
+        is_as_read = examples.has_volumes == (self.study.data.dimensions == 3)
+        augment = augmentation(self.study, examples.targets.ndim > 1) if is_as_read else None
         for epoch in range(1, settings.local_epochs + 1):
             # From the round, not from a running state: a resumed run draws what the uninterrupted one would have.
             seed = seed_of(self.study.seed, self.site, self.number, epoch, *what)

@@ -78,16 +78,16 @@ def softmax_of(network: nn.Module, images: NDArray, batch_size: int, device: tor
 
 def pieces_of(part: Examples) -> Iterator[NDArray]:
     """Yield what a classifier sees of a part, in its order: all images at once, or slices of each volume."""
-    if part.patches is None:
-        yield part.images
-    else:
+    if part.has_volumes:
         yield from (central_slices(image) for image in part.images)
+    else:
+        yield part.images
 
 
 def scores_by_case(network: nn.Module, part: Examples, batch_size: int, device: torch.device) -> dict[str, NDArray]:
     """Return each case's scores by a classifier, (n, outputs): of its slices, of a volume the central ones."""
     found = [softmax_of(network, images, batch_size, device) for images in pieces_of(part)]
-    if part.patches:
+    if part.has_volumes:
         return dict(zip(part.cases, found, strict=True))
     return {case: found[0][rows] for case, rows in members_of(part.cases).items()}
 
