@@ -21,7 +21,8 @@ BELOW = {
     "extensions": {"errors"},
     "algorithms": {"settings", "errors"},
     "site": {"extensions", "settings", "errors"},
-    "study": {"extensions", "algorithms", "settings", "errors"},
+    "study_sections": {"extensions", "settings", "errors"},
+    "study": {"study_sections", "extensions", "algorithms", "settings", "errors"},
 }
 BELOW["models"] = {*BELOW, "files"}
 BELOW["data"] = {*BELOW} - {"models"}

@@ -7,7 +7,7 @@ from silofl.algorithms.apfl import Mixture, mixed, new_alpha
 from silofl.algorithms.recipe import find_recipe
 from silofl.algorithms.steps import plain_step
 from silofl.errors import ConfigError
-from silofl.study import TrainingSettings
+from silofl.study_sections import TrainingSettings
 
 from .conftest import assert_is, network
 

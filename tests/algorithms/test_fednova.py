@@ -7,7 +7,7 @@ from silofl.algorithms.fednova import NormalizedSteps, factors, norm
 from silofl.algorithms.fedprox import proximal_step
 from silofl.algorithms.recipe import find_recipe
 from silofl.errors import AggregationError, ConfigError
-from silofl.study import TrainingSettings
+from silofl.study_sections import TrainingSettings
 
 KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")
 VARIANTS = {

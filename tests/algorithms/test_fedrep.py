@@ -9,7 +9,7 @@ from silofl.algorithms.fedrep import HeadThenBody, head_or_body_step
 from silofl.algorithms.recipe import find_recipe
 from silofl.algorithms.steps import plain_step
 from silofl.errors import ConfigError
-from silofl.study import TrainingSettings
+from silofl.study_sections import TrainingSettings
 
 KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")
 HEAD, BODY = KEYS[2:], KEYS[:2]

@@ -10,7 +10,7 @@ from silofl.algorithms.moon import contrastive_loss, contrastive_step, pooled
 from silofl.algorithms.recipe import find_recipe
 from silofl.algorithms.steps import plain_step
 from silofl.errors import ConfigError
-from silofl.study import ModelSettings
+from silofl.study_sections import ModelSettings
 
 KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")
 

@@ -7,7 +7,7 @@ from silofl.algorithms.recipe import find_recipe
 from silofl.algorithms.scaffold import Control, corrected, new_control
 from silofl.algorithms.steps import plain_step
 from silofl.errors import ConfigError
-from silofl.study import TrainingSettings
+from silofl.study_sections import TrainingSettings
 
 KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")
 

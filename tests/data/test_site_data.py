@@ -13,7 +13,7 @@ from silofl.data.importers import import_layout
 from silofl.data.parts import Examples, joined
 from silofl.data.site_data import load_site_data
 from silofl.errors import ConfigError, DataError
-from silofl.study import ModelSettings
+from silofl.study_sections import ModelSettings
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from silofl.data.batches import evaluation_batches, num_batches, training_batches
 from silofl.data.parts import Examples, joined, slices_of
 from silofl.data.volumes import PatchSampler, Volumes, central_slices, padded
-from silofl.study import PatchSettings
+from silofl.study_sections import PatchSettings
 
 SIZES = ((8, 6, 5), (4, 9, 3), (10, 10, 10))
 

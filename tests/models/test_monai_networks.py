@@ -10,7 +10,8 @@ from silofl.models.monai_networks import FORMS
 from silofl.models.names import head_names
 from silofl.models.networks import check_network
 from silofl.settings import parse
-from silofl.study import CLASSIFICATION_ONLY, SEGMENTATION_ONLY, Study
+from silofl.study import Study
+from silofl.study_sections import CLASSIFICATION_ONLY, SEGMENTATION_ONLY
 
 SMALL = {
     "UNet": {"channels": [8, 16, 32], "strides": [2, 2]},

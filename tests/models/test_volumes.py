@@ -8,7 +8,8 @@ from torch import nn
 from silofl.errors import ConfigError
 from silofl.models.networks import HarmonizedModel, build_model, build_plain_model, check_network
 from silofl.settings import parse
-from silofl.study import PatchSettings, Study
+from silofl.study import Study
+from silofl.study_sections import PatchSettings
 from silofl.training.losses import make_loss
 
 DYNUNET = {

@@ -12,7 +12,7 @@ from silofl.report.sentences import (
     split_sentence,
     unfinished_sentence,
 )
-from silofl.study import SplitUnit
+from silofl.study_sections import SplitUnit
 
 
 def test_an_unfinished_simulation_names_the_command_that_goes_on():

@@ -42,7 +42,7 @@ class Mixture(Answer):
             )
         return conflict_of(recipe)
 
-    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study.TrainingSettings`
+    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
         """Refuse optimisers that divide by the gradient's size, and with it the chain rule's alpha.
 
         Raises:

@@ -47,7 +47,7 @@ class NormalizedSteps(Answer):
             )
         return None
 
-    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study.TrainingSettings`
+    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
         """Refuse an optimiser whose steps are no fixed sum of gradients (Section 3).
 
         Raises:

@@ -43,7 +43,7 @@ class HeadThenBody(Answer):
             )
         return None
 
-    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study.TrainingSettings`
+    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
         """Refuse a round without an epoch for the head.
 
         Raises:

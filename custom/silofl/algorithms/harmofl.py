@@ -36,7 +36,7 @@ class Amplitude(Answer):
     band: Literal["full"] | Annotated[int, Field(strict=True, ge=0)] = "full"
     momentum: Fraction = 0.1
 
-    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study.TrainingSettings`
+    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
         """Refuse channels that are dropped at random."""
         if training.drop_channels:
             raise ConfigError(

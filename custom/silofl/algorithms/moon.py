@@ -44,7 +44,7 @@ class Contrast(Answer):
         """Width of the projection head."""
         return self.projection_head
 
-    def check_model(self, model: Any) -> None:  # noqa: ANN401 - `silofl.study.ModelSettings`
+    def check_model(self, model: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.ModelSettings`
         """Refuse a projection head in a U-Net.
 
         Raises:

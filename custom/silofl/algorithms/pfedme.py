@@ -43,7 +43,7 @@ class Envelope(Answer):
             )
         return conflict_of(recipe)
 
-    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study.TrainingSettings`
+    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
         """Refuse what is not plain SGD (Algorithm 1), and a rate with which the shared model passes the personal one.
 
         Raises:

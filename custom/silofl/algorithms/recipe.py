@@ -112,14 +112,14 @@ class Answer(Section):
         """Return the fewest sites that its constants allow."""
         return 1
 
-    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study.TrainingSettings`
+    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
         """Refuse a way of training at the sites that it is not made for.
 
         Raises:
             ConfigError: Names the key of ``training``.
         """
 
-    def check_model(self, model: Any) -> None:  # noqa: ANN401 - `silofl.study.ModelSettings`
+    def check_model(self, model: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.ModelSettings`
         """Refuse a network that it is not made for.
 
         Raises:

@@ -49,7 +49,7 @@ class Control(Answer):
             )
         return None
 
-    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study.TrainingSettings`
+    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
         """Refuse what is not plain SGD: the steps' sum would no longer be that of the gradients (Algorithm 1).
 
         Raises:

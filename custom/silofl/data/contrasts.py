@@ -10,7 +10,7 @@ import numpy as np
 
 from silofl.data.images import GRID_TOLERANCE_MM, Image, check_grid, grid_distance, read_image
 from silofl.errors import ConfigError, DataError
-from silofl.study import DataSettings
+from silofl.study_sections import DataSettings
 
 
 @dataclass(frozen=True)

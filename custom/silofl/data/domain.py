@@ -20,7 +20,7 @@ from silofl.data.header import Header, check_affine, read_header
 from silofl.data.images import Image
 from silofl.errors import ConfigError, DataError
 from silofl.schema import optional
-from silofl.study import Modality
+from silofl.study_sections import Modality
 
 Kind = Literal["pictures", "volumes", "windows"]
 Colour = Literal["grey", "colour"]

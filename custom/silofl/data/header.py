@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from silofl.data.access import files_of
 from silofl.errors import DataError
-from silofl.study import Modality
+from silofl.study_sections import Modality
 
 if TYPE_CHECKING:
     from pydicom import Dataset

@@ -12,7 +12,8 @@ from silofl.data.contrasts import Source, missing
 from silofl.data.leakage import check_parts
 from silofl.data.records import Record, locate, parse_record
 from silofl.errors import DataError, nearest
-from silofl.study import SplitUnit, Study
+from silofl.study import Study
+from silofl.study_sections import SplitUnit
 
 FILE_NAME = "dataset.json"
 PARTS = ("training", "validation", "test")

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from silofl.data.domain import kind_of
 from silofl.data.images import Image
 from silofl.errors import DataError
-from silofl.study import DataSettings
+from silofl.study_sections import DataSettings
 
 
 def with_neighbours(slices: NDArray[np.float32], neighbours: int) -> NDArray[np.float32]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from silofl.data.volumes import SLICES, Array, Volumes, central_slices, concatenated
 from silofl.errors import DataError
-from silofl.study import PatchSettings
+from silofl.study_sections import PatchSettings
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from silofl.data.parts import PreparedCase
 from silofl.data.records import Record
 from silofl.data.transforms import compose, metadata_tracking, one_line
 from silofl.errors import DataError
-from silofl.study import DataSettings, Study
+from silofl.study import Study
+from silofl.study_sections import DataSettings
 
 if TYPE_CHECKING:
     from monai.data import MetaTensor

@@ -13,7 +13,7 @@ from silofl.data.images import Image
 from silofl.data.manifest import FILE_NAME, channel_names, check_channels, read_content
 from silofl.data.records import Record, locate, parse_record
 from silofl.errors import ConfigError, DataError
-from silofl.study import DataSettings
+from silofl.study_sections import DataSettings
 
 # Training images of each site that are read: enough to know kind, channels and size without reading all.
 SAMPLES = 3

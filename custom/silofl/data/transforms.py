@@ -17,7 +17,8 @@ import numpy as np
 
 from silofl.errors import ConfigError, nearest
 from silofl.extensions import TRANSFORMS, is_extension, load
-from silofl.study import DataSettings, Study, Transform
+from silofl.study import Study
+from silofl.study_sections import DataSettings, Transform
 
 if TYPE_CHECKING:
     from monai.transforms import Compose

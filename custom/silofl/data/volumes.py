@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from silofl.study import PatchSettings
+from silofl.study_sections import PatchSettings
 
 # Of a volume that is recognised as a whole: its slices, and their pixels along each axis.
 SLICES, SIDE = 3, 96

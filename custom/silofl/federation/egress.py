@@ -25,7 +25,8 @@ from silofl.methods.parts import kind_of, kinds
 from silofl.models.roles import role_of
 from silofl.settings import MOST, Section, parse
 from silofl.site import Site
-from silofl.study import CLASSIFICATION_ONLY, Study
+from silofl.study import Study
+from silofl.study_sections import CLASSIFICATION_ONLY
 
 # What a classification's score has beside its value.
 METRICS = frozenset((*CLASSIFICATION_ONLY["metric"], "auroc"))

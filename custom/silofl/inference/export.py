@@ -23,7 +23,7 @@ from silofl.inference.directory import fingerprint_of, plain_study
 from silofl.inference.readme import bundle_readme
 from silofl.inference.super_model import SuperModel
 from silofl.inference.weigher import names
-from silofl.study import DataSettings
+from silofl.study_sections import DataSettings
 
 SCHEMA_URL = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
 # Texts of the metadata that MONAI reads; the local schema lets a machine without internet check them.

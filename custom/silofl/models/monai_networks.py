@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from silofl.errors import ConfigError, nearest, one_line
-from silofl.study import ModelSettings
+from silofl.study_sections import ModelSettings
 
 # Arguments that fetch weights from elsewhere, or hide others behind them.
 NEVER = ("self", "pretrained", "progress", "kwargs")

@@ -17,7 +17,8 @@ from silofl.models.features import with_projection_head
 from silofl.models.lenet5 import LeNet5
 from silofl.models.monai_networks import build_monai_network, check_normalization
 from silofl.models.normalization import groups_of
-from silofl.study import ModelSettings, PatchSettings, Study
+from silofl.study import Study
+from silofl.study_sections import ModelSettings, PatchSettings
 
 # Windows of a volume that the network sees at a time.
 WINDOWS_AT_ONCE = 2

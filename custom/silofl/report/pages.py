@@ -67,7 +67,7 @@ from silofl.report.tables import (
     whole,
 )
 from silofl.schema import plain
-from silofl.study import CLASSIFICATION_ONLY
+from silofl.study_sections import CLASSIFICATION_ONLY
 
 REPORT = "report.html"
 TEMPLATES = Path(__file__).parent / "templates"

@@ -15,7 +15,7 @@ from rich.text import Text
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results, SiteResult
 from silofl.report.sentences import SURFACE
-from silofl.study import SEGMENTATION_ONLY
+from silofl.study_sections import SEGMENTATION_ONLY
 
 MISSING = "-"
 MARK_STYLES = {"*": "bold", "=": "underline", "": ""}

@@ -21,7 +21,8 @@ from silofl.options import console_for
 from silofl.settings import parse, read_yaml
 from silofl.studies.reference import study_keys
 from silofl.studies.simulation import study_file
-from silofl.study import CLASSIFICATION_ONLY, SEGMENTATION_ONLY, Study, load_study
+from silofl.study import Study, load_study
+from silofl.study_sections import CLASSIFICATION_ONLY, SEGMENTATION_ONLY
 
 WINDOW_NETWORK = "activity_cnn"
 # Shortest side that a network, and FedSM's selector, can take.

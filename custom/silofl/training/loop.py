@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from silofl.algorithms.steps import Batch, Loss, Step, squared_distance
 from silofl.errors import TrainingError
-from silofl.study import TrainingSettings
+from silofl.study_sections import TrainingSettings
 
 
 @dataclass(frozen=True)

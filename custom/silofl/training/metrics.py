@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.volumes import Array
-from silofl.study import CLASSIFICATION_ONLY
+from silofl.study_sections import CLASSIFICATION_ONLY
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

@@ -16,7 +16,7 @@ from silofl.data.layouts.masks import Values, mask_file, split_ending
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import File, Pair, SitePlan, copy_of, plan_pairs
 from silofl.errors import ConfigError, DataError, shown
-from silofl.study import CHANNEL_NAME
+from silofl.study_sections import CHANNEL_NAME
 
 CASE = "{case}"
 

@@ -1,0 +1,354 @@
+"""The sections of a study.yaml: how images become batches, the network, the training, and the federation."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from silofl.errors import ConfigError, shown
+from silofl.extensions import Extension, is_extension
+from silofl.settings import (
+    BelowOne,
+    Count,
+    Fraction,
+    Name,
+    Natural,
+    NotNegative,
+    Positive,
+    Section,
+    Whole,
+)
+
+SplitUnit = Literal["patient", "recordings", "slices", "examples", "unknown"]
+# More would fill the memory before anything could be said about it.
+MOST_CHANNELS = 4096
+Channels = Annotated[Whole, Field(gt=0, le=MOST_CHANNELS)]
+# In a command NAME=FILE,NAME=FILE gives the files of a case.
+CHANNEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9 _.+-]{0,31}$"
+ChannelName = Annotated[str, Field(pattern=CHANNEL_NAME)]
+# A patch's side; a larger one would fill the memory.
+Side = Annotated[Whole, Field(ge=1, le=512)]
+Neighbours = Annotated[Whole, Field(ge=0, le=8)]
+Features = Annotated[Whole, Field(gt=0, le=1024)]
+# A wait of months is a slip of the pen.
+Seconds = Annotated[Positive, Field(le=10**7)]
+# DICOM's codes for the images of the studies that hospitals ask for; DX stands for CR too.
+Modality = Literal["CT", "MR", "PT", "NM", "US", "DX", "MG", "XA", "RF", "OP", "OPT", "SM", "GM", "ES", "XC"]
+
+
+def _sha256(value: str) -> str:
+    if not re.fullmatch("[0-9a-f]{64}", value):
+        raise ValueError("the 64 digits of the file's SHA-256, as sha256sum prints them")
+    return value
+
+
+def _monai(*names: str) -> tuple[str, ...]:
+    return tuple(f"monai.networks.nets.{name}" for name in names)
+
+
+# What each task allows; a key that is in neither table fits both tasks.
+SEGMENTATION_ONLY = {
+    "metric": ("dice", "dice_with_background"),
+    "model.name": ("unet",),
+    "model.network": _monai("UNet", "DynUNet", "SegResNet", "SwinUNETR", "HighResNet", "VNet"),
+    "training.loss": ("dice_ce", "dice", "cross_entropy"),
+}
+CLASSIFICATION_ONLY = {
+    "metric": ("accuracy", "balanced_accuracy"),
+    "model.name": ("densenet121", "lenet5", "alexnet", "activity_cnn"),
+    "model.network": _monai("DenseNet169", "DenseNet201", "DenseNet264", "ResNet", "EfficientNetBN"),
+    "training.loss": ("cross_entropy",),
+}
+WITHOUT_DROPOUT = ("lenet5", "activity_cnn")
+
+
+class Transform(Section):
+    """One transform that a study names, of MONAI as ``Resize: {spatial_size: [128, 128]}``, or of a package."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_yaml(cls, value: object) -> object:
+        if isinstance(value, str):
+            return {"name": value}
+        if isinstance(value, dict) and len(value) == 1 and "name" not in value:
+            ((name, options),) = value.items()
+            return {"name": name, "options": options or {}}
+        return value
+
+
+class PatchSettings(Section):
+    """The patches of volumes that a network learns from, and looks through whole volumes by.
+
+    Attributes:
+        size: Voxels along X, Y and Z, as ``[96, 96, 32]``; the network must be able to halve them as often as it does.
+            A smaller volume is padded with zeros.
+        per_volume: Patches of each training volume in an epoch, each drawn anew (MONAI's RandCropByPosNegLabel).
+        foreground: Share of them whose centre is a voxel with a label; of the others it is one without.
+        overlap: Share of a patch's side that neighbouring windows have in common when a whole volume is looked through
+            (MONAI's sliding_window_inference, weighted by a Gaussian). More is slower, and smoother.
+    """
+
+    size: tuple[Side, Side, Side]
+    per_volume: Count = 2
+    foreground: Fraction = 0.5
+    overlap: Annotated[float, Field(ge=0, le=0.9)] = 0.25
+
+
+class DataSettings(Section):
+    """How a site's image files become batches.
+
+    Attributes:
+        dimensions: 2 cuts volumes into slices, each an example; with 3 a whole volume is one, seen by a network in 3D.
+        patches: With ``dimensions`` 3, for label maps: the patches in which the network sees a volume. A classifier
+            sees the whole of it instead; Resize or ResizeWithPadOrCrop then make all of one size.
+        channels: Channels of an image. A picture has 1 or 3: grey is repeated, colour becomes luminance, an alpha
+            channel is dropped. A window of a time series has as many as are stored.
+        channel_names: Names of the channels in the order of the network, as ``[T1, T2]``, as many as ``channels``.
+            Each is then scaled on its own, and none is converted. A site's dataset.json says which of them its files
+            hold; of one that is not there the network sees zeros.
+        resample: Whether a volume of a case that lies on another grid than the first of its contrasts is resampled to
+            it (MONAI's ResampleToMatch, linear; beyond its edge the nearest voxel); refused otherwise.
+        neighbours: Slices before and after each slice of a volume that the network sees with it, as further channels:
+            with 1, three slices. Beyond the ends of a volume, or of the ``slices`` of a record, the nearest is
+            repeated. Labels are those of the middle slice. Pictures and windows have no slices: only 0 takes them.
+        modality: DICOM's code of what made the images, as ``MR``, ``CT``, ``DX`` (radiography) or ``XC`` (a camera);
+            the super model then refuses DICOM images of another one. By default the code in the sites' DICOM images.
+        intensity: ``dtype`` maps the file's integer range to [0, 1]; ``percentiles`` the case's 0.5 to 99.5
+            percentile; ``zscore`` gives each case mean 0 and deviation 1; ``raw`` keeps the stored values.
+        volume_transforms: MONAI transforms of a whole volume before it is cut into slices, as
+            ``Orientation: {axcodes: RAS}``.
+        transforms: MONAI transforms of each 2D image and its label, once, before they are cached, as
+            ``Resize: {spatial_size: [128, 128]}``; each slice on its own, before its neighbours join it. With
+            ``dimensions`` 3, of each whole volume after ``volume_transforms``. Also a part of a package that keeps the
+            size, as ``package==1.2.0/name: {}``; as ``augment`` too.
+        augment: MONAI random transforms of each training image, or patch, anew in every epoch, as
+            ``RandRotate90: {prob: 0.75, max_k: 3}``.
+        split_unit: What training, validation and test data of a site must not share: a ``patient``; or, where one
+            patient is in several of them on purpose, ``recordings``, ``slices`` of a volume, or only ``examples``.
+            ``unknown`` where nobody knows the patients of some site's data: one may be in several of them, unseen.
+    """
+
+    dimensions: Literal[2, 3] = 2
+    patches: PatchSettings | None = None
+    channels: Channels = 1
+    channel_names: tuple[ChannelName, ...] = ()
+    resample: bool = False
+    neighbours: Neighbours = 0
+    modality: Modality | None = None
+    intensity: Literal["dtype", "percentiles", "zscore", "raw"] = "dtype"
+    volume_transforms: tuple[Transform, ...] = ()
+    transforms: tuple[Transform, ...] = ()
+    augment: tuple[Transform, ...] = ()
+    split_unit: SplitUnit = "patient"
+
+    @property
+    def in_channels(self) -> int:
+        """Channels of the network's input: for each offset from -neighbours to neighbours those of that slice."""
+        return self.channels * (2 * self.neighbours + 1)
+
+    @property
+    def shown(self) -> slice:
+        """The channels that a picture shows, among those of the network's input: the slice itself, of contrasts one."""
+        first = self.channels * self.neighbours
+        return slice(first, first + (1 if self.channel_names else self.channels))
+
+    @model_validator(mode="after")
+    def _names_each_channel(self) -> DataSettings:
+        names = self.channel_names
+        if names and (len(names) != self.channels or len({*names}) < len(names)):
+            raise ConfigError(
+                f"data.channel_names must be data.channels, {self.channels}, different names, not {shown([*names])}; "
+                "set data.channels to their number, and name each once"
+            )
+        if self.resample and not names:
+            raise ConfigError("data.resample must go with channel_names, whose files may differ; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _cuts_what_it_has(self) -> DataSettings:
+        if self.dimensions == 3 and self.neighbours:
+            raise ConfigError(
+                f"data.neighbours must be 0 with data.dimensions 3, whose volumes are not cut, not {self.neighbours}; "
+                "remove it"
+            )
+        if self.dimensions == 2 and self.patches:
+            raise ConfigError("data.patches must go with data.dimensions 3, which cuts no slices; remove one of both")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_into_memory(self) -> DataSettings:
+        if self.in_channels > MOST_CHANNELS:
+            raise ConfigError(
+                f"data.channels must be at most {MOST_CHANNELS} together with those of the neighbours, not "
+                f"{self.in_channels}; lower data.neighbours"
+            )
+        return self
+
+
+class ModelSettings(Section):
+    """The network, the same at every site.
+
+    Attributes:
+        name: ``unet`` (MONAI BasicUNet) for segmentation; ``densenet121`` (MONAI), ``lenet5``, ``alexnet`` or, for
+            sensors over time, ``activity_cnn`` for classification; of them ``unet`` and ``densenet121`` in 3D too.
+        network: A network of MONAI instead, with the study's dimensions, channels and normalisation: its class in
+            ``monai.networks.nets``, as ``monai.networks.nets.SegResNet``. For label maps ``UNet``, ``DynUNet``,
+            ``SegResNet``, ``SwinUNETR``, ``HighResNet``, ``VNet``; for classes ``DenseNet169``, ``DenseNet201``,
+            ``DenseNet264``, ``ResNet``, ``EfficientNetBN``. ``features`` and ``dropout`` are not used. Or a network of
+            a package that every machine has installed and allowed, as ``package==1.2.0/name``.
+        arguments: Further arguments of that class, as ``{init_filters: 16}``.
+        normalization: The network's normalisation layer; ``batch_stateless`` is BatchNorm without parameters and
+            without running statistics, so that a prediction depends on the other images of its batch. After a fully
+            connected layer ``instance`` and ``group`` are both a GroupNorm of one group.
+        features: Channels of the U-Net's levels, six numbers.
+        dropout: Probability of dropout; ``lenet5`` and ``activity_cnn`` have none.
+        precision: Of the networks: ``bfloat16`` (autocast), ``float32``, or ``auto``, which is bfloat16 on a GPU and
+            float32 elsewhere. Losses, gradients' norms and what travels are float32 in any case.
+        pretrained: File of a pretrained model next to study.yaml, for an algorithm that needs one; ``silofl pretrain``
+            writes it and ``--pretrained`` brings it there.
+        weights: File of weights next to study.yaml, ``.pt`` or ``.safetensors``, from which everybody starts instead of
+            random ones; ``--weights`` brings it there. They are matched by name and shape, and what the file lacks
+            starts from the seed. Only the server reads it.
+        weights_sha256: The SHA-256 of that file, so that the study's digest, which sites pin, settles what is in it.
+    """
+
+    name: Literal["unet", "densenet121", "lenet5", "alexnet", "activity_cnn"] = "unet"
+    network: str | None = None
+    arguments: dict[str, Any] = {}
+    normalization: Literal["batch", "batch_stateless", "instance", "group"] = "batch"
+    features: Annotated[tuple[Features, ...], Field(min_length=6, max_length=6)] = (32, 32, 64, 128, 256, 32)
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    pretrained: Name = "pretrained.pt"
+    weights: Name | None = None
+    weights_sha256: Annotated[str, AfterValidator(_sha256)] | None = None
+
+    @property
+    def is_segmenting(self) -> bool:
+        """Whether the network answers each pixel, and not the image."""
+        # A package's network does not say; whoever asks relies on layers that classifiers have.
+        if is_extension(self.network):
+            return True
+        return (self.network or self.name) in (*SEGMENTATION_ONLY["model.name"], *SEGMENTATION_ONLY["model.network"])
+
+    @model_validator(mode="after")
+    def _names_one_network(self) -> ModelSettings:
+        if self.network is None and self.arguments:
+            raise ConfigError("model.arguments must go with model.network, whose arguments they are; leave them out")
+        defaults = {key: ModelSettings.model_fields[key].default for key in ("name", "features", "dropout")}
+        for key, value in defaults.items() if self.network else ():
+            if getattr(self, key) != value:
+                raise ConfigError(
+                    f"model.{key} must be left out with model.network, not {getattr(self, key)}; give what the class "
+                    "has of it in model.arguments"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _settles_its_weights(self) -> ModelSettings:
+        if (self.weights is None) != (self.weights_sha256 is None):
+            given, missing = ("weights", "weights_sha256") if self.weights else ("weights_sha256", "weights")
+            raise ConfigError(
+                f"model.{given} must go with model.{missing}, so that the study's digest settles what everybody starts "
+                "from; give both, as --weights does, or none"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_what_it_drops(self) -> ModelSettings:
+        if self.dropout > 0 and self.name in WITHOUT_DROPOUT:
+            raise ConfigError(f"model.dropout must be 0 for {self.name}, which has none, not {self.dropout}; remove it")
+        return self
+
+
+class TrainingSettings(Section):
+    """How a site trains within one round.
+
+    Attributes:
+        loss: ``dice_ce`` (Dice plus cross entropy, binary for one label), ``dice`` or ``cross_entropy``; or one of a
+            package that every site has installed and allowed, as ``package==1.2.0/name``.
+        has_batch_dice: Dice of all images of a batch together, for labels that many images lack; else of each image.
+        optimizer: The base optimiser of every step.
+        optimizer_state: Momentum and Adam's moments, which never travel: ``kept`` at the site from round to round, or
+            ``fresh`` in each round, as papers have it. FedNova, and SCAFFOLD with momentum, need fresh ones in any
+            case; FedSM's selector has an optimiser of its own.
+        learning_rate: Of the base optimiser, in the first round.
+        schedule: How the learning rate falls from round to round: ``constant`` not at all; ``poly`` by
+            ``(1 - (r - 1) / R)^0.9`` in round r of R; ``cosine`` by half a period. Constants of an algorithm do not
+            fall with it.
+        momentum: Of ``sgd``.
+        is_nesterov: Whether the momentum of ``sgd`` is Nesterov's.
+        betas: Of ``adam`` and ``adamw``.
+        weight_decay: Of the base optimiser.
+        batch_size: Images in a batch; a last batch of one image joins the one before it.
+        drop_channels: Probability with which each of ``data.channel_names`` becomes zeros in a training image, drawn
+            anew each time, so that the network learns to do without it where a site or a patient lacks one; an image
+            keeps at least one of those that it has (Wagner et al., WACV 2025, arXiv:2406.11636).
+        local_epochs: Passes over the site's training data in a round, the papers' E.
+    """
+
+    loss: Literal["dice_ce", "dice", "cross_entropy"] | Extension = "dice_ce"
+    has_batch_dice: bool = False
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    optimizer_state: Literal["kept", "fresh"] = "kept"
+    learning_rate: Positive = 1e-3
+    schedule: Literal["constant", "poly", "cosine"] = "constant"
+    momentum: Fraction = 0.9
+    is_nesterov: bool = False
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
+    weight_decay: NotNegative = 0.0
+    batch_size: Count = 8
+    drop_channels: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    local_epochs: Count = 1
+
+    @model_validator(mode="after")
+    def _has_a_momentum_to_look_ahead_with(self) -> TrainingSettings:
+        if self.is_nesterov and (self.optimizer != "sgd" or self.momentum == 0):
+            found = self.optimizer if self.optimizer != "sgd" else "sgd with momentum 0"
+            raise ConfigError(f"training.is_nesterov must go with sgd and a momentum, not with {found}; leave it out")
+        return self
+
+
+class AlgorithmSettings(BaseModel):
+    """An algorithm, one of its presets, and what the study changes in it.
+
+    Attributes:
+        name: The algorithm.
+        preset: The named choice of every value that is not given here: ``paper``, ``reference`` (the authors' own
+            code) or ``recommended``.
+    """
+
+    # An algorithm's own keys are checked by `Study.recipe`: this file must not load any algorithm that the study
+    # does not name.
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+    preset: str = "recommended"
+
+
+class FederationSettings(Section):
+    """How many sites the server needs, and how long it waits for them.
+
+    Attributes:
+        sites: Sites that the first round waits for; those that are there when the job starts where not given.
+        min_sites: Sites that must answer for a round to count.
+        max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
+        task_timeout_s: Seconds the server waits for a site's answer in a round; in the first one, the sites' processes
+            load their libraries and read their data in this time.
+        join_timeout_s: Seconds the server waits for the sites to appear before the first round.
+        max_update_ratio: An update of a model is refused whose norm by step is more than so many times the median of
+            the other sites'; null refuses none.
+        min_sites_for_ratio: Answers of a round from which on their updates are compared so.
+    """
+
+    sites: Count | None = None
+    min_sites: Count = 1
+    max_missed_rounds: Natural = 0
+    task_timeout_s: Seconds = 3600.0
+    join_timeout_s: Seconds = 600.0
+    max_update_ratio: Positive | None = 100.0
+    min_sites_for_ratio: Count = 3
