@@ -16,7 +16,7 @@ SITES = ("east", "north", "west")
 def advice_of(game):
     """Return the advice, and what is said of it."""
     part = game.server.parts[ROLE]
-    return part.advice, part.sentences
+    return part.document, part.sentences
 
 
 def spoiled(answer, name, array):
@@ -90,4 +90,4 @@ def test_a_run_that_is_taken_up_keeps_its_advice(play):
     game.rounds(1)
     part = game.server.parts[ROLE]
     again = start_parts(game.study, SITES, None)[ROLE].restored(part.state())
-    assert again.files() == {FILE: part.advice} and again.sentences == part.sentences
+    assert again.files() == {FILE: part.document} and again.sentences == part.sentences

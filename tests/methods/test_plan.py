@@ -21,7 +21,7 @@ SITES = ("east", "north", "west")
 def plan_of(game):
     """Return the plan, and what is said of it."""
     part = game.server.parts[ROLE]
-    return part.plan, part.sentences
+    return part.document, part.sentences
 
 
 def spoiled(answer, name, array):
@@ -144,7 +144,7 @@ def test_a_run_that_is_taken_up_keeps_its_plan(play):
     game.rounds(1)
     part = game.server.parts[ROLE]
     again = start_parts(game.study, SITES, None)[ROLE].restored(part.state())
-    assert again.files() == {FILE: part.plan} and again.sentences == part.sentences
+    assert again.files() == {FILE: part.document} and again.sentences == part.sentences
 
 
 def test_its_bytes_are_known_before(make_study):

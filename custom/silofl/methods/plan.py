@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, Strict
 
 from silofl.algorithms.data_fingerprint import NUM_INTENSITIES, DataFingerprint
 from silofl.algorithms.mixing import Arrays
@@ -16,10 +15,10 @@ from silofl.algorithms.plan import Draft, make_plan
 from silofl.algorithms.planned_patch import FEATURES, NetworkForm
 from silofl.data.data_fingerprint import measure_site, turned_axes
 from silofl.errors import AggregationError, ConfigError
-from silofl.methods.answer import Answer, Text
-from silofl.methods.part import BEFORE, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
+from silofl.methods.answer import Answer
+from silofl.methods.asked_once import AskedOnce, plain_array, withheld_by
+from silofl.methods.part import Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
 from silofl.models.roles import with_role
-from silofl.settings import Section
 from silofl.study import Study
 
 ROLE = "fingerprint"
@@ -32,75 +31,36 @@ RISK = (
     "they tell the server the site's scanners and protocols, how common each label is and its mean size, and of few "
     "patients whose images have which size; min_patients, or may_leave without fingerprint"
 )
-Count = Annotated[int, Strict(), Field(ge=1, le=10**7)]
-
-
-class Entry(Section):
-    """What an answer says beside the arrays.
-
-    Attributes:
-        cases: Training cases.
-        withheld: Why the site shares nothing; empty where it does.
-    """
-
-    cases: Count = 1
-    withheld: Text = ""
 
 
 @dataclass(frozen=True)
-class PlanPart(Part):
+class PlanPart(AskedOnce):
     """The fingerprints at the server.
 
     Attributes:
-        study: The study that the plan begins with.
         fingerprints: Site -> its own, while they come in.
-        plan: What came out as plain values; empty before.
-        sentences: It in words.
     """
 
-    study: Study
     fingerprints: Mapping[str, DataFingerprint] = field(default_factory=dict)
-    plan: dict[str, Any] = field(default_factory=dict)
-    sentences: tuple[str, ...] = ()
     role: str = ROLE
-    entry: ClassVar[type[Entry]] = Entry
+    file: ClassVar[str] = FILE
+    what: ClassVar[str] = "a fingerprint"
 
-    def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
-        """Ask all sites once, before the first round; a site that fails here keeps no round from running."""
-        return (Exchange(ROLE, 0, is_needed=False),) if moment == BEFORE and number == 1 else ()
-
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
-        """Return the arrays of a fingerprint: a site may keep back all or nothing."""
-        if exchange.task != ROLE:
-            return {}
+    def arrays(self, run: Run) -> Mapping[str, Expected]:
+        """Return the arrays of a fingerprint."""
         channels = self.study.data.channels
-        shapes = {
-            "spacing_mm": (3, 3),
-            "shape": (3, 3),
-            "intensity": (channels, NUM_INTENSITIES),
-            "channels": (channels,),
-            "classes": (1 + max(self.study.labels),),
+        return {
+            "spacing_mm": plain_array((3, 3)),
+            "shape": plain_array((3, 3)),
+            "intensity": plain_array((channels, NUM_INTENSITIES), minimum=None),
+            "channels": plain_array((channels,)),
+            "classes": plain_array((1 + max(self.study.labels),)),
         }
-        return with_role(
-            ROLE,
-            {
-                name: Expected(
-                    shape,
-                    minimum=None if name == "intensity" else 0,
-                    dtype="float64",
-                    num_bytes=8 * int(np.prod(shape)),
-                )
-                for name, shape in shapes.items()
-            },
-        )
 
     def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> PlanPart:
         """Keep a fingerprint; refuse a part of one, and one that no images have."""
-        if exchange.task != ROLE or answer.entries[ROLE].withheld:
+        if not self.is_shared(site, exchange, answer, run):
             return self
-        missing = sorted(self.expected(site, exchange, run).keys() - answer.arrays.keys())
-        if missing:
-            raise AggregationError(f"site {site!r} must send all of a fingerprint; it lacks {missing}")
         try:
             found = DataFingerprint(answer.entries[ROLE].cases, **answer.of(ROLE))
         except ConfigError as error:
@@ -111,8 +71,7 @@ class PlanPart(Part):
         """Plan with the sites that answered."""
         if exchange.task != ROLE:
             return self
-        withheld = {site: one.entries[ROLE].withheld for site, one in replies.accepted.items()}
-        silent = replies.missing | replies.refused | {site: why for site, why in withheld.items() if why}
+        silent = self.silent(replies)
         without = tuple(f"site {site!r} is not planned with: {reason}" for site, reason in silent.items())
         known = {site: self.fingerprints[site] for site in replies.accepted if site not in silent}
         try:
@@ -120,23 +79,7 @@ class PlanPart(Part):
         except ConfigError as error:
             return replace(self, fingerprints={}, sentences=(f"no plan: {error}", *without))
         plan = found.as_dict() | {"not_planned_with": silent}
-        return replace(self, fingerprints={}, plan=plan, sentences=(*found.sentences(), *without))
-
-    def notes(self, exchange: Exchange) -> Sequence[str]:
-        """Return the plan in sentences."""
-        return self.sentences if exchange.task == ROLE else ()
-
-    def files(self) -> dict[str, Any]:
-        """Return the plan, from which ``silofl plan --plan`` writes a job."""
-        return {FILE: self.plan} if self.plan else {}
-
-    def state(self) -> dict[str, Any]:
-        """Return a checkpoint."""
-        return {"plan": self.plan, "sentences": list(self.sentences)}
-
-    def restored(self, state: Mapping[str, Any]) -> PlanPart:
-        """Return what `state` described."""
-        return replace(self, plan=state["plan"], sentences=tuple(state["sentences"]))
+        return replace(self, fingerprints={}, document=plan, sentences=(*found.sentences(), *without))
 
 
 class SiteFingerprint(SitePart):
@@ -149,8 +92,8 @@ class SiteFingerprint(SitePart):
         """Return the fingerprint of the training data, unless it would come from too few patients."""
         work = self.work
         meta = {"num_patients": work.data.training.num_patients}
-        if not work.has_enough_patients:
-            return Message(meta=meta | {ROLE: {"withheld": f"fewer than {work.min_patients} patients in training"}})
+        if withheld := withheld_by(work, ROLE, meta):
+            return withheld
         found = measure_site(work.data.manifest, work.study, work.min_patients, has_progress=False)
         return Message(with_role(ROLE, arrays_of(found)), meta | {ROLE: {"cases": found.cases}})
 

@@ -1,0 +1,111 @@
+"""What asks all sites once, before the first round, and makes one document of their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import numpy as np
+from pydantic import Field, Strict
+
+from silofl.errors import AggregationError
+from silofl.methods.answer import Answer, Text
+from silofl.methods.part import BEFORE, Exchange, Expected, Message, Part, Replies, Run
+from silofl.methods.work import Work
+from silofl.models.roles import with_role
+from silofl.settings import Section
+from silofl.study import Study
+
+Count = Annotated[int, Strict(), Field(ge=1, le=10**7)]
+P = TypeVar("P", bound="AskedOnce")
+
+
+class AskedEntry(Section):
+    """What an answer says beside the arrays.
+
+    Attributes:
+        cases: Training cases.
+        withheld: Why the site shares nothing; empty where it does.
+    """
+
+    cases: Count = 1
+    withheld: Text = ""
+
+
+@dataclass(frozen=True)
+class AskedOnce(Part):
+    """The server half: a site that fails here, or shares nothing, keeps no round from running.
+
+    Attributes:
+        study: The study.
+        document: What came out as plain values; empty before.
+        sentences: It in words.
+        file: Name of the document among the run's files.
+        what: What a site sends, in messages.
+    """
+
+    study: Study
+    document: dict[str, Any] = field(default_factory=dict)
+    sentences: tuple[str, ...] = ()
+    entry: ClassVar[type[AskedEntry]] = AskedEntry
+    file: ClassVar[str]
+    what: ClassVar[str]
+
+    def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
+        """Ask all sites once, before the first round."""
+        return (Exchange(self.role, 0, is_needed=False),) if moment == BEFORE and number == 1 else ()
+
+    def arrays(self, run: Run) -> Mapping[str, Expected]:
+        """Return the arrays that a site sends, without their role: all or none of them."""
+        raise NotImplementedError
+
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+        """Return the arrays of an answer."""
+        return with_role(self.role, self.arrays(run)) if exchange.task == self.role else {}
+
+    def is_shared(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> bool:
+        """Return whether an answer holds what was asked for.
+
+        Raises:
+            AggregationError: It holds a part of it.
+        """
+        if exchange.task != self.role or answer.entries[self.role].withheld:
+            return False
+        missing = sorted(self.expected(site, exchange, run).keys() - answer.arrays.keys())
+        if missing:
+            raise AggregationError(f"site {site!r} must send all of {self.what}; it lacks {missing}")
+        return True
+
+    def silent(self, replies: Replies) -> dict[str, str]:
+        """Return the sites that shared nothing, with why."""
+        withheld = {site: one.entries[self.role].withheld for site, one in replies.accepted.items()}
+        return replies.missing | replies.refused | {site: reason for site, reason in withheld.items() if reason}
+
+    def notes(self, exchange: Exchange) -> Sequence[str]:
+        """Return what came out in sentences."""
+        return self.sentences if exchange.task == self.role else ()
+
+    def files(self) -> dict[str, Any]:
+        """Return the document."""
+        return {self.file: self.document} if self.document else {}
+
+    def state(self) -> dict[str, Any]:
+        """Return a checkpoint."""
+        return {"document": self.document, "sentences": list(self.sentences)}
+
+    def restored(self: P, state: Mapping[str, Any]) -> P:
+        """Return what `state` described."""
+        return replace(self, document=state["document"], sentences=tuple(state["sentences"]))
+
+
+def plain_array(shape: Sequence[int] | None, minimum: float | None = 0, origin: str = "") -> Expected:
+    """Return what to expect of an array of float64; None is a shape that is not known yet."""
+    return Expected(shape, minimum=minimum, origin=origin, dtype="float64", num_bytes=8 * int(np.prod(shape or ())))
+
+
+def withheld_by(work: Work, role: str, meta: dict[str, Any]) -> Message | None:
+    """Return the answer of a site whose means would come from too few patients; None where they do not."""
+    if work.has_enough_patients:
+        return None
+    return Message(meta=meta | {role: {"withheld": f"fewer than {work.min_patients} patients in training"}})
