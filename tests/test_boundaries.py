@@ -21,6 +21,7 @@ BELOW = {
     "extensions": {"errors"},
     "algorithms": {"settings", "errors"},
     "site": {"extensions", "settings", "errors"},
+    "software": {"settings", "errors"},
     "study_sections": {"extensions", "settings", "errors"},
     "study": {"study_sections", "extensions", "algorithms", "settings", "errors"},
 }

@@ -10,6 +10,7 @@ from silofl.federation.course import Course, settled_answers
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.methods.part import Message
+from silofl.software import here
 
 SCORE = {"value": 0.5, "num_cases": 2, "num_excluded": 0, "labels": {"1": 0.5}}
 LONG = 10**7
@@ -95,6 +96,10 @@ NUMBERS = {
     "metrics a text": meta(metrics="loss"),
     "metrics without end": lambda answer: Message(answer.arrays, answer.meta | {"metrics": endless()}),
     "metrics nested deeply": lambda answer: Message(answer.arrays, answer.meta | {"metrics": nested(10**5)}),
+    "software a text": meta(software="silofl 0.2.0"),
+    "a patient's name for a version": meta(software=here().model_dump() | {"torch": "Jane Doe"}),
+    "software with one thing more": meta(software=here().model_dump() | {"host": "radiology-3"}),
+    "recorded a text": meta(is_recorded="yes"),
     "no metrics": without("metrics"),
     "no loss": meta(metrics={}),
     "NaN loss": metrics(loss=float("nan")),

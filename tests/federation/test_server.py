@@ -4,8 +4,10 @@ import pytest
 from silofl.errors import ConfigError
 from silofl.federation.server import ServerRounds
 from silofl.methods.part import TEST, TRAIN, VALIDATE, Exchange
+from silofl.software import here
 
 FIRST = {"run": "run", "round": 1, "step": 1, "best_round": None, "held": 0}
+SOFTWARE = {"software": here().model_dump()}
 SCORE = {"value": 0.5, "num_cases": 2, "num_excluded": 0}
 
 
@@ -44,9 +46,11 @@ def test_sites_are_in_the_order_of_their_names_whatever_order_they_came_in(make_
 
 def test_a_task_says_its_run_and_round_the_best_round_and_the_state_to_begin_from(play):
     game = play()
-    assert game.upcoming("train")["east"].meta == FIRST
+    assert game.upcoming("train")["east"].meta == FIRST | SOFTWARE
     game.rounds(2)
     assert game.upcoming("train")["east"].meta == FIRST | {"round": 3, "best_round": 1, "held": 2}
+    game.resume()
+    assert game.upcoming("train")["east"].meta == FIRST | SOFTWARE | {"round": 3, "best_round": 1, "held": 2}
 
 
 @pytest.mark.parametrize("name", ["model", "amplitude"])

@@ -22,12 +22,13 @@ from silofl.methods.part import Message
 from silofl.models.roles import with_role
 from silofl.settings import parse
 from silofl.site import Site
+from silofl.software import here
 from silofl.study import Study
 
 SMALL = {"name": "small", "task": "classification", "labels": {0: "a", 1: "b"}, "rounds": 2, "metric": "accuracy"}
 SMALL |= {"model": {"name": "lenet5"}, "training": {"loss": "cross_entropy"}}
 META = {"round": 1, "num_examples": 40, "num_patients": 20, "steps": 5, "image_shape": [1, 4, 4]}
-META |= {"metrics": {"loss": 0.5, "drift": 0.25}}
+META |= {"metrics": {"loss": 0.5, "drift": 0.25}, "software": here().model_dump()}
 
 
 @pytest.fixture
@@ -96,11 +97,11 @@ def update(server):
 def test_what_is_allowed_leaves_as_it_is_and_every_array_is_recorded(site, update):
     filtered = site()
     left = filtered.send(Message(update, META))
-    assert left.meta == META
+    assert left.meta == META | {"is_recorded": True}
     for name, array in update.items():
         np.testing.assert_array_equal(left.arrays[name], array, strict=True)
     assert [record["name"] for record in filtered.records] == [*update, "numbers"]
-    assert filtered.records[-1]["values"] == META
+    assert filtered.records[-1]["values"] == META | {"is_recorded": True}
     assert {(record["task"], record["refused"]) for record in filtered.records} == {("train", False)}
 
 
@@ -192,7 +193,7 @@ def test_percentile_privacy_clips_an_update_to_gamma_and_drops_small_changes(sit
     for name, array in update.items():
         wanted = np.where(array < cutoff, 0, expected[name])
         np.testing.assert_allclose(left.arrays[name], wanted, rtol=1e-6)
-    assert left.meta == META
+    assert left.meta == META | {"is_recorded": True}
 
 
 def test_the_server_takes_a_clipped_update_and_withholds_nothing(site, server, update):
@@ -220,7 +221,7 @@ def test_an_amplitude_is_unknown_to_a_study_without_one_and_stays(site):
 
 def test_an_answer_of_numbers_alone_passes_all_filters(site):
     filtered = site(ExcludeVars(exclude_vars="weight"), PercentilePrivacy())
-    assert filtered.send(Message(meta=META)).meta == META
+    assert filtered.send(Message(meta=META)).meta == META | {"is_recorded": True}
     assert [record["name"] for record in filtered.records] == ["numbers"]
 
 

@@ -13,6 +13,7 @@ from silofl.federation.egress import Gate, Request
 from silofl.methods.part import Message
 from silofl.methods.parts import start_parts
 from silofl.methods.plan import FILE, ROLE, draft_of
+from silofl.software import here
 from silofl.studies.traffic import count_traffic
 
 SITES = ("east", "north", "west")
@@ -58,7 +59,9 @@ def test_no_least_largest_or_single_value_leaves(play):
         "fingerprint/channels": (1,),
         "fingerprint/classes": (2,),
     }
-    assert answer.meta == {"round": 0, "num_patients": 5, ROLE: {"cases": 5}}
+    # The first answer of a run says what the site runs.
+    software = {"software": here().model_dump()}
+    assert answer.meta == {"round": 0, "num_patients": 5, ROLE: {"cases": 5}} | software
 
 
 def test_what_leaves_is_of_one_kind_that_a_site_can_keep_back(play):

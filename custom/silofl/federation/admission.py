@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from silofl.federation.known_software import take_software
 from silofl.federation.numbers import norm, too_long
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import Answer, reason_of
@@ -25,10 +26,11 @@ def admitted(
     """
     read, unread = _each(given, server.read)
     server.learn_image_shape(list(read.values()))
-    fitting, unfit = _each(read, lambda site, answer: server.check(site, exchange, answer))
+    known, strange = _each(read, lambda site, answer: _known(server, site, answer))
+    fitting, unfit = _each(known, lambda site, answer: server.check(site, exchange, answer))
     long = _long_updates(server, exchange, fitting)
     accepted = {site: answer for site, answer in fitting.items() if site not in long}
-    return accepted, dict(sorted((unread | unfit | long).items()))
+    return accepted, dict(sorted((unread | strange | unfit | long).items()))
 
 
 def _each(answers: Mapping[str, A], check: Callable[[str, A], Answer]) -> tuple[dict[str, Answer], dict[str, str]]:
@@ -40,6 +42,11 @@ def _each(answers: Mapping[str, A], check: Callable[[str, A], Answer]) -> tuple[
         except Exception as error:  # whatever a site sends costs its own answer, and nobody else's
             refused[site] = reason_of(site, error)
     return passed, refused
+
+
+def _known(server: ServerRounds, site: str, answer: Answer) -> Answer:
+    take_software(server, site, answer.numbers.software)
+    return answer
 
 
 def _long_updates(server: ServerRounds, exchange: Exchange, answers: Mapping[str, Answer]) -> dict[str, str]:

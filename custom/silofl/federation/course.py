@@ -154,6 +154,8 @@ class Course:
             record.late, record.failed = sorted({*record.late, *answers.late}), record.failed | answers.failed
             record.refused |= replies.refused
             record.withheld |= {s: list(one.withheld) for s, one in replies.accepted.items() if one.withheld}
+            record.recorded = [site for site, one in replies.accepted.items() if one.numbers.is_recorded]
+            record.take_software(server.software, server.ledger)
             for reason in replies.refused.values():
                 self.warn(reason)
             record.require(len(replies.accepted), server.study.federation.min_sites)

@@ -25,6 +25,7 @@ from silofl.methods.parts import kind_of, kinds
 from silofl.models.roles import role_of
 from silofl.settings import MOST, Section, parse
 from silofl.site import Site
+from silofl.software import Software
 from silofl.study import Study
 from silofl.study_sections import CLASSIFICATION_ONLY
 
@@ -56,6 +57,7 @@ class Asked(Section):
         step: Its number among the exchanges of the same task in a round.
         held: The round of the state that the site should hold; 0 for none.
         best_round: The best round so far; None before any validation.
+        software: What the server runs, where it does not know yet what the site runs.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -64,6 +66,7 @@ class Asked(Section):
     step: Ordinal = 1
     held: Number = 0
     best_round: Ordinal | None = None
+    software: Software | None = None
 
     @classmethod
     def of(cls, message: Message) -> Asked:

@@ -14,6 +14,7 @@ import numpy as np
 from silofl.errors import AggregationError
 from silofl.methods.part import Message
 from silofl.schema import optional, plain, read, read_list
+from silofl.software import Software, here
 from silofl.training.site_score import SiteScore
 
 FILE = "ledger.json"
@@ -40,6 +41,8 @@ class Round:
         drift: Mean over sites of the mean squared distance to the round's start; None where it is not measured.
         bytes_to: Site -> bytes of the arrays sent to it.
         bytes_from: Site -> bytes of the arrays received from it.
+        recorded: Sites whose update passed their own filter, as it says, which has recorded it.
+        software: Site -> what it runs, of sites that said so for the first time or otherwise than before.
         seconds: Wall time of the round at the server.
         notes: Sentences on what else a reader must know of the round.
     """
@@ -60,6 +63,8 @@ class Round:
     drift: float | None = None
     bytes_to: dict[str, int] = field(default_factory=dict)
     bytes_from: dict[str, int] = field(default_factory=dict)
+    recorded: list[str] = field(default_factory=list)
+    software: dict[str, dict[str, str]] = field(default_factory=dict)
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
 
@@ -109,6 +114,15 @@ class Round:
         drifts = [values["drift"] for values in metrics.values() if "drift" in values]
         self.drift = float(np.mean(drifts)) if drifts else None
 
+    def take_software(self, said: Mapping[str, Software], before: Sequence[Round]) -> None:
+        """Note what sites run, where the rounds before do not have it, and how it differs from the server's."""
+        known = software_of(before)
+        new = {site: one for site, one in sorted(said.items()) if one.model_dump() != known.get(site)}
+        self.software = {site: one.model_dump() for site, one in new.items()}
+        for site, one in new.items():
+            if differences := here().differences(one):
+                self.notes.append(f"site {site!r} runs {', '.join(differences)}, as the server does")
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return plain(self)
@@ -117,6 +131,11 @@ class Round:
     def from_dict(cls, record: object, where: str = FILE) -> Round:
         """Return the record that `as_dict` described; the errors of `silofl.schema.read`."""
         return read(cls, record, where)
+
+
+def software_of(ledger: Sequence[Round]) -> dict[str, dict[str, str]]:
+    """Return what each site has said last of the software that it runs."""
+    return {site: one for record in ledger for site, one in record.software.items()}
 
 
 def is_better(record: Round, best: Round | None, before: Iterable[Round]) -> bool:

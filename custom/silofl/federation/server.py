@@ -25,6 +25,7 @@ from silofl.federation.reported import Reported, is_better_than_best, reported_o
 from silofl.methods.answer import Answer, Metrics, read_answer
 from silofl.methods.part import OF_MODELS, TEST, TRAIN, Exchange, Expected, Message, Part, Replies, check_arrays
 from silofl.methods.parts import start_parts
+from silofl.software import Software, here
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 
@@ -44,6 +45,7 @@ class ServerRounds:
         image_shape: (C, *spatial) of most sites' images, from their first answers; the server sees no image.
         domain: The training images of all sites that answered, by what they sent of them.
         lost: Site -> the round of the state that it has, of sites that said that it is older than it should be.
+        software: Site -> what it runs, of sites that have answered since this process began.
     """
 
     study: Study
@@ -56,6 +58,7 @@ class ServerRounds:
     image_shape: tuple[int, ...] | None = None
     domain: Domain = Domain()
     lost: dict[str, int] = field(default_factory=dict)
+    software: dict[str, Software] = field(default_factory=dict)
 
     @classmethod
     def start(cls, study: Study, run: str, sites: Iterable[str], pretrained: Arrays | None = None) -> ServerRounds:
@@ -124,7 +127,8 @@ class ServerRounds:
     def task(self, site: str, exchange: Exchange) -> Message:
         """Return a task for a site, with every part's share of it."""
         meta = {"run": self.id, "round": exchange.round, "step": exchange.step, "best_round": self.best_round}
-        message = Message(meta=meta | {"held": self.held(site, exchange.models_round)})
+        meta |= {"held": self.held(site, exchange.models_round)}
+        message = Message(meta=meta if site in self.software else meta | {"software": here().model_dump()})
         for part in self._parts_for(exchange).values():
             message |= part.to_send(site, exchange, self)
         return message

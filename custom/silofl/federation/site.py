@@ -19,6 +19,7 @@ from silofl.methods.answer import plain_text
 from silofl.methods.part import TRAIN, Message
 from silofl.methods.work import Work
 from silofl.site import Site
+from silofl.software import Software, here
 from silofl.study import Study
 from silofl.training.device import choose_device, keep_freed_memory
 
@@ -89,6 +90,8 @@ class SiteRounds:
             SiloFLError: It cannot be done; the sentence may name a case.
         """
         asked, rounds = Asked.of(message), self.study.total_rounds
+        if asked.software is not None:
+            self._check_together(asked.software)
         if not (1 if task == TRAIN else 0) <= asked.round <= rounds:
             raise TrainingError(f"a task must be of one of the study's {rounds} rounds, not of round {asked.round}")
         folder, number = self._folder(asked.run), asked.round
@@ -118,7 +121,18 @@ class SiteRounds:
         if work.to_keep:
             # Of another task it is the state that it began from, with more beside it.
             states.save(number if task == TRAIN else held, work.to_keep, asked.best_round)
-        return answer
+        return answer if asked.software is None else answer | Message(meta={"software": here().model_dump()})
+
+    def _check_together(self, server: Software) -> None:
+        """Refuse a server of another version before anything is trained.
+
+        Raises:
+            TrainingError: The versions do not work together; the sentence may leave the site.
+        """
+        try:
+            here().check_together(server, "the server")
+        except ConfigError as error:
+            raise TrainingError(f"site {self.name!r}: {error}") from None
 
     def _folder(self, run: str) -> Path:
         return self.site.run_folder(self.study.name, self.name, run)

@@ -18,6 +18,7 @@ from silofl.data.domain import Domain
 from silofl.errors import AggregationError, ConfigError, SiloFLError, one_line, shown
 from silofl.models.roles import of_role
 from silofl.settings import Section, parse
+from silofl.software import Software
 from silofl.training.site_score import SiteScore
 
 S = TypeVar("S", bound=SiteScore)
@@ -75,6 +76,8 @@ class Numbers(Section, Generic[S]):
         num_patients: Patients in training; those whom nobody knows count as none.
         image_shape: (C, *spatial) of the training images, or patches.
         steps: Steps of the own model's training.
+        software: What the site runs, in its first answer of a run.
+        is_recorded: Whether the site's own filter has recorded this answer.
         metrics: What was measured.
     """
 
@@ -83,6 +86,8 @@ class Numbers(Section, Generic[S]):
     num_patients: Annotated[int, Strict(), Field(ge=0, le=10**7)] | None = None
     image_shape: Annotated[tuple[Side, ...], Field(min_length=3, max_length=4)] | None = None
     steps: Count | None = None
+    software: Software | None = None
+    is_recorded: Annotated[bool, Strict()] = False
     metrics: Metrics[S] = Metrics[S]()
 
 

@@ -36,6 +36,7 @@ from silofl.report.rounds import (
     curve_images,
     incidents,
     participation_table,
+    software_table,
     traffic_image,
     traffic_table,
 )
@@ -222,6 +223,7 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "traffic": traffic_table(run.ledger, run.sites),
         "traffic_image": traffic_image(run),
         "models": _model_files(run),
+        "software": software_table(run.ledger),
         "versions": [
             ("silofl of the run", run.results.version or MISSING),
             ("Python", platform.python_version()),

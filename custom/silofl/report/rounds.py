@@ -8,7 +8,7 @@ from functools import partial
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from silofl.federation.ledger import Round, absence_sentence
+from silofl.federation.ledger import Round, absence_sentence, software_of
 from silofl.report.canvas import (
     INK,
     LINE_COLOURS,
@@ -26,6 +26,7 @@ from silofl.report.tables import MISSING, TextTable, byte_size, duration, mean_o
 
 Value = Callable[[Round, str], float | None]
 KINDS = ("late", "failed", "refused")
+SOFTWARE = ("silofl", "nvflare", "torch", "python")
 LATE_REASON = "no answer in time"
 MEAN_STYLE = {"color": INK, "linewidth": 2.6}
 CHOSE_NOTHING = (
@@ -84,6 +85,15 @@ def participation_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTa
         for site in sites
     )
     return TextTable(columns, rows)
+
+
+def software_table(ledger: Sequence[Round]) -> TextTable | None:
+    """Return one row a site: what it runs, and of how many of its updates it said that they were recorded there."""
+    rows = tuple(
+        (site, *(one[name] for name in SOFTWARE), one["package"][:12], _recorded(ledger, site))
+        for site, one in sorted(software_of(ledger).items())
+    )
+    return TextTable(("site", *SOFTWARE, "files of silofl, SHA-256", "egress recorded"), rows) if rows else None
 
 
 def incidents(ledger: Sequence[Round]) -> list[str]:
@@ -280,6 +290,11 @@ def _best_sentence(run: RunRecords) -> str:
     value, absence = number(best.validation_mean), absence_sentence(run.ledger, best)
     sentence = f"The best round on validation is {run.best_round}: {run.metric} {value}, mean over sites."
     return sentence + (f" {absence[0].upper()}{absence[1:]}." if absence else "")
+
+
+def _recorded(ledger: Sequence[Round], site: str) -> str:
+    answered = sum(site in record.answered for record in ledger)
+    return f"{sum(site in record.recorded for record in ledger)} of {answered} rounds"
 
 
 def _last_examples(ledger: Sequence[Round], site: str) -> str:

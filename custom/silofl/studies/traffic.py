@@ -17,6 +17,7 @@ from silofl.federation.server import ServerRounds
 from silofl.methods.part import VALIDATE, Exchange, Message
 from silofl.models.names import read_arrays
 from silofl.models.networks import build_plain_model
+from silofl.software import here
 from silofl.study import Study
 
 
@@ -76,6 +77,7 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
         names = names or sorted(expected, key=lambda name: expected[name].num_bytes)[:1]
         given = {name: np.zeros(expected[name].shape, np.float32) for name in names}
         meta = {"round": message.meta["round"], "num_examples": 1, "steps": 1, "metrics": {"loss": 0.0, "drift": 0.0}}
+        meta |= {"software": here().model_dump()}
         return Answers(dict.fromkeys(messages, Message(given, meta)), {}, [])
 
     Course(server, weigh).run()

@@ -1,0 +1,201 @@
+"""What an update and a model tell of the images: gradient inversion and membership inference on phantoms.
+
+    python bench/leakage.py RUN [--out DIR] [--images 4] [--steps 600]
+
+RUN is a finished simulation with a model for each site, as ``silofl simulate jobs/fedavg_phantoms --out RUN`` makes it.
+
+*Gradient inversion* (Geiping et al., Inverting Gradients, NeurIPS 2020: cosine distance of the gradients and total
+variation, by Adam). The attacker is the server. It has the weights that it sent, the gradient of one step, as if the
+site took a single step of plain descent, and, in its favour, the true label maps. Batches of 1 and 8 images, before
+training and with the run's model; with BatchNorm's gradients among what it gets, and without, where BatchNorm stays at
+home: then it knows neither these gradients nor, after training, the site's scale and shift, and takes 1 and 0. The
+score is the best correlation of an image that it finds with one of the batch; beside it, the best of as many other
+images of the same site, which need no gradient.
+
+*Membership inference* (Yeom et al., CSF 2018: a low loss means a member). From the loss of each image, whether it was
+in training: the area under the ROC curve, of the site's training images against its test images, with its 95 %
+interval by the bootstrap over images; 0.5 is a guess.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import mannwhitneyu
+from torch import Tensor, nn
+
+from silofl.data.batches import evaluation_batches
+from silofl.data.parts import Examples
+from silofl.models import build_plain_model
+from silofl.report.canvas import panels, png
+from silofl.studies.finished import finished_run
+from silofl.studies.leave_out import networks_of_sites
+from silofl.training.losses import Loss, make_loss
+
+BATCHES = (1, 8)
+LEARNING_RATE, SMOOTHNESS = 0.05, 1e-3
+CPU = torch.device("cpu")
+
+
+def main() -> None:
+    """Attack, print both tables, and draw what was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--out", type=Path, help="where leakage.png goes; the run's folder by default")
+    parser.add_argument("--images", type=int, default=4, help="attempts at each site")
+    parser.add_argument("--steps", type=int, default=600, help="of the attacker's descent")
+    options = parser.parse_args()
+    found = finished_run(options.run)
+    study, loss = found.models.study, make_loss(found.models.study)
+    torch.set_num_threads(study.torch_threads)
+    networks = dict(networks_of_sites(found.models, CPU))
+    print("| site | AUC of membership | training images | test images |")
+    print("|---|---|---|---|")
+    for site, network in networks.items():
+        losses = [losses_of(network, part, loss) for part in (found.data[site].training, found.data[site].test)]
+        low, high = interval(*losses)
+        print(f"| {site} | {auc(*losses):.3f} [{low:.3f}, {high:.3f}] | {len(losses[0])} | {len(losses[1])} |")
+    fresh = build_plain_model(study, study.seed)
+    print()
+    print("| model | batch | BatchNorm's gradients | found from the gradient | other images of the site |")
+    print("|---|---|---|---|---|")
+    pictures = []
+    for state in ("before training", "trained"):
+        for size in BATCHES:
+            for is_shared in (True, False):
+                scores = []
+                for site in networks:
+                    network = fresh if state == "before training" else networks[site]
+                    attack = Inversion(network, loss, is_shared, options.steps)
+                    for images, targets, others in batches(found.data[site].training, size, options.images):
+                        result = attack.invert(images, targets)
+                        scores.append((best_match(result, images), best_match(others, images)))
+                        if size == 1 and is_shared:
+                            pictures.append((f"{site}, {state}", images[0], result[0]))
+                columns = zip(*scores, strict=True)
+                cells = [f"{np.mean(column):.2f} ({min(column):.2f} to {max(column):.2f})" for column in columns]
+                print(f"| {state} | {size} | {'sent' if is_shared else 'at home'} | {' | '.join(cells)} |", flush=True)
+    ((options.out or options.run) / "leakage.png").write_bytes(picture(pictures))
+
+
+class Inversion:
+    """An attacker who looks for the images whose gradient is the one that a site has sent.
+
+    Args:
+        network: The site's network, as it computes the gradient.
+        loss: Of the study.
+        is_shared: Whether BatchNorm travels.
+        steps: Of the descent.
+    """
+
+    def __init__(self, network: nn.Module, loss: Loss, is_shared: bool, steps: int) -> None:
+        self.network, self.loss, self.steps = deepcopy(network).train(), loss, steps
+        self.copy = deepcopy(self.network)
+        at_home = set() if is_shared else set(batchnorm(self.network))
+        self.sent = [name for name, _ in self.network.named_parameters() if name not in at_home]
+        with torch.no_grad():
+            for name, parameter in self.copy.named_parameters():
+                if name in at_home:
+                    parameter.fill_(1.0 if name.endswith("weight") else 0.0)
+
+    def invert(self, images: Tensor, targets: Tensor) -> Tensor:
+        """Return the images (N, C, H, W) that the attacker finds for the gradient of a batch."""
+        wanted = [one.detach() for one in self._gradients(self.network, images, targets)]
+        guess = torch.rand(images.shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        optimizer = torch.optim.Adam([guess], LEARNING_RATE)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
+        for _ in range(self.steps):
+            optimizer.zero_grad()
+            own = self._gradients(self.copy, guess, targets, create_graph=True)
+            (_distance(own, wanted) + SMOOTHNESS * _variation(guess)).backward(inputs=[guess])
+            guess.grad.sign_()
+            optimizer.step()
+            scheduler.step()
+            with torch.no_grad():
+                guess.clamp_(0, 1)
+        return guess.detach()
+
+    def _gradients(
+        self, network: nn.Module, images: Tensor, targets: Tensor, create_graph: bool = False
+    ) -> list[Tensor]:
+        parameters = dict(network.named_parameters())
+        value = self.loss(network(images), targets)
+        return list(torch.autograd.grad(value, [parameters[name] for name in self.sent], create_graph=create_graph))
+
+
+def batchnorm(network: nn.Module) -> Iterator[str]:
+    """Yield the names of all parameters of BatchNorm layers."""
+    for name, module in network.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            yield from (f"{name}.{own}" for own, _ in module.named_parameters())
+
+
+def _distance(own: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
+    """Return 1 - the cosine between two gradients, all their arrays as one vector."""
+    product = sum((a * b).sum() for a, b in zip(own, wanted, strict=True))
+    lengths = [torch.sqrt(sum((one * one).sum() for one in several)) for several in (own, wanted)]
+    return 1 - product / (lengths[0] * lengths[1])
+
+
+def _variation(images: Tensor) -> Tensor:
+    return images.diff(dim=-1).abs().mean() + images.diff(dim=-2).abs().mean()
+
+
+def batches(part: Examples, size: int, number: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield random batches of training images that show something, their label maps, and as many other images."""
+    shown = [i for i in range(len(part)) if np.ptp(part.images[i]) > 0 and np.any(part.targets[i])]
+    draw = np.random.default_rng(0)
+    for _ in range(number):
+        order = draw.permutation(shown)
+        own, others = order[:size], order[size : 2 * size]
+        images = torch.from_numpy(np.array(part.images[own]))
+        yield images, torch.from_numpy(np.array(part.targets[own])).long(), torch.from_numpy(part.images[others])
+
+
+def best_match(found: Tensor, images: Tensor) -> float:
+    """Return the best correlation of a found image with an image of the batch."""
+    return max(_correlation(one, image) for one in found.numpy() for image in images.numpy())
+
+
+def _correlation(one: NDArray, other: NDArray) -> float:
+    return float(np.corrcoef(one.ravel(), other.ravel())[0, 1]) if np.ptp(one) else 0.0
+
+
+@torch.no_grad()
+def losses_of(network: nn.Module, part: Examples, loss: Loss) -> NDArray[np.float64]:
+    """Return the loss of each image of a part, with the model as it is deployed."""
+    batches_of_one = evaluation_batches(part, 1, CPU)
+    return np.array([float(loss(network(images), targets)) for images, targets in batches_of_one])
+
+
+def auc(members: NDArray, others: NDArray) -> float:
+    """Return how often a member's loss is below another image's; equal ones count half."""
+    return float(1 - mannwhitneyu(members, others).statistic / (len(members) * len(others)))
+
+
+def interval(members: NDArray, others: NDArray, resamples: int = 1000) -> tuple[float, float]:
+    """Return the 95 % interval of `auc` by the bootstrap over images."""
+    draw = np.random.default_rng(0)
+    found = [auc(draw.choice(members, len(members)), draw.choice(others, len(others))) for _ in range(resamples)]
+    return float(np.quantile(found, 0.025)), float(np.quantile(found, 0.975))
+
+
+def picture(found: Sequence[tuple[str, Tensor, Tensor]]) -> bytes:
+    """Draw each attacked image above what was found."""
+    figure, axes = panels(2, len(found), (1.4 * len(found), 3.2))
+    for column, (name, image, result) in enumerate(found):
+        for place, title, one in zip(axes[:, column], (name, "found"), (image, result), strict=True):
+            place.imshow(one.mean(dim=0).numpy(), cmap="gray", vmin=0, vmax=1)
+            place.set_title(title, fontsize=7)
+            place.set_axis_off()
+    return png(figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""What a machine of a study runs: the versions that it says of itself, and what of them must be the same everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, Strict
+
+import silofl
+from silofl.errors import ConfigError
+from silofl.settings import Section
+
+Version = Annotated[str, Strict(), Field(pattern=r"^[0-9A-Za-z.+!-]{1,40}$")]
+Digest = Annotated[str, Strict(), Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Software(Section):
+    """The software of one machine.
+
+    Attributes:
+        silofl: The package's version.
+        package: SHA-256 of the package's files as they are installed, which one changed letter changes.
+        nvflare: NVFlare's version.
+        torch: Torch's.
+        python: Python's.
+    """
+
+    silofl: Version
+    package: Digest
+    nvflare: Version
+    torch: Version
+    python: Version
+
+    def check_together(self, other: Software, name: str) -> None:
+        """Refuse to work together with another machine's software.
+
+        Versions of silofl that differ in their last number alone work together: what travels and what is kept mean
+        the same.
+
+        Args:
+            other: Of the other machine.
+            name: Who that is.
+
+        Raises:
+            ConfigError: The versions of silofl differ in more than that.
+        """
+        if _release(self.silofl) != _release(other.silofl):
+            raise ConfigError(
+                f"{name} must run silofl {_release(self.silofl)}, as here, not {other.silofl}; install the same wheel "
+                "at all sites and the server"
+            )
+
+    def differences(self, other: Software) -> list[str]:
+        """Return in words how another machine's software differs from this one, where it may."""
+        names = ("silofl", "nvflare", "torch", "python")
+        found = [
+            f"{name} {getattr(other, name)} instead of {getattr(self, name)}"
+            for name in names
+            if getattr(other, name) != getattr(self, name)
+        ]
+        if self.silofl == other.silofl and self.package != other.package:
+            found.append(f"other files of silofl {self.silofl} ({other.package[:12]} instead of {self.package[:12]})")
+        return found
+
+
+@cache
+def here() -> Software:
+    """Return what this machine runs, with its package's files as they are at the first call."""
+    return Software(
+        silofl=silofl.__version__,
+        package=digest_of(Path(silofl.__file__).parent),
+        nvflare=_installed("nvflare"),
+        torch=_installed("torch"),
+        python=platform.python_version(),
+    )
+
+
+def digest_of(package: Path) -> str:
+    """Return the SHA-256 of a package's files, each by its name below the package and its content."""
+    found = hashlib.sha256()
+    for path in sorted(path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc"):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        found.update(f"{path.relative_to(package).as_posix()} {content}\n".encode())
+    return found.hexdigest()
+
+
+def _release(number: str) -> str:
+    """Return a version without its last number: those that share it work together."""
+    return ".".join(number.split(".")[:2])
+
+
+def _installed(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"

@@ -1,0 +1,80 @@
+"""What sites say that they run: other releases take no part, everything else that differs is written down."""
+
+import pytest
+
+from silofl.federation.ledger import Round, software_of
+from silofl.methods.part import Message
+from silofl.software import here
+
+OTHER = "0" * 64
+
+
+def running(site, **changes):
+    """Return a change of answers, by which a site runs something else than the others."""
+
+    def change(task, name, answer):
+        if name != site or "software" not in answer.meta:
+            return answer
+        return Message(answer.arrays, answer.meta | {"software": answer.meta["software"] | changes})
+
+    return change
+
+
+def test_each_site_says_once_what_it_runs_and_again_after_the_server_has_been_restarted(play):
+    game = play()
+    game.rounds(2)
+    assert [record.software.keys() for record in game.server.ledger] == [{"east", "north", "west"}, set()]
+    assert "software" not in game.sent["train"]["east"].meta
+    game.resume()
+    record = game.round()
+    # The same as before is nothing new.
+    assert game.sent["train"]["east"].meta["software"] == here().model_dump() and record.software == {}
+    assert software_of(game.server.ledger)["west"] == here().model_dump()
+
+
+@pytest.mark.parametrize("release", ["0.1.9", "1.0.0"])
+def test_a_site_of_another_release_is_refused_in_every_round_and_mixed_in_none(play, release):
+    game = play(federation={"min_sites": 2, "max_missed_rounds": 3})
+    for _ in range(2):
+        record = game.round(change=running("west", silofl=release))
+        assert record.answered == ["east", "north"]
+        assert f"site 'west' must run silofl 0.2, as here, not {release}" in record.refused["west"]
+    assert game.round().answered == ["east", "north", "west"]
+
+
+def test_a_site_that_does_not_say_what_it_runs_is_refused(play):
+    def silent(task, site, answer):
+        kept = {key: value for key, value in answer.meta.items() if key != "software"}
+        return Message(answer.arrays, kept) if site == "west" else answer
+
+    record = play(federation={"min_sites": 2}).round(change=silent)
+    assert record.refused == {
+        "west": "site 'west' must say which software it runs; install the study's wheel there",
+    }
+
+
+def test_a_site_trains_nothing_for_a_server_of_another_release(play, monkeypatch):
+    game = play()
+    message = game.upcoming("train")["west"]
+    monkeypatch.setattr("silofl.federation.site.Work", None)  # whatever it is needed for would fail
+    message.meta["software"]["silofl"] = "0.3.0"
+    answer = game.sites["west"].answer("train", message)
+    assert answer.meta["error"].startswith("site 'west': the server must run silofl 0.2, as here, not 0.3.0")
+
+
+def test_a_changed_package_takes_part_and_is_named_in_the_ledger(play):
+    game = play()
+    record = game.round(change=running("west", package=OTHER, torch="2.12.1"))
+    (note,) = record.notes
+    assert note.startswith("site 'west' runs torch 2.12.1 instead of ") and "other files of silofl" in note
+    assert record.answered == ["east", "north", "west"] and record.software["west"]["package"] == OTHER
+    assert Round.from_dict(record.as_dict()) == record
+    # Once: it has not changed again.
+    assert game.round(change=running("west", package=OTHER, torch="2.12.1")).notes == []
+
+
+def test_sites_whose_filter_recorded_their_answer_stand_in_the_ledger(play):
+    def recorded(task, site, answer):
+        return answer | Message(meta={"is_recorded": True}) if site == "east" else answer
+
+    assert play().round(change=recorded).recorded == ["east"]

@@ -1,0 +1,78 @@
+"""What machines say that they run, and which of them work together."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+import silofl
+from silofl.errors import ConfigError
+from silofl.software import Software, digest_of, here
+
+PACKAGE = Path(silofl.__file__).parent
+
+
+def software(**changes):
+    values = {"silofl": "0.2.0", "package": "a" * 64, "nvflare": "2.9.0", "torch": "2.13.0+cpu", "python": "3.11.7"}
+    return Software(**values | changes)
+
+
+def test_a_machine_says_what_is_installed_on_it():
+    assert here().silofl == silofl.__version__ and here().package == digest_of(PACKAGE)
+    assert here().nvflare == "2.9.0" and here().torch.startswith("2.13.0")
+
+
+@pytest.mark.parametrize("name", ["study.py", "report/templates/style.css.j2"])
+def test_one_changed_letter_a_new_file_or_a_missing_one_is_another_package(tmp_path, name):
+    ignored = shutil.ignore_patterns("__pycache__")
+    for copy in ("same", "changed", "more", "less"):
+        shutil.copytree(PACKAGE, tmp_path / copy, ignore=ignored)
+    path = tmp_path / "changed" / name
+    path.write_text(path.read_text()[:-1] + " ")
+    (tmp_path / "more" / "new.py").write_text("")
+    (tmp_path / "less" / name).unlink()
+    digests = [digest_of(tmp_path / copy) for copy in ("same", "changed", "more", "less")]
+    assert len({*digests}) == 4 and digests[0] == here().package
+
+
+def test_a_package_has_the_same_digest_from_the_wheel_as_from_the_sources(tmp_path):
+    shutil.copytree(PACKAGE.parent, tmp_path / "custom", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "./custom"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
+    (wheel,) = tmp_path.glob("silofl-*.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
+    assert digest_of(tmp_path / "installed" / "silofl") == here().package
+
+
+@pytest.mark.parametrize(("other", "works"), [("0.2.7", True), ("0.3.0", False), ("1.2.0", False)])
+def test_versions_work_together_that_differ_in_their_last_number_alone(other, works):
+    if works:
+        software().check_together(software(silofl=other), "site 'north'")
+    else:
+        with pytest.raises(
+            ConfigError, match=f"site 'north' must run silofl 0.2, as here, not {other}; install the same"
+        ):
+            software().check_together(software(silofl=other), "site 'north'")
+
+
+def test_other_differences_are_said_in_words():
+    assert software().differences(software()) == []
+    assert software().differences(software(torch="2.12.0", python="3.12.1")) == [
+        "torch 2.12.0 instead of 2.13.0+cpu",
+        "python 3.12.1 instead of 3.11.7",
+    ]
+    assert software().differences(software(package="b" * 64)) == [
+        "other files of silofl 0.2.0 (bbbbbbbbbbbb instead of aaaaaaaaaaaa)"
+    ]
+    # Another version has other files anyway.
+    assert software().differences(software(silofl="0.2.1", package="b" * 64)) == ["silofl 0.2.1 instead of 0.2.0"]
+
+
+@pytest.mark.parametrize("value", ["patient Miller", "", "1" * 41, None, 2])
+def test_no_text_can_hide_in_a_version(value):
+    with pytest.raises(ValidationError):
+        software(torch=value)
