@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import ReturnCode
@@ -32,7 +34,8 @@ class SiteExecutor(Executor):
                 check_filters(fl_ctx)
                 study, site = job_study(fl_ctx), site_settings(fl_ctx)
                 check_pinned(fl_ctx, study, site)
-                self._rounds = SiteRounds(fl_ctx.get_identity_name(), study, site)
+                name = fl_ctx.get_identity_name()
+                self._rounds = SiteRounds(name, study, site, partial(site_settings, fl_ctx))
             except SiloFLError as fault:
                 # Kept instead of raised: as an answer to each task its reason reaches the server's ledger.
                 self.log_error(fl_ctx, str(fault), fire_event=False)

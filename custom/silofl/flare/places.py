@@ -74,15 +74,19 @@ def download_folder(fl_ctx: FLContext) -> Path:
 
 
 def _local(fl_ctx: FLContext, name: str, section: type[Section], default: Section | None, remedy: str) -> Section:
-    workspace = _workspace(fl_ctx)
-    # The simulator's sites share the local folder of the workspace that holds theirs.
-    folders = (Path(workspace.get_site_config_dir()), Path(workspace.get_root_dir()).resolve().parent / "local")
-    for folder in folders:
-        if (folder / name).is_file():
-            return load(section, folder / name)
+    found = local_file(Path(_workspace(fl_ctx).get_root_dir()), name)
+    if found is not None:
+        return load(section, found)
     if default is None:
         raise ConfigError(f"local/{name} must exist at site {fl_ctx.get_identity_name()!r}; write it, {remedy}")
     return default
+
+
+def local_file(root: Path, name: str) -> Path | None:
+    """Return a file in the ``local/`` folder of a site's workspace, or in that of all simulated sites around it."""
+    # The simulator's sites share the local folder of the workspace that holds theirs.
+    places = (folder / "local" / name for folder in (root, root.resolve().parent))
+    return next((place for place in places if place.is_file()), None)
 
 
 def _config(fl_ctx: FLContext) -> Path:
