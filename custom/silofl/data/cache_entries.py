@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -69,7 +69,7 @@ def prune(cache_dir: Path, source: Source) -> int:
     try:
         with held(cache_dir / LOCK):
             outdated = [path for path in entries(cache_dir) if _is_outdated(path, source)]
-            for path in [*outdated, *_unfinished(cache_dir)]:
+            for path in [*outdated, *unfinished(cache_dir)]:
                 shutil.rmtree(path)
     except (ConfigError, OSError):
         # Another process opens or makes an entry, or may not have its files removed: the next start tries again.
@@ -85,9 +85,53 @@ def entries(cache_dir: Path) -> list[Path]:
     return sorted(path for path in found if NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink())
 
 
-def _unfinished(cache_dir: Path) -> list[Path]:
-    # With the lock held alone nobody makes an entry.
-    return [path for path in cache_dir.iterdir() if UNFINISHED.fullmatch(path.name) and not path.is_symlink()]
+def unfinished(cache_dir: Path) -> list[Path]:
+    """Return the folders in which an entry is made, or was when its process was killed; only the lock tells which."""
+    found = cache_dir.iterdir() if cache_dir.is_dir() else ()
+    return sorted(path for path in found if UNFINISHED.fullmatch(path.name) and not path.is_symlink())
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry and the cases in it.
+
+    Attributes:
+        folder: Its folder.
+        dataset: The folder of dataset.json that it was made from; None of an older version's or a damaged entry.
+        cases: Part -> the case of each example.
+        patients: Part -> the patient of each example, None where unknown.
+    """
+
+    folder: Path
+    dataset: str | None
+    cases: dict[str, list[str]]
+    patients: dict[str, list[str | None]]
+
+    def cases_of(self, part: str, patient: str) -> set[str]:
+        """Return a patient's cases in a part."""
+        pairs = zip(self.cases.get(part, ()), self.patients.get(part, ()), strict=True)
+        return {case for case, one in pairs if one == patient}
+
+    def named(self, part: str, cases: Set[str]) -> set[str]:
+        """Return which of some cases are in a part."""
+        return {*self.cases.get(part, ())} & cases
+
+
+def read_entry(folder: Path) -> Entry:
+    """Read which cases are in an entry.
+
+    Raises:
+        ConfigError: It is damaged, so that nobody can say; the next start makes it anew.
+    """
+    try:
+        index, source = (read_json_document(folder / name) for name in (INDEX, SOURCE))
+        parts = [part for part, value in index.items() if isinstance(value, dict)]
+        cases, patients = ({part: index[part][key] for part in parts} for key in ("cases", "patients"))
+        return Entry(folder, source["dataset"] if isinstance(source, dict) else None, cases, patients)
+    except (AttributeError, KeyError, TypeError):
+        raise ConfigError(
+            f"{folder} must say in {INDEX} whose images it holds; it is damaged: delete the folder, which is made anew"
+        ) from None
 
 
 def _is_outdated(entry: Path, source: Source) -> bool:

@@ -155,6 +155,24 @@ class EgressLog:
             self._sums.setdefault((record["refused"], record["task"], record["kind"]), Sum()).add(record)
 
 
+def left(path: Path) -> dict[str, Sum]:
+    """Return kind -> the sum of the arrays that left, by a record as it is; nothing where there is none.
+
+    Args:
+        path: The ``egress.jsonl``.
+    """
+    sums: dict[str, Sum] = {}
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            record = json.loads(line)
+            if not record["refused"] and "bytes" in record:
+                sums.setdefault(record["kind"], Sum()).add(record)
+        except (ValueError, TypeError, KeyError):
+            # Cut off by a kill, or altered: `egress-check` says which.
+            continue
+    return sums
+
+
 def _row(is_refused: bool, task: str, kind: str, total: Sum) -> str:
     cells = ("refused" if is_refused else "left", task, kind, total.purpose, total.span(), total.count, total.size)
     return "| " + " | ".join(str(cell) for cell in cells) + " |\n"
