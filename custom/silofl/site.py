@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 
 from silofl.errors import ConfigError, PauseError, PinError, nearest
 from silofl.extensions import Extension
-from silofl.settings import NAME, WORDS, Name, Section
+from silofl.settings import NAME, WORDS, Count, Name, Section
 
 
 def _digest(value: str) -> str:
@@ -45,6 +45,7 @@ class Site(Section):
         studies: Study -> what the site has agreed to; with any, it takes part in these alone, as they are pinned.
         paused: Studies that get no answer for as long as they are named here; read anew before every task.
         cache_dir: Where decoded images are kept; next to the state when not given.
+        keep_days: Days after which ``silofl prune`` deletes a job's folder and full logs in the kit; never where None.
         device: Overrides the study's device.
         has_progress: Whether reading data shows a progress bar.
         min_patients: Patients in training below which the site shares no mean over their images; patients whom
@@ -60,6 +61,7 @@ class Site(Section):
     studies: dict[Name, PinnedStudy] = {}
     paused: tuple[Name, ...] = ()
     cache_dir: str | None = None
+    keep_days: Count | None = None
     device: Literal["auto", "cpu", "cuda"] | None = None
     has_progress: bool = True
     # The least number of people that a count or a mean may stand for in many health statistics (OHDSI's too).

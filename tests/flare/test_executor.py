@@ -12,10 +12,13 @@ from nvflare.apis.workspace import Workspace
 from nvflare.app_common.filters.exclude_vars import ExcludeVars
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
+from silofl.errors import ConfigError
+from silofl.files import held
 from silofl.flare import executor as module
 from silofl.flare.egress import Egress, RunNote, check_filters
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.executor import SiteExecutor
+from silofl.flare.places import JOB_LOCK
 from silofl.methods.part import Message
 
 LOADED = """
@@ -71,7 +74,7 @@ def test_filters_as_the_kits_have_them_are_sound_and_a_simulation_has_none():
     check_filters(context(None, is_simulation=True))
 
 
-def test_site_yaml_is_read_before_every_task(tmp_path, monkeypatch, make_study):
+def test_site_yaml_is_read_before_every_task_and_the_jobs_folder_is_in_use(tmp_path, monkeypatch, make_study):
     (tmp_path / "startup").mkdir()
     path = tmp_path / "local" / "site.yaml"
     path.parent.mkdir()
@@ -81,7 +84,12 @@ def test_site_yaml_is_read_before_every_task(tmp_path, monkeypatch, make_study):
     here, executor = context(None, is_simulation=True), SiteExecutor()
     here.get_engine = lambda: SimpleNamespace(get_workspace=lambda: Workspace(str(tmp_path), "north"))
     here.get_identity_name = lambda default="": "north"
+    here.get_job_id = lambda: "job"
+    (tmp_path / "job").mkdir()
     executor.handle_event(EventType.START_RUN, here)
+    # As long as the executor lives, the job's folder counts as in use.
+    with pytest.raises(ConfigError, match="must not be in use"), held(tmp_path / "job" / JOB_LOCK):
+        pass
     task = FLModelUtils.to_shareable(
         to_model(Message({"model/a": np.ones(2)}, {"round": 1, "run": "run"}), is_difference=False)
     )

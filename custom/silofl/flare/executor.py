@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import IO
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
@@ -16,7 +17,7 @@ from silofl.errors import SiloFLError
 from silofl.federation.site import SiteRounds, public_reason
 from silofl.flare.egress import check_filters
 from silofl.flare.exchange import from_model, to_model
-from silofl.flare.places import check_pinned, job_study, site_settings
+from silofl.flare.places import check_pinned, hold_job, job_study, site_settings
 
 
 class SiteExecutor(Executor):
@@ -26,12 +27,15 @@ class SiteExecutor(Executor):
         super().__init__()
         self._rounds: SiteRounds | None = None
         self._fault: SiloFLError | None = None
+        # Kept open for `silofl prune`, which deletes only the folders of jobs that have ended.
+        self._in_use: IO[str] | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Read the study and the site's settings when the job starts."""
         if event_type == EventType.START_RUN:
             try:
                 check_filters(fl_ctx)
+                self._in_use = hold_job(fl_ctx)
                 study, site = job_study(fl_ctx), site_settings(fl_ctx)
                 check_pinned(fl_ctx, study, site)
                 name = fl_ctx.get_identity_name()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 from pathlib import Path
+from typing import IO
 
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
@@ -14,10 +16,14 @@ from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import ConfigError
 from silofl.extensions import allowed
+from silofl.files import open_own
 from silofl.models.weights import read_start
 from silofl.settings import Section, load
 from silofl.site import Server, Site
 from silofl.study import Study, load_study
+
+# In a job's folder, held by the job's process for as long as it lives.
+JOB_LOCK = "silofl.lock"
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +56,21 @@ def check_pinned(fl_ctx: FLContext, study: Study, site: Site) -> None:
     is_signed, signers = verify_folder_signature_and_get_signers(str(_config(fl_ctx)), root)
     names = {name for name, _, _ in signers} if is_signed else {None}
     site.check_pinned(study.name, study.digest, {job_lead(fl_ctx), *names})
+
+
+def hold_job(fl_ctx: FLContext) -> IO[str] | None:
+    """Mark the running job's folder as in use, until the returned file is closed or the process ends.
+
+    Returns:
+        The open file; None where the disk knows no locks or the folder is not there.
+    """
+    try:
+        lock = open_own(Path(_workspace(fl_ctx).get_run_dir(fl_ctx.get_job_id())) / JOB_LOCK, "a")
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    except OSError as error:
+        logger.warning("the job's folder could not be marked as in use: %s", error.strerror)
+        return None
+    return lock
 
 
 def site_settings(fl_ctx: FLContext) -> Site:
