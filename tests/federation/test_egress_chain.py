@@ -52,9 +52,9 @@ def test_any_altered_byte_of_any_record_is_found_in_that_record(place, bit):
 @pytest.mark.parametrize(
     ("gone", "fault"),
     [
-        ([1], "record 1 must stand before record 2, not be missing; removed"),
-        ([3], "record 3 must stand before record 4, not be missing; removed"),
-        ([2, 3, 4], "records 2 to 4 must stand before record 5, not be missing; removed"),
+        ([1], "record 1 must stand before record 2; it was removed"),
+        ([3], "record 3 must stand before record 4; it was removed"),
+        ([2, 3, 4], "records 2 to 4 must stand before record 5; they were removed"),
     ],
 )
 def test_removed_records_are_named(gone, fault):

@@ -44,7 +44,7 @@ def test_a_deleted_line_is_named(silofl, record):
     record.write_bytes(b"".join(lines[:1] + lines[2:]))
     assert silofl("egress-check", record)[:2] == (
         1,
-        "record 2 must stand before record 3, not be missing; removed\n",
+        "record 2 must stand before record 3; it was removed\n",
     )
 
 

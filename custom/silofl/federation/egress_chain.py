@@ -96,9 +96,12 @@ def _next(place: int, line: bytes, before: Link) -> tuple[Link, str | None]:
     if end != link.hash.encode() + b'"}' or not link.number:
         return before, f"record {place} must be as it was written; it was altered"
     if link.number > before.number + 1:
-        missing = [before.number + 1, link.number - 1]
-        gone = f"record {missing[0]}" if missing[0] == missing[1] else f"records {missing[0]} to {missing[1]}"
-        return before, f"{gone} must stand before record {link.number}, not be missing; removed"
+        first, last = before.number + 1, link.number - 1
+        gone = f"record {first}" if first == last else f"records {first} to {last}"
+        return (
+            before,
+            f"{gone} must stand before record {link.number}; {'it was' if first == last else 'they were'} removed",
+        )
     if link.number <= before.number:
         return before, f"record {link.number} must stand once, not in line {place} again; one of the two was inserted"
     if was != before.hash:

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -133,7 +133,7 @@ def described(traces: Traces) -> list[str]:
     """Return what would be removed, a line each, without the patient's name or that of a case."""
     lines = [f"{folder}: decoded images" for folder in traces.entries]
     for file, cases in traces.files.items():
-        lines.append(f"{file}: {'all of it' if cases is None else f'{len(cases)} cases'}")
+        lines.append(f"{file}: {'all of it' if cases is None else f'cases: {len(cases)}'}")
     return lines
 
 
@@ -143,7 +143,7 @@ def remaining(traces: Traces) -> list[str]:
     for run in traces.runs:
         sums = left(run / FILE)
         if sums:
-            what = ", ".join(f"{kind} (rounds {total.span()})" for kind, total in sorted(sums.items()))
+            what = ", ".join(f"{kind} (rounds {spans(total.rounds)})" for kind, total in sorted(sums.items()))
             lines.append(f"run {run.name} has sent: {what}; see {run / 'egress.md'}")
     parts = ", ".join(part for part in PARTS if part in traces.parts)
     return [
@@ -151,11 +151,22 @@ def remaining(traces: Traces) -> list[str]:
         f"by the cache, the patient was in: {parts}" if parts else "no cache says in which part the patient was",
         "what was sent of a patient in training is in the models of the server, of the other sites, and of whoever has "
         "a super model, and cannot be taken out of them: tell the study lead, who can begin a run without the patient",
-        "this site's own models of these runs, in rounds/, supermodel/ and chosen/, have learnt from the patient too: "
+        "this site's own models of these runs, in rounds/, supermodel/ and chosen/, have learnt from such a patient: "
         "silofl forget STUDY deletes them, with the record of what left",
         "this site's logs, check-site.txt in the kit, and pages that were written from these runs may name the case: "
         "look for it there, and see silofl prune",
     ]
+
+
+def spans(numbers: Set[int]) -> str:
+    """Return whole numbers as ``1-2, 6-7, 11``."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][-1] == number - 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ", ".join("-".join(map(str, span)) for span in found)
 
 
 def _check_gone(folder: Path, patient: str, cases: set[str]) -> None:
