@@ -31,7 +31,9 @@ COMMANDS = {
     "report": ("silofl.report.pages", "write report.html of one run, or compare several"),
     "predict": ("silofl.inference.command", "label new images with a trained super model"),
     "export": ("silofl.inference.export", "write a super model for PyTorch alone, in a MONAI bundle"),
-    "forget": ("silofl.hospital.forget", "delete what this site keeps of a study; never its data"),
+    "forget": ("silofl.hospital.forget", "delete what this site keeps of a study or a patient; never its data"),
+    "prune": ("silofl.hospital.prune", "delete old job folders and full logs in this site's kit, as keep_days says"),
+    "egress-check": ("silofl.hospital.egress_check", "say whether the record of what left a site is as it was written"),
     "check-site": ("silofl.hospital.check_site", "say whether a site may join a study, before it does"),
     "estimate": ("silofl.studies.estimate", "say what a job needs of lines, disks, memory and time"),
 }

@@ -39,6 +39,10 @@ class PinError(SiloFLError):
     """A study is not as a site has pinned it."""
 
 
+class PauseError(SiloFLError):
+    """A hospital has paused a study, or its settings do not say whether it has."""
+
+
 class ExtensionError(SiloFLError):
     """A study names a part of a package that this machine has not allowed, or not installed."""
 

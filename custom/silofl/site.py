@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from silofl.errors import ConfigError, PinError, nearest
+from silofl.errors import ConfigError, PauseError, PinError, nearest
 from silofl.extensions import Extension
-from silofl.settings import NAME, WORDS, Name, Section
+from silofl.settings import NAME, WORDS, Count, Name, Section
 
 
 def _digest(value: str) -> str:
@@ -43,7 +43,9 @@ class Site(Section):
             study -> folder; then the site takes part in these studies alone.
         state_dir: Where the site keeps its own models, BatchNorm, optimiser and pictures, by run.
         studies: Study -> what the site has agreed to; with any, it takes part in these alone, as they are pinned.
+        paused: Studies that get no answer for as long as they are named here; read anew before every task.
         cache_dir: Where decoded images are kept; next to the state when not given.
+        keep_days: Days after which ``silofl prune`` deletes a job's folder and full logs in the kit; never where None.
         device: Overrides the study's device.
         has_progress: Whether reading data shows a progress bar.
         min_patients: Patients in training below which the site shares no mean over their images; patients whom
@@ -57,7 +59,9 @@ class Site(Section):
     data: dict[Name, str] | str
     state_dir: str
     studies: dict[Name, PinnedStudy] = {}
+    paused: tuple[Name, ...] = ()
     cache_dir: str | None = None
+    keep_days: Count | None = None
     device: Literal["auto", "cpu", "cuda"] | None = None
     has_progress: bool = True
     # The least number of people that a count or a mean may stand for in many health statistics (OHDSI's too).
@@ -114,6 +118,15 @@ class Site(Section):
                 f"study {study!r} must be submitted and signed by the lead whom the site has pinned, not by {named}; "
                 "have that lead submit it, or ask the site to pin another"
             )
+
+    def check_paused(self, study: str) -> None:
+        """Refuse a study that the hospital has paused.
+
+        Raises:
+            PauseError: It has; the sentence is fit for the server.
+        """
+        if study in self.paused:
+            raise PauseError(f"study {study!r} is paused by the hospital until it ends the pause")
 
     def state_folder(self, study: str, site: str) -> Path:
         """Return the folder of the site's own state."""

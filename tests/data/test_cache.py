@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from silofl.data.cache import fingerprint, load_or_prepare, open_parts
+from silofl.data.cache_entries import Source
 from silofl.data.manifest import read_manifest
 from silofl.data.parts import PreparedCase
 from silofl.errors import DataError
+
+DATA = Source("/data/north", "as it is")
 
 
 def case(name, count=2):
@@ -28,7 +31,7 @@ def name_of(site):
 
 
 def test_what_is_prepared_is_what_is_opened(tmp_path):
-    parts = load_or_prepare(tmp_path, "name", cases)
+    parts = load_or_prepare(tmp_path, "name", cases, DATA)
     training = parts["training"]
     assert training.images[:, 0, 0, 0].tolist() == [97, 97, 98]
     assert (training.cases, training.slices) == (("a", "a", "b"), (0, 1, 0))
@@ -37,13 +40,13 @@ def test_what_is_prepared_is_what_is_opened(tmp_path):
 
 
 def test_a_cache_is_prepared_once(tmp_path):
-    load_or_prepare(tmp_path, "name", cases)
-    parts = load_or_prepare(tmp_path, "name", lambda: pytest.fail("prepared again"))
+    load_or_prepare(tmp_path, "name", cases, DATA)
+    parts = load_or_prepare(tmp_path, "name", lambda: pytest.fail("prepared again"), DATA)
     assert parts["test"].targets.shape == (3, 4, 4)
 
 
 def test_cached_arrays_cannot_be_changed(tmp_path):
-    parts = load_or_prepare(tmp_path, "name", cases)
+    parts = load_or_prepare(tmp_path, "name", cases, DATA)
     with pytest.raises(ValueError, match="read-only"):
         parts["training"].images[0] = 0
 
@@ -55,42 +58,42 @@ def test_a_folder_without_a_right_index_is_no_cache(tmp_path, content):
     assert open_parts(tmp_path) is None
 
 
-@pytest.mark.parametrize("kind", ["training_images.npy", "test_targets.npy", "index.json", "SHA256SUMS"])
+@pytest.mark.parametrize("kind", ["training_images.npy", "test_targets.npy", "index.json", "source.json", "SHA256SUMS"])
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.99])
 def test_one_wrong_bit_is_noticed_and_made_anew(tmp_path, caplog, kind, place):
-    load_or_prepare(tmp_path, "name", cases)
+    load_or_prepare(tmp_path, "name", cases, DATA)
     path = tmp_path / "name" / kind
     content = bytearray(path.read_bytes())
     content[int(place * len(content))] ^= 4
     path.write_bytes(content)
-    parts = load_or_prepare(tmp_path, "name", cases)
+    parts = load_or_prepare(tmp_path, "name", cases, DATA)
     assert parts["training"].images[:, 0, 0, 0].tolist() == [97, 97, 98]
     assert "the cache name must be as it was written; it is damaged, and is made anew" in caplog.text
-    assert [path.name for path in tmp_path.iterdir()] == ["name"]
+    assert {path.name for path in tmp_path.iterdir()} == {"lock", "name"}
 
 
 def test_a_whole_cache_says_nothing(tmp_path, caplog):
-    load_or_prepare(tmp_path, "name", cases)
-    load_or_prepare(tmp_path, "name", lambda: pytest.fail("prepared again"))
+    load_or_prepare(tmp_path, "name", cases, DATA)
+    load_or_prepare(tmp_path, "name", lambda: pytest.fail("prepared again"), DATA)
     assert caplog.text == ""
 
 
 def test_sha256sum_checks_a_cache(tmp_path):
-    load_or_prepare(tmp_path, "name", cases)
+    load_or_prepare(tmp_path, "name", cases, DATA)
     command = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
     checked = subprocess.run(command, cwd=tmp_path / "name", capture_output=True, text=True)
-    assert (checked.returncode, checked.stdout.count("OK")) == (0, 7)
+    assert (checked.returncode, checked.stdout.count("OK")) == (0, 8)
 
 
 def test_too_many_open_files_are_no_damage(tmp_path, monkeypatch):
-    load_or_prepare(tmp_path, "name", cases)
+    load_or_prepare(tmp_path, "name", cases, DATA)
 
     def refuse(*args, **kwargs):
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr("pathlib.Path.open", refuse)
     with pytest.raises(DataError, match="cache_dir must be opened, but too many files are open"):
-        load_or_prepare(tmp_path, "name", lambda: pytest.fail("prepared again"))
+        load_or_prepare(tmp_path, "name", lambda: pytest.fail("prepared again"), DATA)
 
 
 @pytest.mark.parametrize("error", [DataError("broken"), KeyboardInterrupt()])
@@ -100,13 +103,13 @@ def test_an_interrupted_preparation_leaves_nothing(tmp_path, error):
         raise error
 
     with pytest.raises(type(error)):
-        load_or_prepare(tmp_path, "name", stopped)
-    assert list(tmp_path.iterdir()) == []
+        load_or_prepare(tmp_path, "name", stopped, DATA)
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
 def test_a_file_in_the_caches_place_is_replaced(tmp_path):
     (tmp_path / "name").write_text("not a folder")
-    assert len(load_or_prepare(tmp_path, "name", cases)["training"]) == 3
+    assert len(load_or_prepare(tmp_path, "name", cases, DATA)["training"]) == 3
 
 
 def test_the_same_data_and_settings_have_the_same_fingerprint(site, study, name_of):

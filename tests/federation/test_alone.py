@@ -4,10 +4,12 @@ import sys
 
 import numpy as np
 import pytest
+import yaml
 
 from silofl.federation.alone import run_alone
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
+from silofl.settings import load
 from silofl.site import Site
 
 
@@ -59,6 +61,28 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(alone, make_study):
     assert cut.finished_rounds == whole.finished_rounds == 3
     for key, array in whole.parts["model"].common.items():
         np.testing.assert_array_equal(cut.parts["model"].common[key], array)
+
+
+def test_a_site_of_a_run_alone_is_paused_by_its_file_as_it_is_now(tmp_path, site_data, make_study):
+    path, asked = tmp_path / "site.yaml", []
+    settings = Site(data=f"{site_data}/{{site}}", state_dir=f"{tmp_path}/sites/{{site}}", has_progress=False)
+
+    def latest(site):
+        return load(Site, path) if site == "east" else settings
+
+    def write(paused):
+        path.write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude_none=True) | {"paused": paused}))
+
+    def change():
+        # Round 1 has been trained: east is paused in round 2 and no longer in round 3.
+        asked.append(1)
+        write(["small"] if len(asked) == 1 else [])
+
+    write([])
+    run_alone(make_study(rounds=3), tmp_path / "run", ("east", "north"), settings, None, change, latest)
+    ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert [list(record["failed"]) for record in ledger] == [[], ["east"], []]
+    assert "paused by the hospital" in ledger[1]["failed"]["east"]
 
 
 def test_a_run_with_too_few_answers_fails_with_the_reasons(alone):

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from silofl.errors import ConfigError
+from silofl.federation.egress_chain import checked
 from silofl.federation.egress_log import EgressLog
 from silofl.files import held
 
@@ -17,6 +18,10 @@ def record(number, kind="weights", size=16, refused=False, task="train"):
 
 def lines(folder):
     return [json.loads(line) for line in (folder / "egress.jsonl").read_text().splitlines()]
+
+
+def verdict(folder):
+    return checked((folder / "egress.jsonl").read_bytes())
 
 
 def test_each_record_is_a_line_with_its_time(tmp_path):
@@ -52,12 +57,43 @@ def test_a_run_that_goes_on_adds_to_its_records(tmp_path):
     assert "| 1-2 | 2 | 32 |" in (tmp_path / "egress.md").read_text()
 
 
-def test_a_line_that_was_cut_off_is_removed(tmp_path):
-    EgressLog(tmp_path, "north", "organs", RISKS).write([record(1)])
+def test_a_line_that_was_cut_off_is_removed_and_the_chain_goes_on_after_the_last_whole_one(tmp_path, caplog):
+    EgressLog(tmp_path, "north", "organs", RISKS).write([record(1), record(1, "numbers")])
     with (tmp_path / "egress.jsonl").open("a") as stream:
-        stream.write('{"round": 2, "ta')
+        stream.write('{"number": 3, "round": 2, "ta')
+    assert caplog.text == ""
     EgressLog(tmp_path, "north", "organs", RISKS).write([record(2)])
-    assert [line["round"] for line in lines(tmp_path)] == [1, 2]
+    assert [line["round"] for line in lines(tmp_path)] == [1, 1, 2]
+    assert "egress.jsonl ended within a record that a kill has cut off; it goes on after record 2" in caplog.text
+    assert verdict(tmp_path).fault is None and verdict(tmp_path).last.number == 3
+
+
+def test_two_processes_with_the_same_record_write_one_chain(tmp_path):
+    first, second = EgressLog(tmp_path, "north", "organs", RISKS), EgressLog(tmp_path, "north", "organs", RISKS)
+    for number, log in enumerate((first, second, first), start=1):
+        log.write([record(number)])
+    assert [line["number"] for line in lines(tmp_path)] == [1, 2, 3]
+    assert verdict(tmp_path).fault is None
+    # Each has the other's records in its sums.
+    assert "| 1-3 | 3 | 48 |" in (tmp_path / "egress.md").read_text()
+
+
+def test_the_page_names_the_last_record_and_its_hash(tmp_path):
+    EgressLog(tmp_path, "north", "organs", RISKS).write([record(1), record(2)])
+    assert f"number 2, with the hash `{lines(tmp_path)[-1]['hash']}`" in (tmp_path / "egress.md").read_text()
+
+
+def test_on_records_of_an_older_version_the_record_goes_on(tmp_path):
+    (tmp_path / "egress.jsonl").write_text(json.dumps({"time": "2026-01-01T00:00:00+00:00"} | record(1)) + "\n")
+    EgressLog(tmp_path, "north", "organs", RISKS).write([record(2)])
+    assert "| 1-2 | 2 | 32 |" in (tmp_path / "egress.md").read_text()
+
+
+def test_nothing_is_written_after_a_line_that_cannot_be_read(tmp_path):
+    (tmp_path / "egress.jsonl").write_text("no record\n")
+    with pytest.raises(ConfigError, match="must hold records as they were written"):
+        EgressLog(tmp_path, "north", "organs", RISKS)
+    assert (tmp_path / "egress.jsonl").read_text() == "no record\n"
 
 
 def test_an_answer_without_a_round_is_recorded_too(tmp_path):

@@ -1,15 +1,20 @@
 import errno
 import logging
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from silofl.errors import AggregationError, DataError
 from silofl.federation.site import SiteRounds
+from silofl.federation.state import SiteState
 from silofl.files import save_tensors
 from silofl.methods.part import Message
 from silofl.methods.work import Work
+from silofl.settings import load
+from silofl.site import Site
 
 
 def assert_alike(left, right):
@@ -199,3 +204,75 @@ def test_an_amplitude_of_too_few_patients_is_not_even_learnt(play):
     with pytest.raises(AggregationError, match="at least"):
         game.round()
     assert "must have 1000 patients in training for an amplitude" in game.answers["train"]["east"].meta["error"]
+
+
+# --- the hospital's own switch
+
+
+PAUSED = "study 'small' is paused by the hospital until it ends the pause"
+
+
+@pytest.fixture
+def switched(play, tmp_path):
+    """Begin a run in which the site east has a site.yaml of its own; returns the run and a function that writes it."""
+
+    def start(**options):
+        game = play(**options)
+        path = tmp_path / "site.yaml"
+
+        def write(**changes):
+            path.write_text(yaml.safe_dump(game.settings.model_dump(mode="json", exclude_none=True) | changes))
+
+        write()
+        game.sites["east"] = SiteRounds("east", game.study, game.settings, partial(load, Site, path))
+        return game, write, path
+
+    return start
+
+
+def test_a_paused_site_misses_the_rounds_of_the_pause_and_takes_part_in_those_after_it(switched):
+    game, write, _ = switched(rounds=4, name="fedbn")
+    game.round()
+    write(paused=["other", "small"])
+    first, second = game.round(), game.round()
+    assert first.failed == second.failed == {"east": PAUSED}
+    assert first.answered == second.answered == ["north", "west"]
+    # Nothing was trained: what stays at home is that of round 1.
+    assert SiteState(game.folder("east") / "rounds").rounds() == [1]
+    write(paused=["other"])
+    assert game.round().answered == ["east", "north", "west"]
+    assert game.kept("east", 4)["models"] and "east" in game.finish().scores
+
+
+def test_a_paused_site_reads_no_image(switched, monkeypatch):
+    game, write, _ = switched(sites=("east",))
+    task = game.upcoming("train")["east"]
+    write(paused=["small"])
+    monkeypatch.setattr("silofl.federation.site.load_site_data", lambda *a: pytest.fail("data were read"))
+    answer = game.sites["east"].answer("train", task)
+    assert answer.arrays == {} and answer.meta == {"round": 1, "error": PAUSED}
+
+
+def test_what_was_trained_when_the_pause_began_does_not_leave(switched, monkeypatch):
+    game, write, _ = switched(sites=("east",))
+    task, answer = game.upcoming("train")["east"], Work.answer
+
+    def paused_meanwhile(work):
+        write(paused=["small"])
+        return answer(work)
+
+    monkeypatch.setattr(Work, "answer", paused_meanwhile)
+    left = game.sites["east"].answer("train", task)
+    assert left.arrays == {} and left.meta == {"round": 1, "error": PAUSED}
+
+
+@pytest.mark.parametrize("content", [None, "", "data: [", "paused: small", "paussed: [small]"])
+def test_a_site_whose_settings_cannot_be_read_is_paused_and_only_its_own_log_says_why(switched, caplog, content):
+    game, write, path = switched()
+    game.round()
+    path.unlink() if content is None else path.write_text(content)
+    reason = "study 'small' is paused at the site, whose settings cannot be read; its own log names the fault"
+    assert game.round().failed == {"east": reason}
+    assert "the study is paused until the settings are right: " in caplog.text and "site.yaml" in caplog.text
+    write()
+    assert game.round().failed == {}

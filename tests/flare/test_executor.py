@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -7,12 +8,17 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FilterKey, FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
+from nvflare.apis.workspace import Workspace
 from nvflare.app_common.filters.exclude_vars import ExcludeVars
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
+from silofl.errors import ConfigError
+from silofl.files import held
+from silofl.flare import executor as module
 from silofl.flare.egress import Egress, RunNote, check_filters
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.executor import SiteExecutor
+from silofl.flare.places import JOB_LOCK
 from silofl.methods.part import Message
 
 LOADED = """
@@ -66,3 +72,34 @@ def test_a_site_without_sound_filters_begins_no_study_and_says_why(scope, monkey
 def test_filters_as_the_kits_have_them_are_sound_and_a_simulation_has_none():
     check_filters(context(Scope([RunNote()], [ExcludeVars(exclude_vars=["x"]), Egress()])))
     check_filters(context(None, is_simulation=True))
+
+
+def test_site_yaml_is_read_before_every_task_and_the_jobs_folder_is_in_use(tmp_path, monkeypatch, make_study):
+    (tmp_path / "startup").mkdir()
+    path = tmp_path / "local" / "site.yaml"
+    path.parent.mkdir()
+    path.write_text(f"data: {tmp_path}/data\nstate_dir: {tmp_path}/state\n")
+    monkeypatch.setattr(module, "job_study", lambda fl_ctx: make_study())
+    monkeypatch.setattr(module, "check_pinned", lambda *arguments: None)
+    here, executor = context(None, is_simulation=True), SiteExecutor()
+    here.get_engine = lambda: SimpleNamespace(get_workspace=lambda: Workspace(str(tmp_path), "north"))
+    here.get_identity_name = lambda default="": "north"
+    here.get_job_id = lambda: "job"
+    (tmp_path / "job").mkdir()
+    executor.handle_event(EventType.START_RUN, here)
+    # As long as the executor lives, the job's folder counts as in use.
+    with pytest.raises(ConfigError, match="must not be in use"), held(tmp_path / "job" / JOB_LOCK):
+        pass
+    task = FLModelUtils.to_shareable(
+        to_model(Message({"model/a": np.ones(2)}, {"round": 1, "run": "run"}), is_difference=False)
+    )
+
+    def reason():
+        return from_model(FLModelUtils.from_shareable(executor.execute("train", task, here, Signal()))).meta["error"]
+
+    # There are no data: a task that is carried out fails by them.
+    assert "the site's data have a fault" in reason()
+    path.write_text(path.read_text() + "paused: [small]\n")
+    assert "study 'small' is paused by the hospital" in reason()
+    path.write_text(path.read_text().replace("paused: [small]", "paused: []"))
+    assert "the site's data have a fault" in reason()

@@ -5,7 +5,8 @@ import pytest
 from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 
-from silofl.flare.workspace import prepare_workspace
+from silofl.errors import ConfigError
+from silofl.flare.workspace import prepare_workspace, simulated_site
 from silofl.settings import load
 from silofl.site import Server, Site
 
@@ -89,3 +90,16 @@ def test_preparing_again_replaces_the_settings_and_keeps_other_files(workspace):
     assert load(Site, workspace / "local" / "site.yaml") == changed
     names = {path.name for path in (workspace / "local").iterdir()}
     assert names == {"privacy.json", "resources.json", "server.yaml", "site.yaml"}
+
+
+def test_a_simulated_sites_settings_are_its_own_file_or_else_that_of_all(workspace):
+    assert simulated_site(workspace, "north") == SITE
+    own = workspace / "north" / "local" / "site.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("data: /data\nstate_dir: /state\npaused: [small]\n")
+    assert simulated_site(workspace, "north").paused == ("small",) and simulated_site(workspace, "south") == SITE
+
+
+def test_simulated_sites_without_any_settings_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="site.yaml must exist"):
+        simulated_site(tmp_path, "north")

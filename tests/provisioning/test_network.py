@@ -29,6 +29,7 @@ from provisioning.workspace import PROJECT, REPOSITORY, certificates_file, find_
 from silofl.cli import main
 from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError
+from silofl.federation.egress_chain import checked
 from silofl.federation.results import read_results
 from silofl.files import read_json
 from silofl.flare.kit import read_kit
@@ -141,6 +142,7 @@ def test_each_hospital_writes_down_what_left_it(network, phantoms, tmp_path):
         assert sum(record.get("bytes", 0) for record in records) == ledger[0]["bytes_from"][site]
         assert {record["kind"] for record in records} == {"weights", "batchnorm", "numbers"}
         assert not any(record["refused"] for record in records)
+        assert checked(path.read_bytes()).fault is None
         assert "what the round's training changed" in path.with_suffix(".md").read_text()
 
 

@@ -138,11 +138,22 @@ def test_a_run_that_lost_its_checkpoints_fails_and_says_so(silofl, run):
     assert json.loads((run / "results.json").read_text())["status"] == "FAILED"
 
 
+def test_a_site_of_a_run_in_one_process_is_paused_by_its_file(silofl, run):
+    own = run / "workspace" / "north" / "local" / "site.yaml"
+    own.parent.mkdir(parents=True)
+    settings = yaml.safe_load((run / "workspace" / "local" / "site.yaml").read_text())
+    own.write_text(yaml.safe_dump(settings | {"paused": [load_study(study_file(run / "job")).name]}))
+    edit(run, rounds=3)
+    assert silofl("resume", run)[0] == 1
+    reasons = json.loads((run / "results.json").read_text())["reasons"]
+    assert "is paused by the hospital until it ends the pause" in reasons[0]
+
+
 # --- the folder of decoded images
 
 
 def test_runs_share_a_folder_of_decoded_images(begun, north_phantoms, tmp_path, silofl, monkeypatch):
-    assert [path.name for path in (begun / "cache").iterdir()] != []
+    assert [path.name for path in (begun / "cache").glob("*/index.json")] != []
     assert json.loads((begun / "run" / "run.json").read_text())["cache"] == str(begun / "cache")
     monkeypatch.setattr("silofl.data.preparation.read_source", lambda *a: pytest.fail("an image was decoded"))
     other = ["simulate", begun / "job", "--data", north_phantoms, "--out", tmp_path / "other", "--alone"]

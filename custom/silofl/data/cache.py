@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from silofl.data.access import TOO_MANY_OPEN, files_of, open_error
+from silofl.data.cache_entries import INDEX, SOURCE, Source, used
 from silofl.data.manifest import PARTS, Manifest
 from silofl.data.npy_stream import NpyStream
 from silofl.data.parts import Examples, PreparedCase
@@ -25,14 +26,29 @@ from silofl.files import make_folder
 from silofl.study import Study
 
 # To be raised when the preparation changes, so that older caches are not used.
-VERSION = 3
-INDEX = "index.json"
+VERSION = 4
 # In the form of sha256sum, which checks it too.
 SUMS = "SHA256SUMS"
 # Each attempt opens the cache, or else builds it for the next one to open.
 ATTEMPTS = 3
 Cases = Iterable[tuple[str, PreparedCase]]
 logger = logging.getLogger(__name__)
+
+
+def source_of(manifest: Manifest) -> Source:
+    """Return the data that an entry is made from, as they are now.
+
+    Raises:
+        DataError: A file cannot be looked at.
+    """
+    digest = hashlib.sha256(manifest.digest.encode())
+    for name, place in sorted(manifest.places.items()):
+        try:
+            states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files_of(place)]
+        except OSError as error:
+            raise open_error(name, error) from None
+        digest.update(json.dumps([name, states]).encode())
+    return Source(str(manifest.folder.resolve()), digest.hexdigest())
 
 
 def fingerprint(manifest: Manifest, study: Study) -> str:
@@ -44,19 +60,11 @@ def fingerprint(manifest: Manifest, study: Study) -> str:
         DataError: A file cannot be looked at.
     """
     settings = study.data.model_dump(mode="json", exclude={"augment", "split_unit", "patches"})
-    digest = hashlib.sha256(
-        json.dumps([VERSION, manifest.digest, settings, sorted(study.labels.items()), study.task]).encode()
-    )
-    for name, place in sorted(manifest.places.items()):
-        try:
-            states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files_of(place)]
-        except OSError as error:
-            raise open_error(name, error) from None
-        digest.update(json.dumps([name, states]).encode())
-    return digest.hexdigest()[:32]
+    deciding = [VERSION, source_of(manifest).state, settings, sorted(study.labels.items()), study.task]
+    return hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:32]
 
 
-def load_or_prepare(cache_dir: Path, name: str, prepare: Callable[[], Cases]) -> dict[str, Examples]:
+def load_or_prepare(cache_dir: Path, name: str, prepare: Callable[[], Cases], source: Source) -> dict[str, Examples]:
     """Open the cached parts, or prepare and cache them first; a damaged cache is made anew.
 
     Any number of processes may do this at once: each writes a temporary folder, and the first to finish renames it.
@@ -66,17 +74,22 @@ def load_or_prepare(cache_dir: Path, name: str, prepare: Callable[[], Cases]) ->
         name: The fingerprint.
         prepare: Yields part and case, all cases of the same image size unless they are volumes of one example;
             called only when there is no cache.
+        source: The data that they come from.
 
     Raises:
         DataError: The folder cannot be written, or preparing fails.
     """
-    target = cache_dir / name
+    with used(cache_dir):
+        return _load_or_prepare(cache_dir / name, prepare, source)
+
+
+def _load_or_prepare(target: Path, prepare: Callable[[], Cases], source: Source) -> dict[str, Examples]:
     for _ in range(ATTEMPTS):
         parts = open_parts(target)
         if parts is not None:
             return parts
         try:
-            _build(target, prepare)
+            _build(target, prepare, source)
         except OSError as error:
             if error.errno in TOO_MANY_OPEN:
                 raise open_error("cache_dir", error) from None
@@ -114,7 +127,7 @@ def _check_sums(folder: Path) -> None:
 
 def _sums(folder: Path) -> str:
     lines = []
-    for name in sorted([INDEX, *(f"{part}_{kind}.npy" for part in PARTS for kind in ("images", "targets"))]):
+    for name in sorted([INDEX, SOURCE, *(f"{part}_{kind}.npy" for part in PARTS for kind in ("images", "targets"))]):
         with (folder / name).open("rb") as file:
             lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
     return "".join(lines)
@@ -134,11 +147,12 @@ def _open_array(path: Path, shapes: list | None) -> Array:
     return array if shapes is None else Volumes.of(array, shapes)
 
 
-def _build(target: Path, prepare: Callable[[], Cases]) -> None:
+def _build(target: Path, prepare: Callable[[], Cases], source: Source) -> None:
     make_folder(target.parent)
     # For this account alone, as mkdtemp makes it.
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
+        source.write(temporary)
         _write(temporary, prepare())
         # Renamed and not deleted in place: another process must never open a folder that is half deleted.
         if target.exists() and open_parts(target) is None:

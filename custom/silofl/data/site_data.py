@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.data.cache import fingerprint, load_or_prepare
+from silofl.data.cache import fingerprint, load_or_prepare, source_of
+from silofl.data.cache_entries import prune
 from silofl.data.domain import Domain, Form, domain_of, form_of
 from silofl.data.formats import forget
 from silofl.data.images import read_image
@@ -53,7 +54,7 @@ class SiteData:
 
 
 def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bool = True) -> SiteData:
-    """Read a site's data once, cache it, and open the cache.
+    """Read a site's data once, cache it, and open the cache; what it holds of the same data in an older state goes.
 
     Args:
         folder: The folder that holds dataset.json.
@@ -68,7 +69,9 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
     """
     manifest = read_manifest(folder, study)
     prepare = partial(_prepared_cases, manifest, study, has_progress)
-    parts = load_or_prepare(cache_dir, fingerprint(manifest, study), prepare)
+    source = source_of(manifest)
+    parts = load_or_prepare(cache_dir, fingerprint(manifest, study), prepare, source)
+    prune(cache_dir, source)
     parts = {name: replace(part, patches=study.data.patches) for name, part in parts.items()}
     if len(manifest.labels_annotated) < len(study.labels):
         parts = {name: replace(part, annotated=manifest.labels_annotated) for name, part in parts.items()}

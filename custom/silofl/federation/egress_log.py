@@ -1,29 +1,36 @@
-"""The record of what left a site in one run: ``egress.jsonl``, a record a line, and its sums in ``egress.md``."""
+"""The record of what left a site in one run: ``egress.jsonl``, a chain of records, and its sums in ``egress.md``."""
 
 from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from silofl.errors import ConfigError
+from silofl.federation.egress_chain import Link, link_of, sealed
 from silofl.files import make_folder, open_own, write_text
 
-LOCK = "lock"
+FILE, LOCK = "egress.jsonl", "lock"
 HEADER = """# What left site {site}
 
-Study {study}, run {run}, to the study's server; first {first}, last {last} (UTC).
+Study {study}, run {run}, to the study's server; first {begin}, last {end} (UTC).
 
-`egress.jsonl` holds each array by name, shape and SHA-256, and all numbers, with the time in UTC.
+`egress.jsonl` holds each array by name, shape and SHA-256, and all numbers, with the time in UTC. Its last record is
+number {last.number}, with the hash `{last.hash}`; `silofl egress-check` checks them all.
 
 | | answer to | kind | what it is | rounds | records | bytes |
 | --- | --- | --- | --- | --- | --- | --- |
 """
 RISKS = "\n## What it can tell, to whom, and which switch stops it\n\n"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -62,11 +69,14 @@ class EgressLog:
         site: The site's name.
         study: The study's name.
         risks: Kind -> what it can tell, to whom, and what stops it.
+
+    Raises:
+        ConfigError: The records that are there cannot be read.
     """
 
     def __init__(self, folder: Path, site: str, study: str, risks: Mapping[str, str]) -> None:
         make_folder(folder)
-        self.path = folder / "egress.jsonl"
+        self.path = folder / FILE
         # Shared, so that a job which goes on with a run need not wait until the last one's process has ended.
         self._lock = open_own(folder / LOCK, "a")
         fcntl.flock(self._lock, fcntl.LOCK_SH)
@@ -74,24 +84,70 @@ class EgressLog:
         self._names = {"site": site, "study": study, "run": folder.name}
         self._times: list[str] = []
         self._risks = risks
-        self._add(_complete_records(self.path))
+        # Bytes that have been read or written, and where the chain stands after them.
+        self._size, self._last = 0, Link()
+        if self.path.is_file():
+            with self._opened():
+                pass
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append records with the time, and rewrite the sums.
+        """Append records with the time to the chain, and rewrite the sums.
 
         Raises:
             OSError: A file cannot be written; then nothing may leave.
+            ConfigError: The records that are there cannot be read; then nothing may leave either.
         """
-        time = datetime.now(UTC).isoformat(timespec="seconds")
+        time, lines = datetime.now(UTC).isoformat(timespec="seconds"), []
         timed = [{"time": time} | dict(record) for record in records]
-        with open_own(self.path, "a") as stream:
-            stream.writelines(json.dumps(record, allow_nan=False) + "\n" for record in timed)
+        with self._opened() as stream:
+            last = self._last
+            for record in timed:
+                line, last = sealed(record, last)
+                lines.append(line)
+            stream.writelines(lines)
+            stream.flush()
+            # What a power cut takes from the record must not have left the site.
+            os.fsync(stream.fileno())
+            self._size, self._last = stream.tell(), last
         self._add(timed)
         rows = [_row(*key, self._sums[key]) for key in sorted(self._sums)]
-        header = HEADER.format(**self._names, first=min(self._times), last=max(self._times))
+        header = HEADER.format(**self._names, begin=min(self._times), end=max(self._times), last=self._last)
         sent = sorted({kind for _, _, kind in self._sums} & self._risks.keys())
         risks = "".join(f"- **{kind}**: {self._risks[kind]}.\n" for kind in sent)
         write_text(self.path.with_suffix(".md"), header + "".join(rows) + f"{RISKS}{risks}")
+
+    @contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        """Open the records for this process alone, after a look at what another one has added."""
+        with open_own(self.path, "a+b") as stream:
+            # Two processes have a run's record for a moment, and each must chain its records to the very last one.
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            stream.seek(self._size)
+            whole, end, torn = stream.read().rpartition(b"\n")
+            if torn:
+                # Its answer never left.
+                stream.truncate(self._size + len(whole + end))
+            records = [self._parsed(line) for line in whole.splitlines()]
+            for record in records:
+                self._last = link_of(record, self._last)
+            self._size += len(whole + end)
+            self._add(records)
+            if torn:
+                logger.warning(
+                    "%s ended within a record that a kill has cut off; it goes on after record %s, the last whole one",
+                    self.path.name,
+                    self._last.number,
+                )
+            yield stream
+
+    def _parsed(self, line: bytes) -> dict[str, Any]:
+        try:
+            return json.loads(line)
+        except ValueError:
+            raise ConfigError(
+                f"{self.path} must hold records as they were written, not a line that is no JSON; egress-check says "
+                "which: keep the file at another place, and a new one is begun"
+            ) from None
 
     def _add(self, records: Iterable[Mapping[str, Any]]) -> None:
         for record in records:
@@ -99,13 +155,22 @@ class EgressLog:
             self._sums.setdefault((record["refused"], record["task"], record["kind"]), Sum()).add(record)
 
 
-def _complete_records(path: Path) -> list[dict[str, Any]]:
-    """Return the records so far; a line that was cut off is removed, for its answer never left."""
-    content = path.read_bytes() if path.is_file() else b""
-    whole, _, rest = content.rpartition(b"\n")
-    if rest:
-        os.truncate(path, len(content) - len(rest))
-    return [json.loads(line) for line in whole.splitlines()]
+def left(path: Path) -> dict[str, Sum]:
+    """Return kind -> the sum of the arrays that left, by a record as it is; nothing where there is none.
+
+    Args:
+        path: The ``egress.jsonl``.
+    """
+    sums: dict[str, Sum] = {}
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            record = json.loads(line)
+            if not record["refused"] and "bytes" in record:
+                sums.setdefault(record["kind"], Sum()).add(record)
+        except (ValueError, TypeError, KeyError):
+            # Cut off by a kill, or altered: `egress-check` says which.
+            continue
+    return sums
 
 
 def _row(is_refused: bool, task: str, kind: str, total: Sum) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
 import torch
 
 from silofl.data.site_data import SiteData, load_site_data
-from silofl.errors import ConfigError, DataError, SiloFLError, TrainingError
+from silofl.errors import ConfigError, DataError, PauseError, SiloFLError, TrainingError
 from silofl.extensions import allow, find
 from silofl.federation.egress import Asked, Gate, Request
 from silofl.federation.state import SiteState
@@ -33,13 +34,15 @@ class SiteRounds:
         name: The site's name.
         study: The study.
         site: The site's own settings.
+        latest: Reads the settings anew, for what the hospital may change while a study runs: ``paused``.
 
     Raises:
         ExtensionError: The study names a part of a package that the site has not allowed or not installed.
     """
 
-    def __init__(self, name: str, study: Study, site: Site) -> None:
+    def __init__(self, name: str, study: Study, site: Site, latest: Callable[[], Site] | None = None) -> None:
         self.name, self.study, self.site = name, study, site
+        self._latest = latest or (lambda: site)
         allow(site.extensions)
         for named in study.extensions:
             find(*named)
@@ -71,13 +74,35 @@ class SiteRounds:
             names no case. The full reason is in the site's own log.
         """
         try:
+            self.check_paused()
             answer = self.carry_out(task, message)
+            # Again, because training takes its time: from the pause on nothing leaves.
+            self.check_paused()
             reason = self.gate.refusal(Request.of(task, message), answer)
             return message.failed(reason) if reason else answer
+        except PauseError as pause:
+            logger.warning("%s of round %s is not answered: %s", task, message.meta.get("round"), pause)
+            return message.failed(public_reason(pause))
         except Exception as error:  # anything unreported would let the server wait until its timeout
             is_known = isinstance(error, SiloFLError)
             logger.error("%s of round %s failed: %s", task, message.meta.get("round"), error, exc_info=not is_known)
             return message.failed(public_reason(error))
+
+    def check_paused(self) -> None:
+        """Refuse any task where the hospital has paused the study, by its settings as they are now.
+
+        Raises:
+            PauseError: It has, or the settings cannot be read: a site takes part only where they say that it may.
+        """
+        try:
+            site = self._latest()
+        except (SiloFLError, OSError) as fault:
+            logger.error("the study is paused until the settings are right: %s", fault)
+            raise PauseError(
+                f"study {self.study.name!r} is paused at the site, whose settings cannot be read; its own log names "
+                "the fault"
+            ) from None
+        site.check_paused(self.study.name)
 
     def carry_out(self, task: str, message: Message) -> Message:
         """Carry out a task and keep what stays at home.

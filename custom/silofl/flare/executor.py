@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import IO
+
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import ReturnCode
@@ -14,7 +17,7 @@ from silofl.errors import SiloFLError
 from silofl.federation.site import SiteRounds, public_reason
 from silofl.flare.egress import check_filters
 from silofl.flare.exchange import from_model, to_model
-from silofl.flare.places import check_pinned, job_study, site_settings
+from silofl.flare.places import check_pinned, hold_job, job_study, site_settings
 
 
 class SiteExecutor(Executor):
@@ -24,15 +27,19 @@ class SiteExecutor(Executor):
         super().__init__()
         self._rounds: SiteRounds | None = None
         self._fault: SiloFLError | None = None
+        # Kept open for `silofl prune`, which deletes only the folders of jobs that have ended.
+        self._in_use: IO[str] | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Read the study and the site's settings when the job starts."""
         if event_type == EventType.START_RUN:
             try:
                 check_filters(fl_ctx)
+                self._in_use = hold_job(fl_ctx)
                 study, site = job_study(fl_ctx), site_settings(fl_ctx)
                 check_pinned(fl_ctx, study, site)
-                self._rounds = SiteRounds(fl_ctx.get_identity_name(), study, site)
+                name = fl_ctx.get_identity_name()
+                self._rounds = SiteRounds(name, study, site, partial(site_settings, fl_ctx))
             except SiloFLError as fault:
                 # Kept instead of raised: as an answer to each task its reason reaches the server's ledger.
                 self.log_error(fl_ctx, str(fault), fire_event=False)

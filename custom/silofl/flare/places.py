@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 from pathlib import Path
+from typing import IO
 
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
@@ -14,10 +16,14 @@ from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import ConfigError
 from silofl.extensions import allowed
+from silofl.files import open_own
 from silofl.models.weights import read_start
 from silofl.settings import Section, load
 from silofl.site import Server, Site
 from silofl.study import Study, load_study
+
+# In a job's folder, held by the job's process for as long as it lives.
+JOB_LOCK = "silofl.lock"
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +58,21 @@ def check_pinned(fl_ctx: FLContext, study: Study, site: Site) -> None:
     site.check_pinned(study.name, study.digest, {job_lead(fl_ctx), *names})
 
 
+def hold_job(fl_ctx: FLContext) -> IO[str] | None:
+    """Mark the running job's folder as in use, until the returned file is closed or the process ends.
+
+    Returns:
+        The open file; None where the disk knows no locks or the folder is not there.
+    """
+    try:
+        lock = open_own(Path(_workspace(fl_ctx).get_run_dir(fl_ctx.get_job_id())) / JOB_LOCK, "a")
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    except OSError as error:
+        logger.warning("the job's folder could not be marked as in use: %s", error.strerror)
+        return None
+    return lock
+
+
 def site_settings(fl_ctx: FLContext) -> Site:
     """Read the site's ``local/site.yaml``; without one, ``SILOFL_DATA`` must name the data of all simulated sites."""
     root = os.environ.get("SILOFL_DATA")
@@ -74,15 +95,19 @@ def download_folder(fl_ctx: FLContext) -> Path:
 
 
 def _local(fl_ctx: FLContext, name: str, section: type[Section], default: Section | None, remedy: str) -> Section:
-    workspace = _workspace(fl_ctx)
-    # The simulator's sites share the local folder of the workspace that holds theirs.
-    folders = (Path(workspace.get_site_config_dir()), Path(workspace.get_root_dir()).resolve().parent / "local")
-    for folder in folders:
-        if (folder / name).is_file():
-            return load(section, folder / name)
+    found = local_file(Path(_workspace(fl_ctx).get_root_dir()), name)
+    if found is not None:
+        return load(section, found)
     if default is None:
         raise ConfigError(f"local/{name} must exist at site {fl_ctx.get_identity_name()!r}; write it, {remedy}")
     return default
+
+
+def local_file(root: Path, name: str) -> Path | None:
+    """Return a file in the ``local/`` folder of a site's workspace, or in that of all simulated sites around it."""
+    # The simulator's sites share the local folder of the workspace that holds theirs.
+    places = (folder / "local" / name for folder in (root, root.resolve().parent))
+    return next((place for place in places if place.is_file()), None)
 
 
 def _config(fl_ctx: FLContext) -> Path:

@@ -7,7 +7,9 @@ from pathlib import Path
 import yaml
 
 from silofl.files import write_json, write_text
+from silofl.flare.places import local_file
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
+from silofl.settings import load
 from silofl.site import Server, Site
 
 
@@ -27,3 +29,12 @@ def prepare_workspace(workspace: Path, site: Site, server: Server) -> None:
     write_json(local / "resources.json", resources)
     write_text(local / "site.yaml", yaml.safe_dump(site.model_dump(exclude_none=True)))
     write_text(local / "server.yaml", yaml.safe_dump(server.model_dump()))
+
+
+def simulated_site(workspace: Path, name: str) -> Site:
+    """Read a simulated site's settings as they are now: its own ``NAME/local/site.yaml``, or that of all sites.
+
+    Raises:
+        ConfigError: There is none, or it is wrong.
+    """
+    return load(Site, local_file(workspace / name, "site.yaml") or workspace / "local" / "site.yaml")

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from silofl.errors import ConfigError, ExitCode, SiloFLError, nearest
 from silofl.federation.site import public_reason
-from silofl.hospital import data, machine, network, policy
+from silofl.hospital import data, machine, network, policy, switch
 from silofl.hospital import trial as training
 from silofl.hospital.candidate import Candidate, read_candidate
 from silofl.hospital.finding import Finding, failed
@@ -27,6 +27,7 @@ from silofl.options import console_for, names
 CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "versions": machine.versions,
     "study": policy.pinned,
+    "paused": switch.paused,
     "classes": policy.allowed_classes,
     "byoc": policy.brought_code,
     "egress": policy.egress,

@@ -1,4 +1,4 @@
-"""``silofl forget``: delete what a site keeps of a study (models, optimisers, scores, pictures), but never its data."""
+"""``silofl forget``: delete what a site keeps of a study, or of one patient, but never its data."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 from silofl.errors import ConfigError, ExitCode
 from silofl.federation.egress_log import LOCK
 from silofl.files import held
+from silofl.hospital import forget_patient
+from silofl.options import names
 from silofl.settings import Section, load, parse
 from silofl.site import Site
 from silofl.study import Name
@@ -24,11 +26,11 @@ class Wanted(Section):
     """The study and the site whose files are to be deleted.
 
     Attributes:
-        study: Name of the study.
+        study: Name of the study; None for all, where a patient is to be forgotten.
         site: Name of the site; needed where ``{site}`` stands in a folder of site.yaml.
     """
 
-    study: Name
+    study: Name | None
     site: Name | None = None
 
 
@@ -47,15 +49,24 @@ class Kept:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl forget``."""
-    parser.add_argument("study", metavar="STUDY", help="name of the study")
+    parser.add_argument("study", metavar="STUDY", nargs="?", help="name of the study; with --patient all by default")
     parser.add_argument("--site-config", type=Path, default=Path("local/site.yaml"), help="the site's site.yaml")
     parser.add_argument("--site", metavar="NAME", help="of this site, where {site} stands in site.yaml")
+    parser.add_argument("--patient", metavar="ID", help="only this patient, whom dataset.json must name no more")
+    parser.add_argument(
+        "--cases", type=names, default=[], metavar="NAMES", help="the patient's cases, where no cache knows them"
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def run(options: argparse.Namespace) -> int:
-    """List what the site keeps of a study and delete it once the user agrees."""
-    kept = kept_of(load(Site, options.site_config), options.study, options.site)
+    """List what the site keeps of a study, or of a patient, and delete it once the user agrees."""
+    site = load(Site, options.site_config)
+    if options.patient:
+        return _run_patient(site, options)
+    if options.study is None or options.cases:
+        raise ConfigError("STUDY must be given, or --patient, with or without --cases; see silofl forget --help")
+    kept = kept_of(site, options.study, options.site)
     lines = [f"{folder}: {files} files, {size} bytes" for folder, (files, size) in kept.folders.items()]
     print("\n".join(lines or [f"this site keeps nothing of study {options.study}"]))
     if lines and (options.yes or _is_agreed("delete this, the record of what left the site included? [y/N] ")):
@@ -65,6 +76,27 @@ def run(options: argparse.Namespace) -> int:
         print("nothing was deleted")
     for folder, reason in kept.shared.items():
         print(f"not deleted: {folder}; {reason}")
+    return ExitCode.COMPLETE
+
+
+def _run_patient(site: Site, options: argparse.Namespace) -> int:
+    """List what the site keeps of a patient, delete it once the user agrees, and say what cannot be taken back."""
+    wanted = parse(Wanted, {"study": options.study, "site": options.site}, "the command line")
+    name = named_site(site, wanted.study or "", wanted.site)
+    studies = [options.study] if options.study else forget_patient.studies_of(site, name)
+    traces = forget_patient.traces_of(site, name, studies, options.patient, options.cases)
+    lines = forget_patient.described(traces)
+    print("\n".join(lines or ["no cache, picture or score of this site names the patient; with --cases more is found"]))
+    if lines and (options.yes or _is_agreed("delete this? [y/N] ")):
+        forget_patient.remove(traces)
+        print("deleted: all of the above; a cache is made anew at the next start, without the patient")
+    elif lines:
+        print("nothing was deleted")
+    for folder in traces.others:
+        print(f"not deleted: {folder}; it names such a patient, but was made from other data: delete it by hand")
+    print(f"\nWhat stays, in {', '.join(studies) or 'no study'}:")
+    for sentence in forget_patient.remaining(traces):
+        print(f"- {sentence}")
     return ExitCode.COMPLETE
 
 
@@ -82,11 +114,8 @@ def kept_of(site: Site, study: str, name: str | None) -> Kept:
         ConfigError: A name is none, the site's name is needed, or the data lies in a folder that would be deleted.
     """
     wanted = parse(Wanted, {"study": study, "site": name}, "the command line")
-    cache_dir = site.cache_dir or site.state_dir
-    roots = site.data_by_study(study).values()
-    if wanted.site is None and any("{site}" in template for template in (site.state_dir, cache_dir, *roots)):
-        raise ConfigError("--site must name the site, because {site} stands in site.yaml; give its name")
-    state, cache = site.state_folder(study, name or ""), site.cache_folder(study, name or "")
+    name, cache_dir = named_site(site, study, wanted.site), site.cache_dir or site.state_dir
+    state, cache = site.state_folder(study, name), site.cache_folder(study, name)
     is_own = "{study}" in site.state_dir
     folders = [state] if is_own else sorted(_runs(state, study))
     shared = {}
@@ -96,8 +125,20 @@ def kept_of(site: Site, study: str, name: str | None) -> Kept:
             folders.append(cache)
         elif cache.is_dir():
             shared[cache] = "other studies use it too: put {study} into cache_dir, or delete it by hand"
-    _check_holds_no_data(folders, site, study, name or "")
+    _check_holds_no_data(folders, site, study, name)
     return Kept({folder: _size(folder) for folder in folders if folder.is_dir()}, shared)
+
+
+def named_site(site: Site, study: str, name: str | None) -> str:
+    """Return the site's name; nothing where no folder of its settings needs it.
+
+    Raises:
+        ConfigError: A folder does, and it is not given.
+    """
+    folders = (site.state_dir, site.cache_dir or "", *site.data_by_study(study).values())
+    if name is None and any("{site}" in folder for folder in folders):
+        raise ConfigError("--site must name the site, because {site} stands in site.yaml; give its name")
+    return name or ""
 
 
 def forget(kept: Kept) -> None:

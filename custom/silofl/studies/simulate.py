@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -24,7 +25,7 @@ from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.files import held, make_folder, read_json, write_json, write_text
-from silofl.flare.workspace import prepare_workspace
+from silofl.flare.workspace import prepare_workspace, simulated_site
 from silofl.methods.parts import kinds
 from silofl.models.networks import check_network
 from silofl.models.weights import read_start
@@ -263,7 +264,8 @@ def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> i
         try:
             if simulation.is_alone:
                 arrays = given and given.arrays
-                run_alone(study, run, simulation.sites, _site_settings(simulation, run), arrays, lines.show)
+                settings, latest = _site_settings(simulation, run), partial(simulated_site, workspace)
+                run_alone(study, run, simulation.sites, settings, arrays, lines.show, latest)
                 lines.show()
             else:
                 arguments = [str(job), str(workspace), ",".join(simulation.sites), str(simulation.threads)]

@@ -2,7 +2,7 @@
 
 It depends on the study's data, network and training and on no algorithm, but for the projection head that one may put
 into the network, so that runs that differ in nothing else share it: the first one leaves it in the cache of the site's
-data, the others take it from there.
+data, the others take it from there. It lies within the entry of the images that it has learnt from, and goes with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from silofl.training.evaluation import evaluate
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
 
 State = dict[str, Tensor]
-FOLDER, FORMAT = "local", 1
+FORMAT = 1
 # On fewer validation units a site's best round is a draw: on PneumoniaMNIST's sites of 1 to 78 cases FedBN's own best
 # rounds had test accuracy 0.787, and the round that all sites chose together 0.938.
 LEAST_UNITS = 20
@@ -127,9 +127,9 @@ def memo_of(study: Study, site: str, data: SiteData, cache: Path | None, device:
     deciding = study.model_dump(mode="json", exclude=NOT_DECIDING) | {"training_rounds": study.training_rounds}
     if study.recipe.head_width:
         deciding |= {"head_width": study.recipe.head_width}
-    parts = [deciding, site, fingerprint(data.manifest, study), torch.__version__, device.type]
-    text = json.dumps(parts, sort_keys=True)
-    return cache / FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.pt"
+    entry = fingerprint(data.manifest, study)
+    text = json.dumps([deciding, site, entry, torch.__version__, device.type], sort_keys=True)
+    return cache / entry / f"local-{hashlib.sha256(text.encode()).hexdigest()[:32]}.pt"
 
 
 def better(best: dict[str, Any] | None, number: int, value: float, model: nn.Module) -> dict[str, Any]:

@@ -17,6 +17,9 @@ from silofl.files import write_atomically, write_text
 from silofl.models import HarmonizedModel
 from silofl.training.metrics import Score
 
+# In a site's folder of a run; the last one is written with a selector alone.
+SCORES, PICTURES, FEATURES = "scores.csv", "pictures.npz", "selector.npz"
+
 
 def keep_test(
     folder: Path, result: Score, predictions: Array, model: HarmonizedModel, part: Examples, shown: slice
@@ -31,9 +34,9 @@ def keep_test(
         part: The test's examples.
         shown: The channels of an image itself, among those of its neighbours.
     """
-    write_scores(folder / "scores.csv", result.by_case)
+    write_scores(folder / SCORES, result.by_case)
     if part.targets.ndim > 1:
-        write_pictures(folder / "pictures.npz", model, part, predictions, result.by_case, shown)
+        write_pictures(folder / PICTURES, model, part, predictions, result.by_case, shown)
 
 
 def write_scores(path: Path, by_case: Mapping[str, float]) -> None:

@@ -1,0 +1,144 @@
+"""The entries of a cache folder by the data that they were made from, and the removal of those of older data.
+
+Many studies, sites and jobs may use one folder at a time. Whoever opens or makes an entry holds the folder's lock with
+the others; whoever removes one must hold it alone, and removes nothing where that cannot be had at once. A process that
+has opened an entry keeps its arrays even when the files go, since they are mapped into its memory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import re
+import shutil
+from collections.abc import Iterator, Set
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from silofl.documents import read_json_document
+from silofl.errors import ConfigError
+from silofl.files import held, make_folder, open_own
+
+INDEX, SOURCE, LOCK = "index.json", "source.json", "lock"
+# An entry is named by a fingerprint; while it is made, or once its process was killed, with letters of its own behind.
+NAME, UNFINISHED = re.compile(r"[0-9a-f]{32}"), re.compile(r"\.[0-9a-f]{32}-.*")
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What an entry was made from.
+
+    Attributes:
+        dataset: The folder of dataset.json, links resolved.
+        state: A hash of dataset.json and of every file's state.
+    """
+
+    dataset: str
+    state: str
+
+    def write(self, folder: Path) -> None:
+        """Write it into an entry that is being made."""
+        (folder / SOURCE).write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+
+@contextmanager
+def used(cache_dir: Path) -> Iterator[None]:
+    """Keep every entry of a cache folder from being removed meanwhile."""
+    with ExitStack() as stack:
+        # On a disk without locks nothing is ever removed; a folder that cannot be written shows where an entry is made.
+        with suppress(OSError):
+            make_folder(cache_dir)
+            lock = stack.enter_context(open_own(cache_dir / LOCK, "a"))
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
+def prune(cache_dir: Path, source: Source) -> int:
+    """Remove entries that no file of the present data needs, and return their number.
+
+    These are entries of the same dataset.json and files in an older state, of an older version of SiloFL, and what
+    killed processes have left unfinished. Entries of other data stay: other sites and studies may use the folder.
+
+    Args:
+        cache_dir: Folder of all entries.
+        source: The data as they are now.
+    """
+    try:
+        with held(cache_dir / LOCK):
+            outdated = [path for path in entries(cache_dir) if _is_outdated(path, source)]
+            for path in [*outdated, *unfinished(cache_dir)]:
+                shutil.rmtree(path)
+    except (ConfigError, OSError):
+        # Another process opens or makes an entry, or may not have its files removed: the next start tries again.
+        return 0
+    if outdated:
+        logger.info("%s entries of older data were removed from the cache", len(outdated))
+    return len(outdated)
+
+
+def entries(cache_dir: Path) -> list[Path]:
+    """Return the folders of all entries; none where the folder is not there."""
+    found = cache_dir.iterdir() if cache_dir.is_dir() else ()
+    return sorted(path for path in found if NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink())
+
+
+def unfinished(cache_dir: Path) -> list[Path]:
+    """Return the folders in which an entry is made, or was when its process was killed; only the lock tells which."""
+    found = cache_dir.iterdir() if cache_dir.is_dir() else ()
+    return sorted(path for path in found if UNFINISHED.fullmatch(path.name) and not path.is_symlink())
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry and the cases in it.
+
+    Attributes:
+        folder: Its folder.
+        dataset: The folder of dataset.json that it was made from; None of an older version's or a damaged entry.
+        cases: Part -> the case of each example.
+        patients: Part -> the patient of each example, None where unknown.
+    """
+
+    folder: Path
+    dataset: str | None
+    cases: dict[str, list[str]]
+    patients: dict[str, list[str | None]]
+
+    def cases_of(self, part: str, patient: str) -> set[str]:
+        """Return a patient's cases in a part."""
+        pairs = zip(self.cases.get(part, ()), self.patients.get(part, ()), strict=True)
+        return {case for case, one in pairs if one == patient}
+
+    def named(self, part: str, cases: Set[str]) -> set[str]:
+        """Return which of some cases are in a part."""
+        return {*self.cases.get(part, ())} & cases
+
+
+def read_entry(folder: Path) -> Entry:
+    """Read which cases are in an entry.
+
+    Raises:
+        ConfigError: It is damaged, so that nobody can say; the next start makes it anew.
+    """
+    try:
+        index, source = (read_json_document(folder / name) for name in (INDEX, SOURCE))
+        parts = [part for part, value in index.items() if isinstance(value, dict)]
+        cases, patients = ({part: index[part][key] for part in parts} for key in ("cases", "patients"))
+        return Entry(folder, source["dataset"] if isinstance(source, dict) else None, cases, patients)
+    except (AttributeError, KeyError, TypeError):
+        raise ConfigError(
+            f"{folder} must say in {INDEX} whose images it holds; it is damaged: delete the folder, which is made anew"
+        ) from None
+
+
+def _is_outdated(entry: Path, source: Source) -> bool:
+    try:
+        found = read_json_document(entry / SOURCE)
+        made_from = Source(found["dataset"], found["state"])
+    except (ConfigError, TypeError, KeyError):
+        # Without it nobody can open the entry: every version that knows the file has written it.
+        return True
+    return made_from.dataset == source.dataset and made_from.state != source.state

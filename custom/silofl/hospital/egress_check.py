@@ -1,0 +1,53 @@
+"""``silofl egress-check``: whether the record of what left a site is as it was written."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from silofl.errors import ConfigError, ExitCode
+from silofl.federation.egress_chain import Verdict, checked
+from silofl.federation.egress_log import FILE
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl egress-check``."""
+    parser.add_argument("file", type=Path, metavar="FILE", help=f"{FILE} of a run, or the run's folder in state_dir")
+    parser.add_argument("--noted", metavar="HASH", help="a last hash that was noted elsewhere at an earlier time")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print whether a record is whole, and the first fault where it is not; the exit code is 0 only without one."""
+    path = options.file / FILE if options.file.is_dir() else options.file
+    if not path.is_file():
+        raise ConfigError(f"FILE must be a record of what left a site, a {FILE}, not {path}, which is not there")
+    verdict = checked(path.read_bytes())
+    faults = [fault for fault in (verdict.fault, options.noted and _missing(options.noted, verdict)) if fault]
+    print("\n".join(faults or _findings(verdict, options.noted)))
+    return ExitCode.FAILED if faults else ExitCode.COMPLETE
+
+
+def _missing(noted: str, verdict: Verdict) -> str | None:
+    """Return that no sound record has a hash that was noted; None where one has."""
+    if any(link.hash == noted for link in verdict.links):
+        return None
+    return (
+        f"a record must have the noted hash, {noted}; none of the {len(verdict.links)} sound ones has: the end was cut "
+        "off since, or the records were written anew"
+    )
+
+
+def _findings(verdict: Verdict, noted: str | None) -> list[str]:
+    last = verdict.last
+    lines = [f"{last.number} records, each as it was written, in their order; none is missing before the last one"]
+    if verdict.is_torn:
+        lines.append("a further line without its end is no record: a kill cut it off, and its answer did not leave")
+    lines.append(f"last record: number {last.number}, hash {last.hash}")
+    if noted:
+        number = next(link.number for link in verdict.links if link.hash == noted)
+        return [*lines, f"the noted hash is that of record {number}: up to there nothing was cut off or written anew"]
+    return [
+        *lines,
+        "this cannot show whether records were cut off at the end, or all of them written anew: note the last hash at "
+        "another place, and give it with --noted the next time",
+    ]

@@ -1,0 +1,248 @@
+"""``silofl forget --patient``: remove what a site keeps of one patient, and say what cannot be taken back."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence, Set
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from glob import escape, glob
+from pathlib import Path
+
+import numpy as np
+
+from silofl.data.cache_entries import LOCK as CACHE_LOCK
+from silofl.data.cache_entries import entries, read_entry, unfinished
+from silofl.data.manifest import FILE_NAME, PARTS, read_content
+from silofl.errors import DataError
+from silofl.federation.egress_log import FILE, LOCK, left
+from silofl.files import held, write_atomically, write_text
+from silofl.settings import NAME
+from silofl.site import Site
+from silofl.training.pictures import FEATURES, PICTURES, SCORES
+
+# Stands in for a study's name while folders are looked for.
+MARK = "anystudyofthesite"
+RUN = re.compile(rf"(?P<study>{NAME[1:-1]})-[0-9]{{8}}-[0-9]{{6}}-[0-9a-f]{{4}}")
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What a site keeps of one patient.
+
+    Attributes:
+        entries: Folders of decoded images to be deleted.
+        parts: The parts of the data in which the patient was, by these entries.
+        files: File -> cases that it is to lose; all of the file where None.
+        runs: The folders of the studies' runs.
+        caches: The folders that the entries lie in.
+        others: Entries of data that these studies do not have, which name such a patient too.
+    """
+
+    entries: list[Path] = field(default_factory=list)
+    parts: set[str] = field(default_factory=set)
+    files: dict[Path, set[str] | None] = field(default_factory=dict)
+    runs: list[Path] = field(default_factory=list)
+    caches: set[Path] = field(default_factory=set)
+    others: list[Path] = field(default_factory=list)
+
+
+def studies_of(site: Site, name: str) -> list[str]:
+    """Return the studies that a site's settings name, or of which it keeps anything."""
+    found = {*site.studies, *(site.data if isinstance(site.data, dict) else ())}
+    for folder_of in (site.state_folder, site.cache_folder, partial(_data_folder, site)):
+        place = folder_of(MARK, name)
+        found |= _studies_with(place) if place else set()
+    if "{study}" not in site.state_dir:
+        found |= {run["study"] for path in site.state_folder("", name).glob("*") if (run := RUN.fullmatch(path.name))}
+    return sorted(found)
+
+
+def traces_of(site: Site, name: str, studies: Iterable[str], patient: str, cases: Iterable[str]) -> Traces:
+    """Return what a site keeps of a patient, without touching it.
+
+    Args:
+        site: The site's settings.
+        name: The site's name.
+        studies: The studies to look into.
+        patient: As dataset.json named the patient.
+        cases: The patient's cases, where no cache knows them any more.
+
+    Raises:
+        DataError: A dataset.json still names the patient. No sentence of this function does.
+    """
+    found, known = Traces(), set(cases)
+    folders = [folder for study in studies if (folder := _data_folder(site, study, name))]
+    for folder in folders:
+        _check_gone(folder, patient, known)
+    # None: an entry of an older version, which nobody can open any more.
+    own = {None, *(str(folder.resolve()) for folder in folders)}
+    for cache in {site.cache_folder(study, name) for study in studies}:
+        found.caches.add(cache)
+        for entry in map(read_entry, entries(cache)):
+            mine = {part: entry.cases_of(part, patient) | entry.named(part, known) for part in PARTS}
+            if not any(mine.values()):
+                continue
+            if entry.dataset not in own:
+                found.others.append(entry.folder)
+                continue
+            found.entries.append(entry.folder)
+            found.parts.update(part for part, those in mine.items() if those)
+            known |= set().union(*mine.values())
+        found.entries.extend(unfinished(cache))
+    for study in studies:
+        found.runs.extend(runs_of(site, study, name))
+    for run in found.runs:
+        found.files.update(_files_of(run, known))
+    return found
+
+
+def runs_of(site: Site, study: str, name: str) -> list[Path]:
+    """Return the folders of a study's runs at a site."""
+    state, cache = site.state_folder(study, name), site.cache_folder(study, name)
+    folders = sorted(path for path in state.glob("*") if path.is_dir() and not path.is_symlink() and path != cache)
+    if "{study}" in site.state_dir:
+        return folders
+    return [path for path in folders if (run := RUN.fullmatch(path.name)) and run["study"] == study]
+
+
+def remove(traces: Traces) -> None:
+    """Remove a patient's traces.
+
+    Raises:
+        ConfigError: A run still goes on, or a job uses the cache; then nothing is removed.
+    """
+    with ExitStack() as stack:
+        # All locks before the first deletion: one run that still goes on keeps everything.
+        for lock in [run / LOCK for run in traces.runs if (run / LOCK).is_file()]:
+            stack.enter_context(held(lock))
+        for cache in traces.caches:
+            if cache.is_dir():
+                stack.enter_context(held(cache / CACHE_LOCK))
+        for folder in traces.entries:
+            shutil.rmtree(folder)
+        for file, cases in traces.files.items():
+            _REMOVERS[file.name](file, cases)
+
+
+def described(traces: Traces) -> list[str]:
+    """Return what would be removed, a line each, without the patient's name or that of a case."""
+    lines = [f"{folder}: decoded images" for folder in traces.entries]
+    for file, cases in traces.files.items():
+        lines.append(f"{file}: {'all of it' if cases is None else f'cases: {len(cases)}'}")
+    return lines
+
+
+def remaining(traces: Traces) -> list[str]:
+    """Return what cannot be taken back, or not by this command, a sentence each."""
+    lines = []
+    for run in traces.runs:
+        sums = left(run / FILE)
+        if sums:
+            what = ", ".join(f"{kind} (rounds {spans(total.rounds)})" for kind, total in sorted(sums.items()))
+            lines.append(f"run {run.name} has sent: {what}; see {run / 'egress.md'}")
+    parts = ", ".join(part for part in PARTS if part in traces.parts)
+    return [
+        *lines,
+        f"by the cache, the patient was in: {parts}" if parts else "no cache says in which part the patient was",
+        "what was sent of a patient in training is in the models of the server, of the other sites, and of whoever has "
+        "a super model, and cannot be taken out of them: tell the study lead, who can begin a run without the patient",
+        "this site's own models of these runs, in rounds/, supermodel/ and chosen/, have learnt from such a patient: "
+        "silofl forget STUDY deletes them, with the record of what left",
+        "this site's logs, check-site.txt in the kit, and pages that were written from these runs may name the case: "
+        "look for it there, and see silofl prune",
+    ]
+
+
+def spans(numbers: Set[int]) -> str:
+    """Return whole numbers as ``1-2, 6-7, 11``."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][-1] == number - 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ", ".join("-".join(map(str, span)) for span in found)
+
+
+def _check_gone(folder: Path, patient: str, cases: set[str]) -> None:
+    """Refuse a patient whom dataset.json still names."""
+    if not (folder / FILE_NAME).is_file():
+        return
+    content = read_content(folder)
+    records = [record for part in PARTS for record in _listed(content.get(part)) if isinstance(record, dict)]
+    count = sum(record.get("patient") == patient or record.get("case") in cases for record in records)
+    if count:
+        raise DataError(
+            f"{folder / FILE_NAME} must name the patient no more, not in {count} records; remove these and the "
+            "patient's files first, then call this again, before the site's next start"
+        )
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _data_folder(site: Site, study: str, name: str) -> Path | None:
+    """Return the folder of a study's data; None where the site has none for it."""
+    return site.data_folder(study, name) if study in site.data_by_study(study) else None
+
+
+def _studies_with(place: Path) -> set[str]:
+    """Return the studies for which a folder is there, by the folder of the study `MARK`."""
+    pattern = re.escape(str(place)).replace(MARK, f"(?P<study>{NAME[1:-1]})", 1).replace(MARK, "(?P=study)")
+    paths = glob(escape(str(place)).replace(MARK, "*")) if MARK in str(place) else []
+    return {match["study"] for path in paths if (match := re.fullmatch(pattern, path))}
+
+
+def _files_of(run: Path, cases: set[str]) -> dict[Path, set[str] | None]:
+    """Return the files of a run that name a case -> the cases; the selector's features, which name nobody, whole."""
+    found: dict[Path, set[str] | None] = {}
+    for name, read in ((SCORES, _cases_of_scores), (PICTURES, _cases_of_pictures)):
+        if (run / name).is_file() and (named := cases & set(read(run / name))):
+            found[run / name] = named
+    if (run / FEATURES).is_file():
+        found[run / FEATURES] = None
+    return found
+
+
+def _cases_of_scores(path: Path) -> Sequence[str]:
+    return [row[0] for row in _rows(path)[1:]]
+
+
+def _rows(path: Path) -> list[list[str]]:
+    with path.open(encoding="utf-8", newline="") as stream:
+        return [row for row in csv.reader(stream) if row]
+
+
+def _cases_of_pictures(path: Path) -> Sequence[str]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return arrays["cases"].tolist()
+
+
+def _without_rows(path: Path, cases: set[str] | None) -> None:
+    text = io.StringIO()
+    head, *rows = _rows(path)
+    csv.writer(text).writerows([head, *(row for row in rows if row[0] not in (cases or ()))])
+    write_text(path, text.getvalue())
+
+
+def _without_pictures(path: Path, cases: set[str] | None) -> None:
+    with np.load(path, allow_pickle=False) as arrays:
+        is_kept = ~np.isin(arrays["cases"], sorted(cases or ()))
+        kept = {name: array[is_kept] for name, array in arrays.items()}
+    if is_kept.any():
+        write_atomically(path, lambda stream: np.savez_compressed(stream, **kept))
+    else:
+        path.unlink()
+
+
+_REMOVERS: dict[str, Callable[[Path, set[str] | None], None]] = {
+    SCORES: _without_rows,
+    PICTURES: _without_pictures,
+    FEATURES: lambda path, _: path.unlink(),
+}

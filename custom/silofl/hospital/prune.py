@@ -1,0 +1,130 @@
+"""``silofl prune``: delete the folders of ended jobs and the turned-over logs in a site's kit, as ``keep_days`` says.
+
+NVFlare leaves a folder for each job in the kit: the job's configuration, its logs and its audit log. What SiloFL keeps
+of a run, the record of what left included, lies in ``state_dir`` and is not looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from silofl.errors import ConfigError, ExitCode
+from silofl.federation.egress_log import FILE
+from silofl.files import held
+from silofl.flare.kit import read_kit
+from silofl.flare.places import JOB_LOCK
+from silofl.settings import load
+from silofl.site import Site
+
+DAY_S = 86400
+# NVFlare names a job by a UUID, and puts its study where our executor reads it.
+JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+STUDY = "app_*/config/study.yaml"
+# Of NVFlare's logs those that are full; it still writes to the files without a number.
+FULL_LOG = re.compile(r"(log|error_log|log_fl)\.(txt|json)\.\d+")
+
+
+@dataclass(frozen=True)
+class Outdated:
+    """What is older than a site wants it.
+
+    Attributes:
+        paths: Folders of jobs and full logs -> days since they were last written.
+        kept: Folder of a job that is as old -> why it stays.
+    """
+
+    paths: dict[Path, int]
+    kept: dict[Path, str]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl prune``."""
+    parser.add_argument("--kit", type=Path, required=True, help="the site's startup kit, in which NVFlare runs")
+    parser.add_argument(
+        "--site-config", type=Path, metavar="FILE", help="site.yaml; the kit's local/site.yaml by default"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Delete what is older than ``keep_days`` of site.yaml, or say what would be."""
+    kit = read_kit(options.kit, ("hospital",)).folder
+    days = load(Site, options.site_config or kit / "local" / "site.yaml").keep_days
+    if days is None:
+        print("nothing was deleted: keep_days is not set in site.yaml, so that everything is kept")
+        return ExitCode.COMPLETE
+    found = outdated(kit, days, time.time())
+    for path, age in found.paths.items():
+        if not options.dry_run:
+            _delete(path)
+        print(f"{'would be deleted' if options.dry_run else 'deleted'}: {path}, last written {age} days ago")
+    for path, reason in found.kept.items():
+        print(f"kept: {path}; {reason}")
+    print(f"{len(found.paths)} job folders and full logs are older than {days} days; the record of what left is kept")
+    return ExitCode.COMPLETE
+
+
+def outdated(kit: Path, days: int, now: float) -> Outdated:
+    """Return what was last written more than so many days ago.
+
+    Args:
+        kit: The site's startup kit.
+        days: The days.
+        now: The present time, in seconds since 1970.
+    """
+    paths: dict[Path, int] = {}
+    kept: dict[Path, str] = {}
+    for path in sorted(kit.iterdir()):
+        age = int((now - _last_written(path)) // DAY_S)
+        if path.is_symlink() or age < days:
+            continue
+        if JOB.fullmatch(path.name) and any(path.glob(STUDY)):
+            reason = _reason_to_keep(path)
+            kept |= {path: reason} if reason else {}
+            paths |= {} if reason else {path: age}
+        elif FULL_LOG.fullmatch(path.name) and path.is_file():
+            paths[path] = age
+    return Outdated(paths, kept)
+
+
+def _delete(path: Path) -> None:
+    """Delete a full log, or the folder of a job that has ended."""
+    if path.is_file():
+        path.unlink()
+        return
+    # Held until all is gone: no job begins in it meanwhile.
+    with _ended(path):
+        shutil.rmtree(path)
+
+
+def _reason_to_keep(job: Path) -> str | None:
+    if any(job.rglob(FILE)):
+        return "it holds a record of what left; set state_dir to a folder outside of it"
+    try:
+        with _ended(job):
+            return None
+    except ConfigError:
+        return "its job still runs"
+
+
+@contextmanager
+def _ended(job: Path) -> Iterator[None]:
+    """Hold a job's folder; the errors of `silofl.files.held` where the job still runs."""
+    with ExitStack() as stack:
+        # One without a lock had no executor of ours, or one of an older version, and is old enough to have ended.
+        if (job / JOB_LOCK).exists():
+            stack.enter_context(held(job / JOB_LOCK))
+        yield
+
+
+def _last_written(path: Path) -> float:
+    """Return when a file, or the last one of a folder, was written, in seconds since 1970."""
+    inner = path.rglob("*") if path.is_dir() and not path.is_symlink() else ()
+    return max(one.lstat().st_mtime for one in (path, *inner))

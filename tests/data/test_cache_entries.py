@@ -1,0 +1,115 @@
+import fcntl
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from silofl.data.cache import load_or_prepare
+from silofl.data.cache_entries import Source, entries, prune, used
+from silofl.data.parts import PreparedCase
+from silofl.data.site_data import load_site_data
+
+OLD, NEW, OTHER = Source("/data/north", "old"), Source("/data/north", "new"), Source("/data/south", "old")
+
+
+def name(letter):
+    return letter * 32
+
+
+def cases():
+    for part in ("training", "test"):
+        yield part, PreparedCase(part, "p", np.ones((2, 1, 4, 4), np.float32), np.ones((2, 4, 4), np.uint8), (0, 1))
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """A cache folder with an entry of older and one of the present data of a site, and one of another site's."""
+    for letter, source in (("a", OLD), ("b", NEW), ("c", OTHER)):
+        load_or_prepare(tmp_path, name(letter), cases, source)
+    return tmp_path
+
+
+def names(cache):
+    return "".join(path.name[0] for path in entries(cache))
+
+
+def test_only_what_is_of_the_same_data_in_an_older_state_is_removed(cache):
+    assert prune(cache, NEW) == 1 and names(cache) == "bc"
+    assert prune(cache, NEW) == 0 and names(cache) == "bc"
+
+
+def test_other_settings_of_the_same_data_keep_their_entries(cache):
+    load_or_prepare(cache, name("d"), cases, NEW)
+    prune(cache, NEW)
+    assert names(cache) == "bcd"
+
+
+def test_entries_of_an_older_version_and_what_was_left_unfinished_go_too(cache):
+    (cache / name("c") / "source.json").unlink()
+    (cache / f".{name('e')}-x1y2").mkdir()
+    (cache / f".{name('e')}-x1y2" / "training_images.npy").write_bytes(b"images")
+    prune(cache, NEW)
+    assert {path.name for path in cache.iterdir()} == {name("b"), "lock"}
+
+
+def test_nothing_is_touched_that_is_no_entry(cache, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "scan.nii").write_text("x")
+    (cache / name("f")).symlink_to(outside)
+    (cache / "notes").mkdir()
+    (cache / "0123").mkdir()
+    prune(cache, NEW)
+    assert (outside / "scan.nii").exists() and (cache / "notes").is_dir() and (cache / "0123").is_dir()
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from silofl.data.cache_entries import used
+with used(Path(sys.argv[1])):
+    print("used", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_while_another_job_opens_or_makes_an_entry_nothing_is_removed(cache):
+    command = [sys.executable, "-c", HOLD, str(cache)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "used\n"
+        assert prune(cache, NEW) == 0 and names(cache) == "abc"
+        other.stdin.close()
+    assert prune(cache, NEW) == 1 and names(cache) == "bc"
+
+
+def test_a_job_that_has_opened_an_entry_reads_on_when_it_is_removed(cache):
+    parts = load_or_prepare(cache, name("a"), lambda: pytest.fail("prepared again"), OLD)
+    assert prune(cache, NEW) == 1
+    assert float(np.sum(parts["training"].images)) == 2 * 16
+
+
+def test_two_jobs_may_use_a_cache_at_once(cache):
+    with used(cache), used(cache):
+        assert names(cache) == "abc"
+
+
+def test_on_a_disk_without_locks_entries_are_made_and_none_is_removed(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    load_or_prepare(tmp_path, name("a"), cases, OLD)
+    assert prune(tmp_path, NEW) == 0 and names(tmp_path) == "a"
+
+
+def test_the_next_start_after_a_change_of_the_data_removes_what_was_decoded_before(site, study, tmp_path):
+    site.write()
+    cache = tmp_path / "cache"
+    load_site_data(site.folder, study(), cache)
+    load_site_data(site.folder, study(intensity="zscore"), cache)
+    before = set(entries(cache))
+    assert len(before) == 2
+    os.utime(site.folder / "f-mask.png", ns=(1, 1))
+    load_site_data(site.folder, study(), cache)
+    assert len(entries(cache)) == 1 and not before & set(entries(cache))

@@ -1,0 +1,67 @@
+import pytest
+
+from silofl.federation.egress_log import EgressLog
+
+RECORD = {"round": 1, "task": "train", "refused": False, "name": "a", "kind": "weights", "purpose": "p", "bytes": 4}
+
+
+@pytest.fixture
+def record(tmp_path):
+    """Return the record of a run with four answers."""
+    log = EgressLog(tmp_path / "run", "north", "organs", {})
+    for number in range(1, 5):
+        log.write([RECORD | {"round": number}])
+    return log.path
+
+
+def lines_of(record):
+    return record.read_bytes().splitlines(keepends=True)
+
+
+def last_hash(out):
+    return next(line for line in out.splitlines() if line.startswith("last record")).split()[-1]
+
+
+def test_a_sound_record_is_said_to_be_so_with_what_it_cannot_show(silofl, record):
+    code, out, _ = silofl("egress-check", record)
+    assert code == 0 and out.startswith("4 records, each as it was written")
+    assert f"`{last_hash(out)}`" in record.with_suffix(".md").read_text()
+    assert "cannot show whether records were cut off at the end" in out
+    assert silofl("egress-check", record.parent) == (code, out, "")
+
+
+def test_an_altered_byte_is_named_by_its_record(silofl, record):
+    content = bytearray(record.read_bytes())
+    # In the second line: round 2 becomes round 3.
+    place = content.index(b'"round": 2') + len(b'"round": ')
+    content[place] ^= 1
+    record.write_bytes(content)
+    assert silofl("egress-check", record)[:2] == (1, "record 2 must be as it was written; it was altered\n")
+
+
+def test_a_deleted_line_is_named(silofl, record):
+    lines = lines_of(record)
+    record.write_bytes(b"".join(lines[:1] + lines[2:]))
+    assert silofl("egress-check", record)[:2] == (
+        1,
+        "record 2 must stand before record 3; it was removed\n",
+    )
+
+
+def test_a_cut_end_is_shown_by_the_hash_that_was_noted_and_by_nothing_else(silofl, record):
+    noted = last_hash(silofl("egress-check", record)[1])
+    record.write_bytes(b"".join(lines_of(record)[:2]))
+    assert silofl("egress-check", record)[0] == 0
+    code, out, _ = silofl("egress-check", record, "--noted", noted)
+    assert code == 1 and "none of the 2 sound ones has: the end was cut off since" in out
+
+
+def test_a_record_that_went_on_holds_the_hash_that_was_noted(silofl, record):
+    noted = last_hash(silofl("egress-check", record)[1])
+    EgressLog(record.parent, "north", "organs", {}).write([RECORD])
+    code, out, _ = silofl("egress-check", record, "--noted", noted)
+    assert code == 0 and "the noted hash is that of record 4" in out and "number 5" in out
+
+
+def test_a_record_that_is_not_there_is_refused(refused, tmp_path):
+    assert "must be a record of what left a site" in refused("egress-check", tmp_path / "egress.jsonl")

@@ -1,0 +1,181 @@
+import csv
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+from silofl.data.cache import load_or_prepare
+from silofl.data.cache_entries import Source, used
+from silofl.data.parts import PreparedCase
+from silofl.federation.egress_log import EgressLog
+from silofl.hospital.forget_patient import studies_of
+from silofl.site import Site
+
+RUN, OLDER = "organs-20260102-030405-0a1f", "bones-20260102-030405-0a1f"
+SENT = {"task": "train", "refused": False, "name": "a", "purpose": "p", "bytes": 4}
+
+
+def cases(*wanted):
+    """Prepare cases, each by its part, its name and its patient."""
+
+    def prepare():
+        for part, case, patient in wanted:
+            rows = np.ones((2, 1, 4, 4), np.float32)
+            yield part, PreparedCase(case, patient, rows, np.ones((2, 4, 4), np.uint8), (0, 1))
+
+    return prepare
+
+
+def cached(cache, letter, dataset, *wanted):
+    load_or_prepare(cache, letter * 32, cases(*wanted), Source(str(dataset), "old"))
+    return cache / (letter * 32)
+
+
+def write_run(folder, names):
+    folder.mkdir(parents=True)
+    with (folder / "scores.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([("case", "value"), *((name, 0.5) for name in names)])
+    panes = {key: np.stack([np.full((4, 4), ord(name[0])) for name in names]) for key in ("images", "truths")}
+    np.savez_compressed(folder / "pictures.npz", **panes, values=np.ones(len(names)), cases=np.array(names))
+    np.savez_compressed(folder / "selector.npz", features=np.ones((2, 3)))
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A site with two studies; patient p7 was in both, and is no longer in the dataset.json of either."""
+    (tmp_path / "local").mkdir()
+    settings = {"data": f"{tmp_path}/data/{{study}}", "state_dir": f"{tmp_path}/state/{{study}}"}
+    (tmp_path / "local" / "site.yaml").write_text(yaml.safe_dump(settings))
+    for study, run in (("organs", RUN), ("bones", OLDER)):
+        data, state = tmp_path / "data" / study, tmp_path / "state" / study
+        data.mkdir(parents=True)
+        write_records(tmp_path, study, "p1")
+        cached(state / "cache", "a", data, ("training", "doe-1", "p7"), ("test", "smith", "p1"))
+        cached(state / "cache", "b", data, ("training", "smith", "p1"), ("test", "roe", "p2"))
+        write_run(state / run, ["doe-1", "smith", "roe"])
+        log = EgressLog(state / run, "north", study, {})
+        log.write([SENT | {"round": number, "kind": "weights"} for number in (1, 2, 4)])
+        log.write([SENT | {"round": 9, "kind": "amplitude", "refused": True}])
+    return tmp_path
+
+
+def write_records(folder, study, *patients):
+    records = [{"image": f"{patient}.png", "label": f"{patient}_m.png", "patient": patient} for patient in patients]
+    content = {"task": "segmentation", "labels": {"1": "a"}, "training": records, "test": []}
+    (folder / "data" / study / "dataset.json").write_text(json.dumps(content))
+
+
+def scores(folder):
+    return [line.split(",")[0] for line in (folder / "scores.csv").read_text().splitlines()]
+
+
+def test_a_patient_goes_from_caches_scores_and_pictures_and_all_others_stay(silofl, site):
+    code, out, error = silofl("forget", "--patient", "p7", "--yes")
+    assert (code, error) == (0, "")
+    for study, run in (("organs", RUN), ("bones", OLDER)):
+        state = site / "state" / study
+        assert not (state / "cache" / ("a" * 32)).exists() and (state / "cache" / ("b" * 32)).is_dir()
+        assert scores(state / run) == ["case", "smith", "roe"]
+        with np.load(state / run / "pictures.npz") as pictures:
+            assert pictures["cases"].tolist() == ["smith", "roe"]
+            # The panes of the others, in their order: filled with the first letter of their names.
+            assert pictures["images"][:, 0, 0].tolist() == [ord("s"), ord("r")]
+        assert not (state / run / "selector.npz").exists()
+        assert (state / run / "egress.jsonl").is_file()
+    assert "p7" not in out and "doe" not in out
+
+
+def test_what_cannot_be_taken_back_is_said_with_runs_rounds_and_kinds(silofl, site):
+    out = silofl("forget", "--patient", "p7", "--yes")[1]
+    # What was refused has not left.
+    assert f"run {RUN} has sent: weights (rounds 1-2, 4); see" in out and "amplitude" not in out
+    assert "What stays, in bones, organs:" in out
+    assert "by the cache, the patient was in: training" in out and "tell the study lead" in out
+
+
+def test_one_study_alone_may_be_meant(silofl, site):
+    assert silofl("forget", "organs", "--patient", "p7", "--yes")[0] == 0
+    assert (
+        not (site / "state/organs/cache" / ("a" * 32)).exists() and (site / "state/bones/cache" / ("a" * 32)).exists()
+    )
+
+
+def test_a_patient_whom_dataset_json_still_names_is_refused_and_nothing_is_removed(refused, site):
+    write_records(site, "bones", "p1", "p7")
+    error = refused("forget", "--patient", "p7", "--yes")
+    assert "dataset.json must name the patient no more, not in 1 records; remove these and the patient's files" in error
+    assert "p7" not in error.replace(str(site), "") and (site / "state/organs/cache" / ("a" * 32)).is_dir()
+
+
+@pytest.mark.parametrize("answer", ["", "n"])
+def test_nothing_is_removed_without_a_yes(silofl, monkeypatch, site, answer):
+    monkeypatch.setattr("builtins.input", lambda question: answer)
+    code, out, _ = silofl("forget", "--patient", "p7")
+    assert code == 0 and "nothing was deleted" in out
+    assert (site / "state/organs/cache" / ("a" * 32)).is_dir() and "doe-1" in scores(site / "state/organs" / RUN)
+
+
+def test_nothing_is_removed_while_a_run_of_a_study_goes_on(silofl, site):
+    log = EgressLog(site / "state/bones" / OLDER, "north", "bones", {})
+    code, _, error = silofl("forget", "--patient", "p7", "--yes")
+    assert code == 2 and "must not be in use" in error and log.path.is_file()
+    assert (site / "state/organs/cache" / ("a" * 32)).is_dir() and "doe-1" in scores(site / "state/organs" / RUN)
+
+
+def test_nothing_is_removed_while_a_job_makes_an_entry(silofl, site):
+    with used(site / "state/organs/cache"):
+        code, _, error = silofl("forget", "--patient", "p7", "--yes")
+    assert code == 2 and "must not be in use" in error and "doe-1" in scores(site / "state/organs" / RUN)
+
+
+def test_what_a_killed_process_left_of_an_entry_goes_too(silofl, site):
+    left = site / "state/organs/cache" / f".{'c' * 32}-x1"
+    left.mkdir()
+    silofl("forget", "organs", "--patient", "p7", "--yes")
+    assert not left.exists()
+
+
+def test_cases_that_no_cache_knows_any_more_are_named_by_hand(silofl, site):
+    out = silofl("forget", "organs", "--patient", "p8", "--yes", "--cases", "roe")[1]
+    assert scores(site / "state/organs" / RUN) == ["case", "doe-1", "smith"]
+    # The entry with case roe; the other one has none of the cases.
+    assert not (site / "state/organs/cache" / ("b" * 32)).exists() and "patient was in: test" in out
+    assert (site / "state/organs/cache" / ("a" * 32)).is_dir()
+
+
+def test_a_cache_of_other_data_is_named_and_stays(silofl, site):
+    other = cached(site / "state/organs/cache", "d", "/elsewhere", ("training", "doe-1", "p7"))
+    out = silofl("forget", "organs", "--patient", "p7", "--yes")[1]
+    assert f"not deleted: {other}; it names such a patient, but was made from other data" in out and other.is_dir()
+
+
+def test_pictures_of_no_other_case_go_whole(silofl, site):
+    path = site / "state/organs" / RUN / "pictures.npz"
+    np.savez_compressed(path, images=np.ones((1, 2)), values=np.ones(1), cases=np.array(["doe-1"]))
+    silofl("forget", "organs", "--patient", "p7", "--yes")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "state", "studies"),
+    [
+        ("data/{study}", "state/{study}/{site}", ["bones", "organs"]),
+        ("data/{study}", "shared", ["bones", "lungs", "organs"]),
+        ({"organs": "data/organs"}, "nothing/{study}", ["organs"]),
+    ],
+)
+def test_all_studies_that_left_anything_or_have_data_are_found(site, data, state, studies):
+    for folder in ("state/organs/north", "state/bones/north", f"shared/{RUN}", "shared/lungs-20260102-030405-0a1f"):
+        (site / folder).mkdir(parents=True, exist_ok=True)
+    if isinstance(data, dict):
+        data = {study: f"{site}/{folder}" for study, folder in data.items()}
+    else:
+        data = f"{site}/{data}"
+    assert studies_of(Site(data=data, state_dir=f"{site}/{state}"), "north") == studies
+
+
+def test_a_study_or_a_patient_must_be_given_and_cases_are_a_patients(refused, site):
+    assert "STUDY must be given, or --patient" in refused("forget", "--yes")
+    assert "STUDY must be given, or --patient" in refused("forget", "organs", "--cases", "a")
+    assert "study must be letters" in refused("forget", "..", "--patient", "p7")

@@ -1,0 +1,130 @@
+import fcntl
+import json
+import os
+import time
+
+import pytest
+import yaml
+
+from silofl.hospital.prune import outdated
+
+DAY = 86400
+JOBS = [f"{number:08x}-f689-4b58-ac96-387029a47d9a" for number in range(3)]
+
+
+def write(path, days, content="12345"):
+    """Write a file that was last written so many days ago."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    age(path, days)
+    return path
+
+
+def age(path, days):
+    then = time.time() - days * DAY
+    os.utime(path, (then, then), follow_symlinks=False)
+
+
+def write_job(kit, name, days):
+    """Write what NVFlare and our executor leave of a job."""
+    job = kit / name
+    for file in ("log.txt", "meta.json", "silofl.lock", "app_north/config/study.yaml", "app_north/config/a.json"):
+        write(job / file, days)
+    for folder in sorted((path for path in job.rglob("*") if path.is_dir()), reverse=True):
+        age(folder, days)
+    age(job, days)
+    return job
+
+
+@pytest.fixture
+def old(kit):
+    """A kit whose site keeps 30 days, with jobs of 40, 29 and 100 days, and full logs."""
+    path = kit / "local" / "site.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"keep_days": 30}))
+    for name, days in zip(JOBS, (40, 29, 100), strict=True):
+        write_job(kit, name, days)
+    for name, days in {
+        "log.txt": 90,
+        "log.txt.1": 31,
+        "error_log.txt.2": 29,
+        "log.json.10": 99,
+        "audit.log": 99,
+    }.items():
+        write(kit / name, days)
+    return kit
+
+
+def gone(kit, before):
+    return {path.name for path in before if not path.exists()}
+
+
+def test_jobs_and_full_logs_older_than_the_days_go_and_everything_else_stays(silofl, old, tmp_path):
+    record = write(tmp_path / "state" / "small" / "run" / "egress.jsonl", 500)
+    before = [*old.iterdir(), *(old / "startup").iterdir(), *(old / "local").iterdir()]
+    code, out, error = silofl("prune", "--kit", old)
+    assert (code, error) == (0, "")
+    assert gone(old, before) == {JOBS[0], JOBS[2], "log.txt.1", "log.json.10"}
+    assert f"deleted: {old / JOBS[0]}, last written 40 days ago" in out and "4 job folders and full logs" in out
+    assert record.is_file()
+
+
+def test_a_dry_run_says_the_same_and_deletes_nothing(silofl, old):
+    before = sorted(old.rglob("*"))
+    code, out, _ = silofl("prune", "--kit", old, "--dry-run")
+    assert code == 0 and sorted(old.rglob("*")) == before
+    assert out.count("would be deleted: ") == 4 and "\ndeleted" not in out
+
+
+def test_the_folder_of_a_running_job_stays_however_old_it_is(silofl, old):
+    with (old / JOBS[0] / "silofl.lock").open("a") as lock:
+        # As the executor holds it.
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        out = silofl("prune", "--kit", old)[1]
+        assert (old / JOBS[0] / "log.txt").is_file() and not (old / JOBS[2]).exists()
+    assert f"kept: {old / JOBS[0]}; its job still runs" in out
+    silofl("prune", "--kit", old)
+    assert not (old / JOBS[0]).exists()
+
+
+def test_one_file_written_since_keeps_a_jobs_folder(old):
+    write(old / JOBS[0] / "app_north" / "notes", 3)
+    assert old / JOBS[0] not in outdated(old, 30, time.time()).paths
+
+
+def test_a_folder_with_a_record_of_what_left_stays(silofl, old):
+    write(old / JOBS[0] / "state" / "egress.jsonl", 40)
+    for path in (old / JOBS[0] / "state", old / JOBS[0]):
+        age(path, 40)
+    assert "it holds a record of what left" in silofl("prune", "--kit", old)[1]
+    assert (old / JOBS[0] / "state" / "egress.jsonl").is_file()
+
+
+def test_only_known_folders_are_looked_at_and_no_link_is_followed(old, tmp_path):
+    outside = write_job(tmp_path, "elsewhere", 400)
+    (old / "00000009-f689-4b58-ac96-387029a47d9a").symlink_to(outside)
+    age(old / "00000009-f689-4b58-ac96-387029a47d9a", 400)
+    write(old / "00000008-f689-4b58-ac96-387029a47d9a" / "log.txt", 400)
+    age(old / "00000008-f689-4b58-ac96-387029a47d9a", 400)
+    write_job(old, "state", 400)
+    assert {path.name for path in outdated(old, 30, time.time()).paths} == {
+        JOBS[0],
+        JOBS[2],
+        "log.txt.1",
+        "log.json.10",
+    }
+
+
+def test_without_the_key_everything_is_kept(silofl, old, tmp_path):
+    settings = yaml.safe_load((old / "local" / "site.yaml").read_text())
+    del settings["keep_days"]
+    (tmp_path / "other.yaml").write_text(json.dumps(settings))
+    code, out, _ = silofl("prune", "--kit", old, "--site-config", tmp_path / "other.yaml")
+    assert code == 0 and "keep_days is not set" in out and (old / JOBS[2]).is_dir()
+
+
+@pytest.mark.parametrize("days", [0, -1, True, "30 days"])
+def test_days_that_are_none_are_refused(refused, old, tmp_path, days):
+    settings = yaml.safe_load((old / "local" / "site.yaml").read_text()) | {"keep_days": days}
+    (tmp_path / "other.yaml").write_text(json.dumps(settings))
+    assert "keep_days must be" in refused("prune", "--kit", old, "--site-config", tmp_path / "other.yaml")
+    assert (old / JOBS[2]).is_dir()

@@ -1,0 +1,35 @@
+import pytest
+import yaml
+
+from silofl.hospital.check_site import CHECKS, check_site
+from silofl.hospital.switch import paused
+
+
+@pytest.fixture
+def found(candidate, kit):
+    """Return what check-site says of the pause with some names under ``paused``."""
+
+    def check(*names):
+        path = kit / "local" / "site.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"paused": list(names)}))
+        return paused(candidate())
+
+    return check
+
+
+def test_a_paused_study_is_a_warning_so_that_the_site_may_join_and_nobody_overlooks_it(found, candidate):
+    answer = found("other", "small")
+    assert (answer.status, answer.facts) == ("warning", {"paused": True})
+    assert answer.sentence.startswith("study small is paused in site.yaml") and "remove its name" in answer.sentence
+    assert check_site(candidate(), set(CHECKS) - {"paused"}).may_join
+
+
+def test_a_slip_of_the_pen_pauses_nothing_and_is_told(found):
+    answer = found("smal")
+    assert (answer.status, answer.facts) == ("warning", {"paused": False})
+    assert "'small', not 'smal'" in answer.sentence
+
+
+@pytest.mark.parametrize("names", [(), ("other",)])
+def test_a_study_that_nobody_has_paused_is_well(found, names):
+    assert found(*names).status == "ok"
