@@ -128,6 +128,7 @@ class RoundsController(ModelController):
             save=save,
             warn=self.warning,
             is_aborted=lambda: self.abort_signal.triggered,
+            say=self.info,
         )
 
     def _wait_for_sites(self, study: Study) -> list[str]:
