@@ -111,7 +111,7 @@ class Course:
 
     def _run(self) -> Tests:
         server, study = self.server, self.server.study
-        while server.finished_rounds < study.total_rounds:
+        while not server.is_over:
             if server.finished_rounds == study.training_rounds:
                 # A part's rounds are about the best models, which the last validation decides.
                 self._validate()

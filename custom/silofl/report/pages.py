@@ -44,6 +44,7 @@ from silofl.report.run_records import COMPARISONS, Comparisons, RunRecords, read
 from silofl.report.sentences import (
     caveats,
     changes_sentence,
+    early_sentence,
     metric_sentence,
     normalization_label,
     regions_text,
@@ -293,7 +294,8 @@ def _status(run: RunRecords) -> dict[str, Any]:
         sentence = unfinished_sentence(run.path, run.is_simulation, len(run.ledger), run.results.rounds)
         return banner | {"word": "RUNNING OR INTERRUPTED", "sentence": sentence}
     remedy = remedy_sentence(run.path, status, run.is_simulation)
-    return banner | {"sentence": status_sentence(status), "remedy": remedy}
+    sentences = (status_sentence(status), early_sentence(run.results))
+    return banner | {"sentence": " ".join(filter(None, sentences)), "remedy": remedy}
 
 
 def _headline(run: RunRecords) -> list[tuple[str, str]]:
