@@ -80,7 +80,7 @@ class RoundsController(ModelController):
         """Carry out what is left of a run; its folder has a result at its end, the job's own folder at any time."""
         try:
             folder.mend()
-            self.engine.register_app_command(PROGRESS, answer_progress(run, folder.path))
+            self.engine.register_app_command(PROGRESS, answer_progress(study, run, folder.path))
             self._publish(run, folder)
             server = self._begin(study, run, folder)
             tests = self._course(server, folder).run()

@@ -109,7 +109,7 @@ def write_report(run: Path) -> Path:
         ConfigError: The folder is no run, one of its files is broken, or it cannot be written to.
     """
     records = read_run(run)
-    return _write_page(run / REPORT, _render("report.html.j2", report_values(records)))
+    return write_page(run / REPORT, render("report.html.j2", report_values(records)))
 
 
 def write_comparison(runs: Sequence[Path], out: Path) -> Path:
@@ -163,7 +163,7 @@ def write_rows(rows: RowRuns, out: Path, summary: Summary = NO_SUMMARY) -> Path:
         ConfigError: The page cannot be written.
     """
     values = comparison_values(rows, out.parent, summary.known, summary.centralised) | {"summary": summary}
-    page = _write_page(out, _render("comparison.html.j2", values))
+    page = write_page(out, render("comparison.html.j2", values))
     for run in _runs_of(rows):
         _link_back(run, page)
     return page
@@ -367,7 +367,8 @@ def _installed(package: str) -> str:
         return "not installed"
 
 
-def _render(template: str, values: dict[str, Any]) -> str:
+def render(template: str, values: dict[str, Any]) -> str:
+    """Return a page from its template."""
     # Escaped, because names of sites and cases come from others; strict, because a misspelt name would print nothing.
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -379,7 +380,12 @@ def _render(template: str, values: dict[str, Any]) -> str:
     return environment.get_template(template).render(values)
 
 
-def _write_page(path: Path, page: str) -> Path:
+def write_page(path: Path, page: str) -> Path:
+    """Write a page, whole or not at all, and return its path.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
     if path.is_dir():
         raise ConfigError(
             f"{path} must be a file to write, not a folder; name one in it, as {path / 'comparison.html'}"
