@@ -54,12 +54,12 @@ def test_the_newest_round_stands_first_with_who_is_missing():
 
 def test_the_line_says_how_far_the_job_is():
     # two rounds of 3 s are left
-    assert status_line(watched(FIRST, SECOND)) == "small is RUNNING, 2 of 4 rounds, about 6.0 s left"
+    assert status_line(watched(FIRST, SECOND)) == "small is RUNNING; 2 of 4 rounds, about 6.0 s left"
     assert status_line(watched(status="SUBMITTED", study=None)) == "job abc-1 is SUBMITTED; no round has finished"
     ended = watched(FIRST, status="FINISHED:ABORTED", has_ended=True)
-    assert status_line(ended) == "small is FINISHED:ABORTED, 1 of 4 rounds"
+    assert status_line(ended) == "small is FINISHED:ABORTED; 1 of 4 rounds"
     tested = watched(FIRST, SECOND, total_rounds=2)
-    assert status_line(tested) == "small is RUNNING, 2 of 2 rounds; the sites test the model"
+    assert status_line(tested) == "small is RUNNING; 2 of 2 rounds, and the sites test the model"
 
 
 def test_a_program_gets_the_same_numbers():

@@ -132,14 +132,17 @@ def rounds_table(watched: Watched) -> TextTable:
 
 
 def status_line(watched: Watched) -> str:
-    """Say in a sentence how far a job is."""
-    name = watched.study or f"job {watched.job}"
+    """Say in one line how far a job is."""
+    return f"{watched.study or f'job {watched.job}'} is {watched.status}; {_how_far(watched)}"
+
+
+def _how_far(watched: Watched) -> str:
     if not watched.ledger:
-        return f"{name} is {watched.status}; no round has finished"
-    done = f"{name} is {watched.status}, {len(watched.ledger)} of {watched.total_rounds} rounds"
+        return "no round has finished"
+    done = f"{len(watched.ledger)} of {watched.total_rounds} rounds"
     if watched.seconds_left is not None:
         return f"{done}, about {duration(watched.seconds_left)} left"
-    return done if watched.has_ended else f"{done}; the sites test the model"
+    return done if watched.has_ended else f"{done}, and the sites test the model"
 
 
 def write_watched(watched: Watched, path: Path) -> Path:
@@ -167,7 +170,7 @@ def watched_values(watched: Watched) -> dict[str, Any]:
         "reload_s": None if watched.has_ended else RELOAD_S,
         "tone": TONES.get(watched.status, "bad" if watched.has_ended else "warning"),
         "status": watched.status,
-        "sentence": f"{status_line(watched)}.",
+        "sentence": f"{_how_far(watched)}.",
         "facts": facts,
         "sites": sites_table(watched) if has_rounds else None,
         "rounds": rounds_table(watched) if has_rounds else None,
