@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -41,13 +42,15 @@ def run(options: argparse.Namespace) -> int:
     kit, console = read_kit(options.kit, ("admin",)), console_for(options)
     if not re.fullmatch("[0-9A-Za-z-]+", options.job):
         raise ConfigError(f"JOB must be the id that submitting printed, of letters, digits and -, not {options.job!r}")
+    # NVFlare logs each of its tries to connect; of a server that stays away one sentence is enough.
+    logging.getLogger().addHandler(logging.NullHandler())
     with Lead(kit, PATIENCE_S) as lead:
-        watch = Watch(lead, options.job)
-        if options.json:
+        try:
+            watch = Watch(lead, options.job)
+            if not options.json:
+                return follow(watch, options.html, console)
             print(json.dumps(watch.look().as_dict(), indent=1))
             return ExitCode.COMPLETE
-        try:
-            return follow(watch, options.html, console)
         except TrainingError as error:
             console.print(str(error), markup=False)
             return ExitCode.FAILED
