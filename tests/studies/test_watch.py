@@ -76,7 +76,7 @@ def test_each_round_is_one_line_above_a_table_of_the_sites(server, silofl, tmp_p
     assert lines == [["round", " 1/3"], ["round", " 2/3"], ["round", " 3/3"]]
     assert "failed: west (no room)" in said and "west" in said and "failed" in said and "3 of 3" in said
     end = f"job {JOB} has ended, {ENDED}; fetch its result: nvflare job download {JOB} --startup-kit {tmp_path}/startup"
-    assert said.endswith(f"{end}\n")
+    assert said.endswith(f"\n{end}\n")
 
 
 def test_a_job_that_did_not_complete_is_code_1(server, silofl, tmp_path):

@@ -135,6 +135,9 @@ def follow(watch: Watch, page: Path | None, console: Console) -> int:
                 break
             time.sleep(POLL_S)
             seen = watch.look()
+    if not console.is_terminal:
+        # There the last table is printed without an end of its line.
+        console.line()
     console.print(f"job {watch.job} has ended, {seen.status}; {_fetch(watch)}", markup=False)
     return ExitCode.COMPLETE if seen.status == COMPLETED else ExitCode.FAILED
 
