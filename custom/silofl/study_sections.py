@@ -338,7 +338,8 @@ class FederationSettings(Section):
         min_sites: Sites that must answer for a round to count.
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
         patience: Rounds without a better mean validation after which the run ends, COMPLETE, with the models of the
-            best round, which results.json says; null ends none early. A round is better as the best round is chosen.
+            best round, which results.json says; null ends none early. A round is better as the best round is chosen,
+            which is known when the next one has ended; that one is validated too, and may be the best.
             Rounds in which sites do not yet listen to each other in AdaFed's way do not count, and data without
             validation end nothing. A falling ``training.schedule`` falls as if all rounds came, so the last rate is not
             reached; ``average_last`` and ``extra_rounds`` of an algorithm, whose rounds would not come, are refused.

@@ -67,8 +67,8 @@ def test_a_run_ends_after_as_many_rounds_without_a_better_validation_as_it_has_p
     results = finished_results(game.server, tests)
     assert (results.status, results.best_round) == ("COMPLETE", 2)
     assert results.ended_early == (
-        "the run ended after round 5 of 9: federation.patience is 2, and the mean validation had not been better for "
-        "so many rounds"
+        "the run ended after round 5 of 9 by federation.patience: in the 2 rounds before it the mean validation was "
+        "not better than in an earlier one"
     )
     assert early_sentence(results) == f"T{results.ended_early[1:]}."
 

@@ -85,8 +85,8 @@ class ServerRounds:
         if rounds_since_best(self.ledger, first) < patience:
             return None
         return (
-            f"the run ended after round {self.finished_rounds} of {planned}: federation.patience is {patience}, and "
-            "the mean validation had not been better for so many rounds"
+            f"the run ended after round {self.finished_rounds} of {planned} by federation.patience: in the {patience} "
+            "rounds before it the mean validation was not better than in an earlier one"
         )
 
     @property
