@@ -27,7 +27,7 @@ from silofl.files import read_json
 from silofl.flare.kit import Kit
 from silofl.flare.policy import site_rights
 
-RIGHTS = ("submit_job", "byoc", "manage_job", "download_job", "view", "operate", "shell_commands")
+RIGHTS = ("submit_job", "byoc", "manage_job", "download_job", "get_job_log", "view", "operate", "shell_commands")
 
 
 def check(paths: list[Path], jobs: Path, now: datetime) -> dict[str, Any]:

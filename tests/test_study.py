@@ -55,6 +55,16 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"data": ["images"]}, "data must be keys and values"),
         ({"data": {"transforms": "Resize"}}, "data.transforms must be a list"),
         ({"labels": "nucleus"}, "labels must be keys and values"),
+        # patience
+        ({"federation": {"patience": 0}}, "federation.patience must be greater than 0, not 0"),
+        (
+            {"federation": {"patience": 3}, "algorithm": {"name": "fedavg", "average_last": 0.25}},
+            "federation.patience must be null with algorithm.average_last, .* not come, not 3; remove one of both",
+        ),
+        (
+            {"federation": {"patience": 3}, "algorithm": {"name": "finetuning"}},
+            "federation.patience must be null with algorithm.extra_rounds",
+        ),
         # out of range
         ({"rounds": 0}, "rounds must be greater than 0, not 0"),
         ({"seed": -1}, "seed must be greater than or equal to 0"),

@@ -129,6 +129,7 @@ class Study(Section):
                 "running where sites are compared"
             )
         self._check_shared_rounds()
+        self._check_patience()
         for answer in self.recipe.answers:
             answer.check_training(self.training)
             answer.check_model(self.model)
@@ -185,6 +186,15 @@ class Study(Section):
                 f"rounds must be more than the {mixing.shared_rounds(self.rounds)} before sites listen to each other "
                 f"by {mixing.section}, not {self.rounds}; give more rounds, or lower algorithm.{mixing.section}.rounds"
             )
+
+    def _check_patience(self) -> None:
+        """Refuse patience where the last rounds, which may not come, are others than those before."""
+        for key in ("average_last", "extra_rounds"):
+            if self.federation.patience is not None and getattr(self.recipe, key):
+                raise ConfigError(
+                    f"federation.patience must be null with algorithm.{key}, whose rounds come last and may then not "
+                    f"come, not {self.federation.patience}; remove one of both"
+                )
 
     @cached_property
     def digest(self) -> str:

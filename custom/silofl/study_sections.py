@@ -337,6 +337,12 @@ class FederationSettings(Section):
         sites: Sites that the first round waits for; those that are there when the job starts where not given.
         min_sites: Sites that must answer for a round to count.
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
+        patience: Rounds without a better mean validation after which the run ends, COMPLETE, with the models of the
+            best round, which results.json says; null ends none early. A round is better as the best round is chosen,
+            which is known when the next one has ended; that one is validated too, and may be the best.
+            Rounds in which sites do not yet listen to each other in AdaFed's way do not count, and data without
+            validation end nothing. A falling ``training.schedule`` falls as if all rounds came, so the last rate is not
+            reached; ``average_last`` and ``extra_rounds`` of an algorithm, whose rounds would not come, are refused.
         task_timeout_s: Seconds the server waits for a site's answer in a round; in the first one, the sites' processes
             load their libraries and read their data in this time.
         join_timeout_s: Seconds the server waits for the sites to appear before the first round.
@@ -348,6 +354,7 @@ class FederationSettings(Section):
     sites: Count | None = None
     min_sites: Count = 1
     max_missed_rounds: Natural = 0
+    patience: Count | None = None
     task_timeout_s: Seconds = 3600.0
     join_timeout_s: Seconds = 600.0
     max_update_ratio: Positive | None = 100.0

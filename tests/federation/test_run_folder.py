@@ -155,7 +155,14 @@ def test_results_are_copied_without_the_checkpoint_for_who_downloads_the_job(fin
     folder.finish(game.server, tests)
     folder.copy_results(tmp_path / "job" / "silofl")
     copied = {path.name for path in (tmp_path / "job" / "silofl").iterdir()}
-    assert copied == {"results.json", "ledger.json", "metrics.csv", "model"}
+    assert copied == {
+        "results.json",
+        "ledger.json",
+        "metrics.csv",
+        "metrics_summary.json",
+        "round_metrics.jsonl",
+        "model",
+    }
     folder.copy_results(folder.path)
     assert (folder.path / "checkpoint.pt").is_file()
 
@@ -170,6 +177,8 @@ def test_the_files_of_a_part_and_the_super_model_are_copied_too(play, tmp_path):
         "results.json",
         "ledger.json",
         "metrics.csv",
+        "metrics_summary.json",
+        "round_metrics.jsonl",
         "model",
         "supermodel",
         "weights.json",

@@ -132,3 +132,18 @@ def test_a_site_that_nvflare_no_longer_knows_fails_at_once(monkeypatch):
     answers = controller._ask("train", {site: Message(meta={"round": 1}) for site in ("north", "south")})
     assert list(answers.given) == ["north"] and answers.late == []
     assert answers.failed == {"south": "its process has ended, or it does not take part in this job"}
+
+
+def test_the_servers_log_has_one_line_for_each_round(play, tmp_path):
+    game, logged = play(rounds=2), []
+    controller = RoundsController()
+    controller.abort_signal, controller._ask, controller.info = (
+        SimpleNamespace(triggered=False),
+        game.ask,
+        logged.append,
+    )
+    controller.engine = None
+    controller._tracking = SimpleNamespace(send=lambda ledger, engine: None)
+    controller._course(game.server, RunFolder(tmp_path / "run", game.study)).run()
+    assert [line.split()[:2] for line in logged] == [["round", "1/2"], ["round", "2/2"]]
+    assert "validation dice" in logged[1]

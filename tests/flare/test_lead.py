@@ -1,14 +1,21 @@
 """What passes between a running controller and its study lead: numbers of rounds, once each."""
 
-import pytest
+from types import SimpleNamespace
 
+import pytest
+from nvflare.fuel.flare_api.api_spec import AuthorizationError, JobNotFound, JobNotRunning
+
+from silofl.errors import TrainingError
 from silofl.files import write_json
-from silofl.flare.lead import Progress, answer_progress
+from silofl.flare import lead as module
+from silofl.flare.lead import Lead, Progress, answer_progress
+
+STUDY = SimpleNamespace(name="small", total_rounds=4, metric="dice")
 
 
 @pytest.mark.parametrize("sizes", [(0, 1, 3), (2, 2), (0,)])
 def test_a_lead_comes_to_know_the_whole_ledger_whenever_it_asks(tmp_path, sizes):
-    answer, progress = answer_progress("run-1", tmp_path), Progress(None, [])
+    answer, progress = answer_progress(STUDY, "run-1", tmp_path), Progress(None, [])
     for size in sizes:
         # A round's validation comes with the next one.
         ledger = [{"round": i + 1, "validation": i + 1 < size} for i in range(size)]
@@ -20,8 +27,67 @@ def test_a_lead_comes_to_know_the_whole_ledger_whenever_it_asks(tmp_path, sizes)
 @pytest.mark.parametrize("data", [None, [], {"rounds": "2"}, {"rounds": -5}, {"rounds": True}, {"rounds": 10**30}])
 def test_no_question_of_a_lead_breaks_the_controller(tmp_path, data):
     write_json(tmp_path / "ledger.json", [{"round": 1}])
-    assert answer_progress("run-1", tmp_path)("", data, None)["run"] == "run-1"
+    assert answer_progress(STUDY, "run-1", tmp_path)("", data, None)["run"] == "run-1"
 
 
-def test_a_run_without_a_finished_round_has_an_empty_ledger(tmp_path):
-    assert answer_progress("run-1", tmp_path)("", {"rounds": 0}, None) == {"run": "run-1", "first": 0, "ledger": []}
+def test_a_run_without_a_finished_round_has_an_empty_ledger_and_says_what_will_come(tmp_path):
+    answer = answer_progress(STUDY, "run-1", tmp_path)("", {"rounds": 0}, None)
+    planned = {"study": "small", "total_rounds": 4, "metric": "dice"}
+    assert answer == {"run": "run-1", "first": 0, "ledger": []} | planned
+
+
+def test_a_server_of_an_older_version_leaves_unknown_what_will_come():
+    progress = Progress(None, [])
+    progress.take({"run": "run-1", "first": 0, "ledger": [{"round": 1}]})
+    assert (progress.run, progress.study, progress.total_rounds, progress.metric) == ("run-1", None, None, None)
+
+
+class Session:
+    """A session that answers each question with what was written down; an exception is raised."""
+
+    def __init__(self, **answers):
+        self.answers = answers
+
+    def _answer(self, name):
+        if isinstance(self.answers[name], Exception):
+            raise self.answers[name]
+        return self.answers[name]
+
+    def get_job_meta(self, number):
+        return self._answer("meta")
+
+    def do_app_command(self, number, topic, data):
+        return self._answer("progress")
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def lead(monkeypatch):
+    """A lead's connection whose session answers as written down."""
+
+    def make(**answers):
+        monkeypatch.setattr(module, "new_secure_session", lambda *arguments, **named: Session(**answers))
+        kit = SimpleNamespace(name="lead", folder="kit", address=SimpleNamespace(host="server", port=8002))
+        return Lead(kit, patience_s=0)
+
+    return make
+
+
+def test_a_job_that_the_server_does_not_know_has_no_status(lead):
+    assert lead(meta=JobNotFound("no such job")).find("x") is None
+    assert lead(meta={"status": "RUNNING"}).find("x") == "RUNNING"
+
+
+def test_a_lead_without_the_right_learns_so_and_one_whose_job_starts_does_not_lose_it(lead):
+    progress = Progress(None, [])
+    lead(progress=JobNotRunning("not yet")).update("x", progress)
+    assert progress.may_ask
+    lead(progress=AuthorizationError("no")).update("x", progress)
+    assert not progress.may_ask and progress.ledger == []
+
+
+def test_a_server_that_stays_away_is_named_with_its_address(lead):
+    with pytest.raises(TrainingError, match="the server server:8002 must answer within 0 s; it did not: gone"):
+        lead(meta=OSError("gone")).find("x")

@@ -53,7 +53,8 @@ def test_who_may_do_what_follows_certificate_and_policies(workspace):
     rights = check([workspace], JOBS, now)["rights"]
     everywhere = ["server", "east", "north", "south"]
     assert rights["lead@study.example.org"]["submit_job"] == everywhere
-    assert rights["it@north.example.org"]["submit_job"] == []
+    assert rights["lead@study.example.org"]["get_job_log"] == ["server"]
+    assert rights["it@north.example.org"]["submit_job"] == rights["it@north.example.org"]["get_job_log"] == []
     assert rights["it@north.example.org"]["operate"] == ["north"]
     assert {person: held["byoc"] for person, held in rights.items() if held["byoc"]} == {}
 

@@ -61,6 +61,11 @@ def test_every_image_has_an_alternative_text(finished, pictures):
     assert len(page.images) == 6 and all(image["alt"] for image in page.images)
 
 
+def test_a_run_that_ended_early_says_so_under_its_status(tested):
+    page = report(tested(rounds=9, ended_early="the run ended after round 5 of 9"))
+    assert "every site tested the model. The run ended after round 5 of 9." in page.text
+
+
 def test_a_report_holds_status_sites_recipe_and_how_to_load_the_model(finished):
     folder = finished()
     (folder / "model").mkdir()

@@ -64,6 +64,11 @@ def test_a_printed_result_says_status_model_metric_normalisation_and_numbers(res
     assert "0.625" in text and "same person" not in text
 
 
+def test_a_run_that_ended_early_says_so_with_its_result(results, printed):
+    text = printed(print_results, results(ended_early="the run ended after round 5 of 9"))
+    assert "The run ended after round 5 of 9.\n" in text and "The run ended" not in printed(print_results, results())
+
+
 def test_false_positives_in_empty_cases_are_printed_beside_the_values(results, printed):
     counts = {"empty_cases": {"west": 3}, "false_positive_cases": {"west": 1}, "with_truth": {"west": 0.9}}
     text = " ".join(printed(print_results, results(**counts)).split())

@@ -190,6 +190,24 @@ def test_a_lead_submits_studies_and_the_projects_administrator_runs_the_network(
     assert not is_permitted(kind, Person("someone", "study", "member"), "submit_job")
 
 
+@pytest.mark.parametrize(
+    ("person", "may_read"),
+    [
+        (LEAD, True),
+        (Person("other@study.org", "study", "lead"), False),
+        (Person("someone", "study", "org_admin"), False),
+        (Person("someone", "study", "member"), False),
+    ],
+)
+def test_a_jobs_log_at_the_server_is_its_submitters_alone(person, may_read):
+    assert is_permitted("server", person, "get_job_log") is may_read
+
+
+@pytest.mark.parametrize("kind", SITES)
+def test_no_site_gives_a_jobs_log_away(kind):
+    assert not is_permitted(kind, LEAD, "get_job_log")
+
+
 @pytest.mark.parametrize("kind", ["hospital", "hospital_gpu"])
 def test_nobody_from_outside_reads_files_at_a_hospital(kind):
     for role in ("project_admin", "org_admin", "lead", "member"):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from silofl.federation.admission import admitted
 from silofl.federation.ledger import Round
 from silofl.federation.lost import lost_sentence, take_lost
+from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import plain_text
 from silofl.methods.part import (
@@ -84,6 +85,7 @@ class Course:
         save: Writes the checkpoint; called after every round.
         warn: Takes a sentence for the log.
         is_aborted: Says whether the run is being ended from outside.
+        say: Takes a line on each finished round for the log.
     """
 
     server: ServerRounds
@@ -91,6 +93,7 @@ class Course:
     save: Callable[[], None] = lambda: None
     warn: Callable[[str], None] = lambda sentence: None
     is_aborted: Callable[[], bool] = lambda: False
+    say: Callable[[str], None] = lambda line: None
 
     def run(self) -> Tests | None:
         """Carry out all rounds that are left, the choice of the best one, and its test.
@@ -108,12 +111,13 @@ class Course:
 
     def _run(self) -> Tests:
         server, study = self.server, self.server.study
-        while server.finished_rounds < study.total_rounds:
+        while not server.is_over:
             if server.finished_rounds == study.training_rounds:
                 # A part's rounds are about the best models, which the last validation decides.
                 self._validate()
             self.run_round()
             self.save()
+            self.say(round_line(study, server.ledger))
         self._validate()
         for exchange in server.asks(END, server.finished_rounds):
             self._exchange(exchange)

@@ -168,6 +168,21 @@ def best_of(ledger: Sequence[Round]) -> Round | None:
     return best
 
 
+def rounds_since_best(ledger: Sequence[Round], first: int = 0) -> int:
+    """Return how many validated rounds have followed the best one by `best_of`; 0 where no round was validated.
+
+    The last round does not count: it is validated with the next one, or after the end of a run. One that is stopped
+    after that and goes on then ends where it ended.
+
+    Args:
+        ledger: The finished rounds.
+        first: Rounds at the start that do not count.
+    """
+    validated = ledger[:-1]
+    best = best_of(validated)
+    return max(0, len(validated) - max(best.round, first)) if best else 0
+
+
 def absence_sentence(ledger: Sequence[Round], best: Round) -> str | None:
     """Return how the best round was chosen among rounds that other sites validated; None where all had the same."""
     everyone = {site for record in ledger for site in record.validated}

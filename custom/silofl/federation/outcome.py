@@ -43,6 +43,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         spread=float(np.std(known)) if known else None,
         pooled=pooled_score([score.as_dict() for score in scores.values()], study.metric),
         run=server.id,
+        ended_early=server.ended_early,
         tested=Tested(
             cases={site: score.num_cases for site, score in scores.items()},
             patients={site: score.num_patients for site, score in scores.items()},

@@ -21,6 +21,7 @@ from silofl.errors import ConfigError, DamagedError, StateError
 from silofl.federation.checkpoint import FORMAT, check_study, checkpoint, ledger_of, restored
 from silofl.federation.course import Tests
 from silofl.federation.ledger import FILE, Round, metrics_csv, read_ledger
+from silofl.federation.metrics_summary import ROUNDS, SUMMARY, metrics_summary, round_metrics
 from silofl.federation.outcome import finished_results, stopped_results, without_numbers
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results
@@ -54,9 +55,9 @@ LEFT_BY_ROUNDS = (CHECKPOINT, BEFORE, FILE, "metrics.csv")
 # Who submitted the run's first job; in no simulation.
 LEAD = "lead.json"
 # A run's results, without its checkpoint; the files of parts are JSON too.
-RESULTS = ("*.json", "metrics.csv", "model", directory.FOLDER)
+RESULTS = ("*.json", "metrics.csv", ROUNDS, "model", directory.FOLDER)
 # Those of the rounds that have finished.
-RECORDS = (FILE, "metrics.csv")
+RECORDS = (FILE, "metrics.csv", SUMMARY, ROUNDS)
 
 logger = logging.getLogger(__name__)
 
@@ -241,9 +242,12 @@ class RunFolder:
         self._write_metrics(server, tests)
 
     def _write_metrics(self, server: ServerRounds, tests: Mapping[str, SiteScore]) -> None:
-        values = {site: score.value for site, score in tests.items()}
-        text = metrics_csv(server.ledger, self.study.metric, server.reported.round, values)
-        write_text(self.path / "metrics.csv", text)
+        values, ledger = {site: score.value for site, score in tests.items()}, server.ledger
+        metric, reported = self.study.metric, server.reported.round
+        write_text(self.path / "metrics.csv", metrics_csv(ledger, metric, reported, values))
+        if ledger:
+            write_json(self.path / SUMMARY, metrics_summary(self.study.name, metric, ledger, reported, values))
+            write_text(self.path / ROUNDS, round_metrics(metric, ledger))
 
     def _save_models(self, name: str, server: ServerRounds, parts: Mapping[str, Part]) -> None:
         """Save one file where all sites have the same model, else one a site."""

@@ -80,7 +80,7 @@ class RoundsController(ModelController):
         """Carry out what is left of a run; its folder has a result at its end, the job's own folder at any time."""
         try:
             folder.mend()
-            self.engine.register_app_command(PROGRESS, answer_progress(run, folder.path))
+            self.engine.register_app_command(PROGRESS, answer_progress(study, run, folder.path))
             self._publish(run, folder)
             server = self._begin(study, run, folder)
             tests = self._course(server, folder).run()
@@ -128,6 +128,7 @@ class RoundsController(ModelController):
             save=save,
             warn=self.warning,
             is_aborted=lambda: self.abort_signal.triggered,
+            say=self.info,
         )
 
     def _wait_for_sites(self, study: Study) -> list[str]:

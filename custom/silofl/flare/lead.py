@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nvflare.apis.fl_context import FLContext
-from nvflare.fuel.flare_api.api_spec import AuthorizationError, InternalError, JobNotRunning, NoReply
+from nvflare.fuel.flare_api.api_spec import AuthorizationError, InternalError, JobNotFound, JobNotRunning, NoReply
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from silofl.errors import ConfigError, TrainingError
 from silofl.federation.ledger import FILE
 from silofl.flare.kit import Kit
 from silofl.schema import read_json
+from silofl.study import Study
 
 logger = logging.getLogger(__name__)
 
@@ -48,19 +49,21 @@ def has_ended(status: str) -> bool:
     return status.startswith(("FINISHED", "FAILED"))
 
 
-def answer_progress(run: str, folder: Path) -> Callable[[str, object, FLContext], dict[str, Any]]:
-    """Return how a controller answers a lead who asks for a job's progress: the run's id and the newest rounds.
+def answer_progress(study: Study, run: str, folder: Path) -> Callable[[str, object, FLContext], dict[str, Any]]:
+    """Return how a controller answers a lead who asks for a job's progress: which run it is, and the newest rounds.
 
     Args:
+        study: The study.
         run: The run's id.
         folder: The run's folder, whose ledger of numbers is all that is read.
     """
+    known_before = {"run": run, "study": study.name, "total_rounds": study.total_rounds, "metric": study.metric}
 
     def answer(topic: str, data: object, context: FLContext) -> dict[str, Any]:
         known = data.get("rounds", 0) if isinstance(data, dict) else 0
         # The last known round too: its validation comes with the next one.
         first = max(known - 1, 0) if type(known) is int else 0
-        return {"run": run, "first": first, "ledger": (read_json(folder / FILE, list) or [])[first:]}
+        return known_before | {"first": first, "ledger": (read_json(folder / FILE, list) or [])[first:]}
 
     return answer
 
@@ -72,14 +75,24 @@ class Progress:
     Attributes:
         run: The run's id; None while the job has not said it.
         ledger: The records of the finished rounds, as ledger.json holds them.
+        study: The study's name; None while the job has not said it, as the next two.
+        total_rounds: All rounds of the study.
+        metric: Name of the sites' scores.
+        may_ask: Whether the server lets this person ask for the rounds.
     """
 
     run: str | None
     ledger: list[dict[str, Any]]
+    study: str | None = None
+    total_rounds: int | None = None
+    metric: str | None = None
+    may_ask: bool = True
 
     def take(self, answer: dict[str, Any]) -> None:
         """Take a controller's answer."""
         self.run, self.ledger = answer["run"], self.ledger[: answer["first"]] + answer["ledger"]
+        # A server with an older version does not say these.
+        self.study, self.total_rounds, self.metric = map(answer.get, ("study", "total_rounds", "metric"))
 
 
 class Lead:
@@ -93,7 +106,7 @@ class Lead:
     """
 
     def __init__(self, kit: Kit, patience_s: float) -> None:
-        self._kit, self._patience_s = kit, patience_s
+        self.kit, self._patience_s = kit, patience_s
         self._open = contextlib.ExitStack()
         self._session: Session | None = None
 
@@ -127,6 +140,17 @@ class Lead:
         meta = self._ask(lambda session: session.get_job_meta(number))
         return str(meta.get("status", "")), "; ".join(meta.get("job_deploy_detail") or ())
 
+    def find(self, number: str) -> str | None:
+        """Return NVFlare's word for the status of a job; None where the server knows no such job."""
+
+        def ask(session: Session) -> str | None:
+            try:
+                return str(session.get_job_meta(number).get("status", ""))
+            except JobNotFound:
+                return None
+
+        return self._ask(ask)
+
     def server_start(self) -> float:
         """Return when the server began, in seconds since 1970."""
         return self._ask(lambda session: session.get_system_info().server_info.start_time)
@@ -139,6 +163,7 @@ class Lead:
                 progress.take(session.do_app_command(number, PROGRESS, {"rounds": len(progress.ledger)}))
             # Only its rounds stay unknown: a kit without the right to ask, or a process that starts or has ended.
             except (AuthorizationError, InternalError, JobNotRunning, NoReply) as error:
+                progress.may_ask = not isinstance(error, AuthorizationError)
                 logger.debug("job %s did not say its rounds: %s", number, error)
 
         self._ask(ask)
@@ -148,7 +173,7 @@ class Lead:
         return Path(self._ask(lambda session: session.download_job_result(number, str(target))))
 
     def _connect(self) -> Session:
-        self._session = self._session or self._open.enter_context(open_session(self._kit))
+        self._session = self._session or self._open.enter_context(open_session(self.kit))
         return self._session
 
     def _ask(self, question: Callable[[Session], T]) -> T:
@@ -165,7 +190,7 @@ class Lead:
                 self.__exit__()
                 if time.monotonic() > deadline:
                     raise TrainingError(
-                        f"the server {self._kit.address.host}:{self._kit.address.port} must answer within "
+                        f"the server {self.kit.address.host}:{self.kit.address.port} must answer within "
                         f"{self._patience_s:.0f} s; it did not: {error}"
                     ) from None
             time.sleep(RETRY_S)

@@ -89,7 +89,8 @@ class GuardPart(Part):
         if moment != TESTED:
             return ()
         steps = [(TUNE, step) for step in range(1, tuning_rounds(self.study) + 1)]
-        last = self.study.training_rounds
+        # A run may end early, and may have rounds after those of training.
+        last = min(number, self.study.training_rounds)
         return [Exchange(task, last, step, is_needed=False, models_round=last) for task, step in [*steps, (CHOOSE, 1)]]
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run) -> GuardPart:
@@ -184,6 +185,9 @@ class SiteGuard(SitePart):
     @property
     def _memo(self) -> Path | None:
         work = self.work
+        if work.study.federation.patience is not None:
+            # Another run's has learnt in all rounds, and this one's may learn in fewer.
+            return None
         return memo_of(work.study, work.site, work.data, work.cache, work.device)
 
     def _save(self) -> None:

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from silofl.federation.results import Results
 from silofl.report.joining import doubts, joining_sentence, joining_table
-from silofl.report.sentences import normalization_label, regions_text, shares_patients, split_sentence
+from silofl.report.sentences import early_sentence, normalization_label, regions_text, shares_patients, split_sentence
 from silofl.report.tables import (
     MISSING,
     empty_cases_sentence,
@@ -25,6 +25,8 @@ def print_results(results: Results, console: Console) -> None:
     """Print a run's status with its reasons, its model and its numbers."""
     title = f"{results.study}: {results.algorithm}, preset {results.preset}, seed {results.seed}"
     lines = [f"{results.status}  {title}, {results.rounds} rounds", *(f"  - {reason}" for reason in results.reasons)]
+    if results.ended_early:
+        lines.append(early_sentence(results))
     if results.model:
         lines.append(f"model: {results.model}")
     lines.append(f"metric: {results.metric or MISSING}")

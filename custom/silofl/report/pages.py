@@ -45,6 +45,7 @@ from silofl.report.run_records import COMPARISONS, Comparisons, RunRecords, read
 from silofl.report.sentences import (
     caveats,
     changes_sentence,
+    early_sentence,
     metric_sentence,
     normalization_label,
     regions_text,
@@ -109,7 +110,7 @@ def write_report(run: Path) -> Path:
         ConfigError: The folder is no run, one of its files is broken, or it cannot be written to.
     """
     records = read_run(run)
-    return _write_page(run / REPORT, _render("report.html.j2", report_values(records)))
+    return write_page(run / REPORT, render("report.html.j2", report_values(records)))
 
 
 def write_comparison(runs: Sequence[Path], out: Path) -> Path:
@@ -163,7 +164,7 @@ def write_rows(rows: RowRuns, out: Path, summary: Summary = NO_SUMMARY) -> Path:
         ConfigError: The page cannot be written.
     """
     values = comparison_values(rows, out.parent, summary.known, summary.centralised) | {"summary": summary}
-    page = _write_page(out, _render("comparison.html.j2", values))
+    page = write_page(out, render("comparison.html.j2", values))
     for run in _runs_of(rows):
         _link_back(run, page)
     return page
@@ -295,7 +296,8 @@ def _status(run: RunRecords) -> dict[str, Any]:
         sentence = unfinished_sentence(run.path, run.is_simulation, len(run.ledger), run.results.rounds)
         return banner | {"word": "RUNNING OR INTERRUPTED", "sentence": sentence}
     remedy = remedy_sentence(run.path, status, run.is_simulation)
-    return banner | {"sentence": status_sentence(status), "remedy": remedy}
+    sentences = (status_sentence(status), early_sentence(run.results))
+    return banner | {"sentence": " ".join(filter(None, sentences)), "remedy": remedy}
 
 
 def _headline(run: RunRecords) -> list[tuple[str, str]]:
@@ -367,7 +369,8 @@ def _installed(package: str) -> str:
         return "not installed"
 
 
-def _render(template: str, values: dict[str, Any]) -> str:
+def render(template: str, values: dict[str, Any]) -> str:
+    """Return a page from its template."""
     # Escaped, because names of sites and cases come from others; strict, because a misspelt name would print nothing.
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -379,7 +382,12 @@ def _render(template: str, values: dict[str, Any]) -> str:
     return environment.get_template(template).render(values)
 
 
-def _write_page(path: Path, page: str) -> Path:
+def write_page(path: Path, page: str) -> Path:
+    """Write a page, whole or not at all, and return its path.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
     if path.is_dir():
         raise ConfigError(
             f"{path} must be a file to write, not a folder; name one in it, as {path / 'comparison.html'}"

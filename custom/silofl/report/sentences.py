@@ -67,6 +67,12 @@ def status_sentence(status: str) -> str:
     return _STATUS[status]
 
 
+def early_sentence(results: Results) -> str:
+    """Say why a run ended before its last round; nothing where it did not."""
+    text = results.ended_early
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
 def unfinished_sentence(run: Path, can_resume_here: bool, finished: int, rounds: int | None) -> str:
     """Say that a run has no result yet, and how to continue it."""
     of = f" of {rounds}" if rounds else ""

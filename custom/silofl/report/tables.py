@@ -189,6 +189,11 @@ def print_lines(lines: Sequence[str], console: Console) -> None:
 
 def print_table(table: TextTable, console: Console) -> None:
     """Print a table at its full width, because a cropped number reads as another number."""
+    console.print(rich_table(table, console), soft_wrap=True)
+
+
+def rich_table(table: TextTable, console: Console) -> Table:
+    """Return a table for the terminal, at its full width."""
     rich = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for i, name in enumerate(table.columns):
         rich.add_column(Text(name), justify="left" if i < table.num_text else "right", no_wrap=True)
@@ -199,7 +204,7 @@ def print_table(table: TextTable, console: Console) -> None:
         rich.add_row(*marked)
     # Measured on a wide console: on its own, rich cuts a table to the terminal's width.
     rich.width = Measurement.get(console, console.options.update(width=10_000), rich).maximum
-    console.print(rich, soft_wrap=True)
+    return rich
 
 
 def markdown_table(table: TextTable, notes: Sequence[str], above: Sequence[str] = ()) -> str:

@@ -1,0 +1,94 @@
+"""A run's metrics in the form that NVFlare's own workflows leave, for the tools that read it.
+
+NVFlare 2.9, `nvflare.app_common.widgets.metrics_artifact_writer`: a summary of the run and a line for each round.
+``nvflare job download`` finds both by their names. NVFlare's writer itself listens to events of one shared model,
+averages over examples, and leaves nothing for the rounds before a restart.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from silofl.federation.ledger import Round
+
+SUMMARY, ROUNDS = "metrics_summary.json", "round_metrics.jsonl"
+VERSION = "1"
+NOTES = (
+    "Aggregated metrics are means over the sites, each with the same weight.",
+    "Rounds count from 1; a round's validation is that of the models that it made.",
+)
+
+
+def metrics_summary(
+    study: str, metric: str, ledger: Sequence[Round], best: int, tests: Mapping[str, float | None]
+) -> dict[str, Any]:
+    """Return the summary of a run with at least one finished round.
+
+    Args:
+        study: The study's name.
+        metric: The study's.
+        ledger: The finished rounds.
+        best: The round whose models are reported.
+        tests: Site -> value on its test data; empty before the test.
+    """
+    last, chosen = ledger[-1], ledger[best - 1]
+    tested = _mean(value for value in tests.values() if value is not None)
+    return {
+        "schema_version": VERSION,
+        "status": "metrics_reported",
+        "final_round": last.round,
+        "final_aggregated_metrics": _means(last, metric),
+        "round_metrics_file": ROUNDS,
+        "notes": list(NOTES),
+        "job_name": study,
+        "key_metric": {"name": _validation(metric), "mode": "max"},
+        "best_round": best,
+        "best_metrics": _named({_validation(metric): chosen.validation_mean, f"test_{metric}": tested}),
+    }
+
+
+def round_metrics(metric: str, ledger: Sequence[Round]) -> str:
+    """Return one line of JSON for each round: the means over the sites, and each site's numbers and examples."""
+    return "".join(json.dumps(_round(record, metric), allow_nan=False) + "\n" for record in ledger)
+
+
+def _round(record: Round, metric: str) -> dict[str, Any]:
+    return {
+        "round": record.round,
+        "aggregated_metrics": _means(record, metric),
+        "sites": [_site(record, site, metric) for site in sorted({*record.metrics, *record.validated})],
+        "skipped_metrics": [],
+        "key_metric": {"name": _validation(metric), "mode": "max"},
+    }
+
+
+def _site(record: Round, site: str, metric: str) -> dict[str, Any]:
+    values = {**record.metrics.get(site, {}), _validation(metric): record.validated.get(site)}
+    weight = {"weight": record.examples[site], "weight_key": "examples"} if site in record.examples else {}
+    return {"name": site, "metrics": _named(values), **weight}
+
+
+def _means(record: Round, metric: str) -> list[dict[str, Any]]:
+    """Return the mean over sites of each number of the training, and of the validation."""
+    names = sorted({name for values in record.metrics.values() for name in values})
+    means = {name: _mean(values[name] for values in record.metrics.values() if name in values) for name in names}
+    return _named({**means, _validation(metric): record.validation_mean})
+
+
+def _named(values: Mapping[str, float | None]) -> list[dict[str, Any]]:
+    known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+    return [{"name": name, "value": value} for name, value in known.items()]
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return float(np.mean(known)) if known else None
+
+
+def _validation(metric: str) -> str:
+    return f"validation_{metric}"

@@ -1,0 +1,69 @@
+"""One line on a finished round, for the server's log and for the terminals that follow a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from silofl.federation.ledger import Round
+
+# Rounds from whose time the rest is estimated.
+RECENT = 5
+
+
+class Planned(Protocol):
+    """What a line says of the run as a whole."""
+
+    @property
+    def total_rounds(self) -> int:
+        """All rounds of the study."""
+
+    @property
+    def metric(self) -> str:
+        """The name of the sites' scores."""
+
+
+def round_line(planned: Planned, ledger: Sequence[Round]) -> str:
+    """Return the line on the last round: its losses and time, the time that is left, and who is missing and why.
+
+    Args:
+        planned: The study.
+        ledger: The finished rounds up to the one that the line is about.
+    """
+    record, before = ledger[-1], ledger[-2] if len(ledger) > 1 else None
+    losses = [values["loss"] for values in record.metrics.values() if "loss" in values]
+    # Sites validate a round's model in the next round, so this is the round before.
+    mean = before.validation_mean if before else None
+    parts = [
+        f"round {record.round:>3}/{planned.total_rounds}",
+        f"loss {np.mean(losses):.4f}" if losses else "",
+        "" if mean is None else f"validation {planned.metric} {mean:.4f} (round {before.round})",
+        f"{len(record.answered)} of {len(record.asked)} sites",
+        f"{record.seconds:.1f} s",
+        f"about {_duration(seconds_left(planned, ledger))} left",
+        *_missing(record),
+    ]
+    return "  ".join(part for part in parts if part)
+
+
+def seconds_left(planned: Planned, ledger: Sequence[Round]) -> float:
+    """Return how long the rounds after the last one may take, by the newest of those that there were."""
+    # The first round's time holds the start of all processes.
+    recent = [record.seconds for record in ledger[1:][-RECENT:]] or [ledger[0].seconds]
+    return float(np.mean(recent)) * (planned.total_rounds - ledger[-1].round)
+
+
+def _missing(record: Round) -> list[str]:
+    """Return who is not in the round's model, each kind with its sites and their reasons."""
+    reasons = {"late": dict.fromkeys(record.late, ""), "failed": record.failed, "refused": record.refused}
+    listed = {
+        kind: ", ".join(f"{site} ({reason})" if reason else site for site, reason in sorted(sites.items()))
+        for kind, sites in reasons.items()
+    }
+    return [f"{kind}: {sites}" for kind, sites in listed.items() if sites]
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,189 @@
+"""A running job as its study lead watches it: a table of the sites, a page that reloads itself, and plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from silofl.federation.ledger import Round, best_of
+from silofl.federation.round_line import seconds_left
+from silofl.report.canvas import Image
+from silofl.report.pages import render, write_page
+from silofl.report.rounds import KINDS, incidents, training_curves
+from silofl.report.tables import MISSING, TextTable, duration, mean_of_known, number
+
+# Seconds after which a browser loads the page again.
+RELOAD_S = 5
+TONES = {"FINISHED:COMPLETED": "good", "RUNNING": "good"}
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What is known of a job.
+
+    Attributes:
+        job: NVFlare's id of it.
+        status: NVFlare's word for its status.
+        has_ended: Whether this is its last.
+        run: The run's id; None while the job has not said it, as the study.
+        study: The study's name.
+        total_rounds: All rounds of the study.
+        metric: Name of the sites' scores.
+        ledger: The finished rounds.
+    """
+
+    job: str
+    status: str
+    has_ended: bool
+    run: str | None
+    study: str | None
+    total_rounds: int
+    metric: str
+    ledger: Sequence[Round]
+
+    @property
+    def sites(self) -> list[str]:
+        """The sites that were asked in any round."""
+        return sorted({site for record in self.ledger for site in record.asked})
+
+    @property
+    def best_round(self) -> int | None:
+        """The round with the best validation so far; None where none was validated."""
+        best = best_of(self.ledger)
+        return best.round if best else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The estimated time of the rounds that are left; None where nothing is known, or nothing is left."""
+        is_training = 0 < len(self.ledger) < self.total_rounds and not self.has_ended
+        return seconds_left(self, self.ledger) if is_training else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for programs."""
+        return {
+            "job": self.job,
+            "status": self.status,
+            "run": self.run,
+            "study": self.study,
+            "metric": self.metric,
+            "rounds": {"finished": len(self.ledger), "total": self.total_rounds},
+            "seconds_left": self.seconds_left,
+            "best_round": self.best_round,
+            "ledger": [_round_values(record) for record in self.ledger],
+        }
+
+
+def _round_values(record: Round) -> dict[str, Any]:
+    return {
+        "round": record.round,
+        "seconds": record.seconds,
+        "loss": mean_of_known(values.get("loss") for values in record.metrics.values()),
+        "validation": record.validation_mean,
+        "answered": record.answered,
+        "late": record.late,
+        "failed": record.failed,
+        "refused": record.refused,
+    }
+
+
+def sites_table(watched: Watched) -> TextTable:
+    """Return one row a site: what came of it in the last round, in how many it answered, and its newest numbers."""
+    columns = ("site", "last round", "answered", "loss", f"validation {watched.metric}")
+    return TextTable(columns, tuple(_site_row(watched.ledger, site) for site in watched.sites), num_text=2)
+
+
+def _site_row(ledger: Sequence[Round], site: str) -> tuple[str, ...]:
+    asked = [record for record in ledger if site in record.asked]
+    answered = [record for record in asked if site in record.answered]
+    losses = [record.metrics[site].get("loss") for record in answered if site in record.metrics]
+    scores = [record.validated[site] for record in ledger if site in record.validated]
+    return (
+        site,
+        _state(ledger[-1], site),
+        f"{len(answered)} of {len(asked)}",
+        number(losses[-1] if losses else None),
+        number(scores[-1] if scores else None),
+    )
+
+
+def _state(record: Round, site: str) -> str:
+    """Return what came of a site in a round."""
+    return next((kind for kind in ("answered", *KINDS) if site in getattr(record, kind)), "not asked")
+
+
+def rounds_table(watched: Watched) -> TextTable:
+    """Return one row a round, the newest first."""
+    columns = ("round", "missing", "loss", f"validation {watched.metric}", "sites", "seconds")
+    rows = [
+        (
+            str(record.round),
+            ", ".join(f"{site} {_state(record, site)}" for site in record.missed) or MISSING,
+            number(_round_values(record)["loss"]),
+            number(record.validation_mean),
+            f"{len(record.answered)} of {len(record.asked)}",
+            f"{record.seconds:.1f}",
+        )
+        for record in reversed(watched.ledger)
+    ]
+    return TextTable(columns, tuple(rows), num_text=2)
+
+
+def status_line(watched: Watched) -> str:
+    """Say in one line how far a job is."""
+    return f"{watched.study or f'job {watched.job}'} is {watched.status}; {_how_far(watched)}"
+
+
+def _how_far(watched: Watched) -> str:
+    if not watched.ledger:
+        return "no round has finished"
+    done = f"{len(watched.ledger)} of {watched.total_rounds} rounds"
+    if watched.seconds_left is not None:
+        return f"{done}, about {duration(watched.seconds_left)} left"
+    return done if watched.has_ended else f"{done}, and the sites test the model"
+
+
+def write_watched(watched: Watched, path: Path) -> Path:
+    """Write the page of a job, which a browser loads again every few seconds until the job has ended.
+
+    Raises:
+        ConfigError: It cannot be written to.
+    """
+    return write_page(path, render("watched.html.j2", watched_values(watched)))
+
+
+def watched_values(watched: Watched) -> dict[str, Any]:
+    """Return the values that fill the template."""
+    has_rounds = bool(watched.ledger)
+    last = watched.ledger[-1] if has_rounds else None
+    facts = [
+        ("rounds finished", f"{len(watched.ledger)} of {watched.total_rounds or MISSING}"),
+        ("time left, estimated", MISSING if watched.seconds_left is None else duration(watched.seconds_left)),
+        ("best round so far", str(watched.best_round or MISSING)),
+        ("sites in the last round", f"{len(last.answered)} of {len(last.asked)}" if last else MISSING),
+    ]
+    return {
+        "title": watched.study or f"Job {watched.job}",
+        "subtitle": [f"job {watched.job}", *([f"run {watched.run}"] if watched.run else []), f"as of {_now()}"],
+        "reload_s": None if watched.has_ended else RELOAD_S,
+        "tone": TONES.get(watched.status, "bad" if watched.has_ended else "warning"),
+        "status": watched.status,
+        "sentence": f"{_how_far(watched)}.",
+        "facts": facts,
+        "sites": sites_table(watched) if has_rounds else None,
+        "rounds": rounds_table(watched) if has_rounds else None,
+        "curves": _curves(watched) if has_rounds else None,
+        "incidents": incidents(watched.ledger),
+    }
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _curves(watched: Watched) -> Image:
+    curves = training_curves(watched.ledger, watched.sites, watched.metric, watched.best_round)
+    caption = "The dashed line is the best round so far. A round is validated together with the next one."
+    return Image(curves, f"Validation and training loss of {len(watched.sites)} sites by round.", caption)

@@ -1,0 +1,164 @@
+"""``silofl watch``: follow a job that runs on a network, in the terminal, on a page, or once for a program."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from silofl.errors import ConfigError, ExitCode, TrainingError
+from silofl.federation.ledger import Round
+from silofl.federation.round_line import round_line
+from silofl.flare.kit import read_kit
+from silofl.flare.lead import Lead, Progress, has_ended
+from silofl.options import add_json, console_for
+from silofl.report.tables import rich_table
+from silofl.report.watched import Watched, sites_table, status_line, write_watched
+
+POLL_S = 2.0
+# Whoever watches can begin again at any time.
+PATIENCE_S = 60.0
+RUNNING, COMPLETED = "RUNNING", "FINISHED:COMPLETED"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl watch``."""
+    parser.add_argument("job", metavar="JOB", help="NVFlare's id of the job, as submitting printed it")
+    parser.add_argument("--kit", type=Path, required=True, help="startup kit of the lead who submitted it")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page that loads itself again")
+    add_json(parser, "status, run, rounds and numbers, once,")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Follow a job to its end, or print once how far it is; returns 0, or 1 where the job did not complete."""
+    kit, console = read_kit(options.kit, ("admin",)), console_for(options)
+    if not re.fullmatch("[0-9A-Za-z-]+", options.job):
+        raise ConfigError(f"JOB must be the id that submitting printed, of letters, digits and -, not {options.job!r}")
+    # NVFlare logs each of its tries to connect; of a server that stays away one sentence is enough.
+    logging.getLogger().addHandler(logging.NullHandler())
+    with Lead(kit, PATIENCE_S) as lead:
+        try:
+            watch = Watch(lead, options.job)
+            if not options.json:
+                return follow(watch, options.html, console)
+            print(json.dumps(watch.look().as_dict(), indent=1))
+            return ExitCode.COMPLETE
+        except TrainingError as error:
+            console.print(str(error), markup=False)
+            return ExitCode.FAILED
+        except KeyboardInterrupt:
+            console.print(f"\nno longer watched; job {options.job} runs on", markup=False)
+            return ExitCode.INTERRUPTED
+
+
+class Watch:
+    """A job as it can be asked about again and again.
+
+    Args:
+        lead: The connection to the server.
+        job: NVFlare's id of the job.
+    """
+
+    def __init__(self, lead: Lead, job: str) -> None:
+        self.lead, self.job = lead, job
+        self._progress, self._begun = Progress(None, []), lead.server_start()
+
+    def look(self) -> Watched:
+        """Ask how far the job is.
+
+        Raises:
+            ConfigError: The server knows no such job, or does not let this person ask for its rounds.
+            TrainingError: The server cannot be reached, or has begun anew and lost the job.
+        """
+        status, progress = self.lead.find(self.job), self._progress
+        if status is None:
+            raise ConfigError(f"JOB must be one that the server knows, not {self.job}; nvflare job list shows them")
+        if status == RUNNING:
+            if self.lead.server_start() != self._begun:
+                raise TrainingError(
+                    f"job {self.job} must have the server that began it; that one was stopped: go on with continue_run"
+                )
+            self.lead.update(self.job, progress)
+            if not progress.may_ask:
+                raise ConfigError(
+                    f"{self.lead.kit.name} must have the right app_command for job {self.job}, which the server's "
+                    "authorization.json gives to who submitted it; take the kit of that lead"
+                )
+        ledger = [Round.from_dict(record) for record in progress.ledger]
+        return Watched(
+            job=self.job,
+            status=status,
+            has_ended=has_ended(status),
+            run=progress.run,
+            study=progress.study,
+            total_rounds=progress.total_rounds or len(ledger),
+            metric=progress.metric or "value",
+            ledger=ledger,
+        )
+
+
+def follow(watch: Watch, page: Path | None, console: Console) -> int:
+    """Show a job's rounds until it has ended, one line each above a table of its sites.
+
+    Args:
+        watch: The job.
+        page: Where its page goes; None for no page.
+        console: Shows rounds and sites.
+
+    Returns:
+        0 where NVFlare calls the job completed, else 1.
+
+    Raises:
+        ConfigError: The job has ended before, or the errors of `Watch.look`.
+        TrainingError: As for `Watch.look`.
+    """
+    seen = watch.look()
+    if seen.has_ended:
+        raise ConfigError(f"job {watch.job} must run, or wait to, not be {seen.status}; {_fetch(watch)}")
+    show, shown = _writer(page), 0
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            for number in range(shown, len(seen.ledger)):
+                live.console.print(round_line(seen, seen.ledger[: number + 1]), markup=False)
+            shown = len(seen.ledger)
+            show(seen)
+            live.update(_view(seen, console), refresh=True)
+            if seen.has_ended:
+                break
+            time.sleep(POLL_S)
+            seen = watch.look()
+    if not console.is_terminal:
+        # There the last table is printed without an end of its line.
+        console.line()
+    console.print(f"job {watch.job} has ended, {seen.status}; {_fetch(watch)}", markup=False)
+    return ExitCode.COMPLETE if seen.status == COMPLETED else ExitCode.FAILED
+
+
+def _view(seen: Watched, console: Console) -> Group:
+    line = Text(status_line(seen))
+    return Group(rich_table(sites_table(seen), console), line) if seen.ledger else Group(line)
+
+
+def _writer(page: Path | None) -> Callable[[Watched], None]:
+    """Return a function that writes the page where the job is another than before."""
+    before: Watched | None = None
+
+    def write(seen: Watched) -> None:
+        nonlocal before
+        if page is not None and seen != before:
+            write_watched(seen, page)
+        before = seen
+
+    return write
+
+
+def _fetch(watch: Watch) -> str:
+    return f"fetch its result: nvflare job download {watch.job} --startup-kit {watch.lead.kit.folder / 'startup'}"

@@ -1,0 +1,45 @@
+"""The line on a round, which server, terminal and watcher share."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from silofl.federation.ledger import Round
+from silofl.federation.round_line import round_line, seconds_left
+from silofl.training.site_score import SiteScore
+
+STUDY = SimpleNamespace(total_rounds=4, metric="dice")
+
+
+def record(number, seconds, **changes):
+    base = {"asked": ["a", "b"], "answered": ["a", "b"], "metrics": {"a": {"loss": 0.5}, "b": {"loss": 1.0}}}
+    return Round(number, seconds=seconds, **(base | changes))
+
+
+def score(value):
+    return SiteScore(value=value, num_cases=1, num_excluded=0)
+
+
+def test_a_line_has_the_mean_loss_the_last_validation_and_the_time_that_is_left():
+    first = record(1, 30.0, validation={"a": score(0.25), "b": score(0.75)})
+    # loss (0.5 + 1.0) / 2; three rounds of 30 s are 90 s, then two of 5 s: the first round holds the start
+    assert round_line(STUDY, [first]) == "round   1/4  loss 0.7500  2 of 2 sites  30.0 s  about 2 min left"
+    assert round_line(STUDY, [first, record(2, 5.0)]) == (
+        "round   2/4  loss 0.7500  validation dice 0.5000 (round 1)  2 of 2 sites  5.0 s  about 10 s left"
+    )
+
+
+def test_the_time_that_is_left_comes_from_the_newest_five_rounds():
+    seconds = [99.0, 50.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    ledger = [record(number, value) for number, value in enumerate(seconds, start=1)]
+    # (1 + 2 + 3 + 4 + 5) / 5 = 3 s a round, for the three rounds after the seventh of ten
+    assert seconds_left(SimpleNamespace(total_rounds=10, metric="dice"), ledger) == pytest.approx(9)
+
+
+def test_everybody_who_is_missing_is_named_with_the_reason():
+    line = round_line(STUDY, [record(1, 2.0, answered=[], late=["c"], failed={"b": "no room"}, refused={"a": "NaN"})])
+    assert "0 of 2 sites" in line and line.endswith("late: c  failed: b (no room)  refused: a (NaN)")
+
+
+def test_a_round_without_losses_has_none_in_its_line():
+    assert "loss" not in round_line(STUDY, [record(1, 2.0, metrics={"a": {}, "b": {}})])

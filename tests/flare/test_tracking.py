@@ -1,0 +1,109 @@
+"""A run's numbers as NVFlare's events: what TensorBoard, MLflow and Weights & Biases are given of them."""
+
+import ast
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from nvflare.apis.analytix import AnalyticsData, AnalyticsDataType, LogWriterName
+from nvflare.apis.dxo import from_shareable
+from nvflare.apis.fl_constant import EventScope, FLContextKey, ReservedKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.fl_exception import UnsafeComponentError
+from nvflare.apis.workspace import Workspace
+from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
+
+from silofl.federation.ledger import Round
+from silofl.flare.tracking import EVENT, Tracking
+from silofl.training.site_score import SiteScore
+
+ROOT = Path(__file__).resolve().parents[2]
+(EXAMPLE,) = [
+    text
+    for text in (ROOT / "docs" / "lead.md").read_text().split("```")[1::2]
+    if text.startswith("json") and "id" in text
+]
+RECEIVERS = json.loads(EXAMPLE.removeprefix("json"))
+PATHS = {one["id"]: one["path"] for one in RECEIVERS}
+
+
+def score(value):
+    return SiteScore(value=value, num_cases=1, num_excluded=0)
+
+
+class Engine:
+    """An engine that keeps the events which it is told to fire."""
+
+    def __init__(self):
+        self.events = []
+
+    def new_context(self):
+        return FLContext()
+
+    def fire_event(self, name, context):
+        assert name == EVENT and context.get_prop(FLContextKey.EVENT_SCOPE) == EventScope.FEDERATION
+        self.events.append(context.get_prop(FLContextKey.EVENT_DATA))
+
+
+@pytest.fixture
+def events():
+    """The events of two rounds, sent after each of them and once more at the end."""
+    engine, tracking = Engine(), Tracking()
+    first, second = (Round(number, metrics={"east": {"loss": 0.5 / number}}) for number in (1, 2))
+    tracking.send([first], engine)
+    first.validation = {"east": score(0.25)}
+    tracking.send([first, second], engine)
+    second.validation = {"east": score(0.75)}
+    tracking.send([first, second], engine)
+    return engine.events
+
+
+def test_each_number_is_sent_once_under_its_site_with_its_round(events):
+    data = [AnalyticsData.from_dxo(from_shareable(event)) for event in events]
+    assert [(one.tag, one.value, one.step) for one in data] == [
+        ("loss", 0.5, 1),
+        ("validation", 0.25, 1),
+        ("loss", 0.25, 2),
+        ("validation", 0.75, 2),
+    ]
+    assert {event.get_peer_prop(ReservedKey.IDENTITY_NAME, None) for event in events} == {"east"}
+
+
+@pytest.mark.parametrize("receiver", [LogWriterName.MLFLOW, LogWriterName.WANDB])
+def test_other_receivers_take_a_number_as_a_metric_in_the_order_of_rounds(events, receiver):
+    data = [AnalyticsData.from_dxo(from_shareable(event), receiver=receiver) for event in events]
+    assert {one.data_type for one in data} == {AnalyticsDataType.METRIC}
+    # Weights & Biases drops a step that is before the last one.
+    assert [one.step for one in data] == sorted(one.step for one in data)
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_the_guides_receivers_are_classes_of_nvflare_with_the_arguments_that_it_names(path):
+    module, _, name = path.rpartition(".")
+    # Read and not imported: their packages need not be installed.
+    tree = ast.parse(Path(find_spec(module).origin).read_text())
+    (found,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+    assert [base.id for base in found.bases] == ["AnalyticsReceiver"]
+    (start,) = [node for node in found.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+    (given,) = [one["args"] for one in RECEIVERS if one["path"] == path]
+    assert given.keys() <= {argument.arg for argument in start.args.args}
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_one_line_of_the_servers_allow_list_lets_a_receiver_in(tmp_path, path):
+    resources = json.loads((ROOT / "site_configs" / "server" / "resources.json").read_text())
+    (tmp_path / "startup").mkdir()
+    (tmp_path / "local").mkdir()
+    workspace, file = Workspace(str(tmp_path), "server"), tmp_path / "local" / "resources.json"
+
+    def build():
+        ComponentPathAuthorizer().authorize_component_config({"path": path}, workspace=workspace)
+
+    file.write_text(json.dumps(resources))
+    with pytest.raises(UnsafeComponentError, match="not in allow_list"):
+        build()
+    resources["class_allow_list"].append(path)
+    file.write_text(json.dumps(resources))
+    build()
+    assert path in (ROOT / "site_configs" / "README.md").read_text()

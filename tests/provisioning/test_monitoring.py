@@ -1,0 +1,149 @@
+"""The files for Prometheus and Grafana, against the collectors and the reporter of the installed NVFlare."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import yaml
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import ReservedTopic
+from nvflare.apis.fl_context import FLContext
+from nvflare.fuel.data_event.data_bus import DataBus
+from nvflare.fuel.utils.component_builder import ComponentBuilder
+from nvflare.metrics.job_metrics_collector import JobMetricsCollector
+from nvflare.metrics.metrics_keys import MetricKeys
+from nvflare.metrics.system_metrics_collector import SysMetricsCollector
+
+from provisioning.workspace import REPOSITORY, SITE_CONFIGS
+
+FOLDER = REPOSITORY / "provisioning" / "monitoring"
+COMPONENTS = json.loads((FOLDER / "components.json").read_text())
+MAPPINGS = yaml.safe_load((FOLDER / "statsd-mapping.yml").read_text())["mappings"]
+BOARD = json.loads((FOLDER / "grafana-board.json").read_text())
+
+
+def emitted():
+    """Return the StatsD names of all that NVFlare's collectors count and time."""
+    names = set()
+    for collector in (SysMetricsCollector({}), JobMetricsCollector({})):
+        events = {*collector.get_single_events(), *collector.get_pair_events()}
+        names |= {f"{event}_{MetricKeys.count}" for event in events}
+        names |= {f"{name}_{MetricKeys.time_taken}" for name in collector.get_pair_events().values()}
+    return names
+
+
+def mapped(name):
+    """Return the name that statsd_exporter gives a metric by the first rule that fits; None where it is dropped."""
+    for rule in MAPPINGS:
+        assert rule["match_type"] == "regex"
+        found = re.search(rule["match"], name)
+        if found:
+            return None if rule.get("action") == "drop" else found.expand(rule["name"].replace("${1}", r"\1"))
+    return name
+
+
+def test_every_metric_of_nvflare_gets_a_name_of_its_own():
+    names = [mapped(name) for name in sorted(emitted())]
+    assert len({*names}) == len(names) > 50
+    assert all(re.fullmatch("nvflare_[a-z][a-z_]*_(total|seconds)", name) for name in names)
+    assert mapped("_client_heartbeat_received_count") == "nvflare_client_heartbeat_received_total"
+    assert mapped("_task_execution_time_taken") == "nvflare_task_execution_seconds"
+
+
+def test_what_the_client_counts_of_itself_is_dropped():
+    assert mapped("datadog.dogstatsd.client.bytes_sent") is None
+
+
+def test_the_board_asks_for_nothing_that_nvflare_does_not_emit():
+    known = {mapped(name) for name in emitted()}
+    asked = {name for panel in BOARD["panels"] for one in panel["targets"] for name in metrics_in(one["expr"])}
+    assert asked <= known and len(asked) > 5
+    assert all(metrics_in(one["expr"]) for panel in BOARD["panels"] for one in panel["targets"])
+
+
+def metrics_in(expression):
+    return re.findall(r"\bnvflare_\w+", expression)
+
+
+def test_the_panels_of_the_board_lie_side_by_side():
+    ids = [panel["id"] for panel in BOARD["panels"]]
+    assert len({*ids}) == len(ids)
+    cells = [
+        (place["x"] + column, place["y"] + row)
+        for place in (panel["gridPos"] for panel in BOARD["panels"])
+        for column in range(place["w"])
+        for row in range(place["h"])
+    ]
+    assert len({*cells}) == len(cells) and max(column for column, _ in cells) < 24
+    sources = {panel["datasource"]["uid"] for panel in BOARD["panels"]}
+    assert sources == {"${source}"} and [one["name"] for one in BOARD["templating"]["list"]] == ["source"]
+
+
+def test_prometheus_asks_the_exporter_where_it_listens():
+    (job,) = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
+    readme = (FOLDER / "README.md").read_text()
+    assert job["static_configs"] == [{"targets": ["localhost:9102"]}] and "port 9102" in readme
+    (reporter,) = [one["args"] for one in COMPONENTS if one["id"] == "statsd_reporter"]
+    assert f"--statsd.listen-udp={reporter['host']}:{reporter['port']}" in readme
+    assert all(path.name in readme for path in FOLDER.iterdir() if path.name != "README.md")
+
+
+class Builder(ComponentBuilder):
+    """NVFlare's builder of components."""
+
+    def get_module_scanner(self):
+        return None
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """What a StatsD client is given, in place of the package that a participant installs."""
+    found = []
+    client = SimpleNamespace(
+        increment=lambda name, value, tags: found.append((name, value, tags)),
+        gauge=lambda name, value, tags: found.append((name, value, tags)),
+    )
+    module = ModuleType("datadog")
+    module.statsd, module.initialize = client, lambda **options: found.append(options)
+    monkeypatch.setitem(sys.modules, "datadog", module)
+    monkeypatch.delitem(sys.modules, "nvflare.fuel_opt.statsd.statsd_reporter", raising=False)
+    yield found
+    sys.modules.pop("nvflare.fuel_opt.statsd.statsd_reporter", None)
+
+
+def test_nvflare_builds_the_components_and_sends_what_they_count(sent):
+    built = [Builder().build_component(json.loads(json.dumps(one))) for one in COMPONENTS]
+    reporter, system, job = built
+    try:
+        assert sent == [{"statsd_host": "localhost", "statsd_port": 9125}]
+        context = FLContext()
+        system.handle_event(EventType.CLIENT_HEARTBEAT_RECEIVED, context)
+        job.handle_event(EventType.JOB_STARTED, context)
+        job.handle_event(EventType.JOB_COMPLETED, context)
+    finally:
+        DataBus().unsubscribe(ReservedTopic.APP_METRICS, reporter.process_metrics)
+    names = [name for name, *_ in sent[1:]]
+    assert names == [
+        "_client_heartbeat_received_count",
+        "_job_started_count",
+        "_job_completed_count",
+        "_job_time_taken",
+    ]
+    assert all("site:NAME" in tags for *_, tags in sent[1:])
+
+
+@pytest.mark.parametrize("kind", ["server", "hospital"])
+def test_the_components_join_those_of_a_participant_under_ids_of_their_own(kind):
+    resources = json.loads((SITE_CONFIGS / kind / "resources.json").read_text())
+    ids = [one["id"] for one in [*resources["components"], *COMPONENTS]]
+    assert len({*ids}) == len(ids)
+    assert {one["path"] for one in COMPONENTS}.isdisjoint(resources["class_allow_list"])
+
+
+def test_the_folder_holds_what_its_page_lists():
+    readme = (FOLDER / "README.md").read_text()
+    listed = set(re.findall(r"^\| `([^`]+)` \|", readme, re.MULTILINE))
+    assert listed == {path.name for path in Path(FOLDER).iterdir()} - {"README.md"}

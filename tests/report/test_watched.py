@@ -1,0 +1,113 @@
+"""What a study lead sees of a running job: a table of sites, a page, and plain values."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from silofl.errors import ConfigError
+from silofl.federation.ledger import Round
+from silofl.report.watched import Watched, rounds_table, sites_table, status_line, write_watched
+from silofl.training.site_score import SiteScore
+
+SITES = ["east", "west"]
+
+
+def score(value):
+    return SiteScore(value=value, num_cases=1, num_excluded=0)
+
+
+def record(number, **changes):
+    base = {"asked": SITES, "answered": SITES, "metrics": {"east": {"loss": 0.2}, "west": {"loss": 0.6}}}
+    return Round(number, **(base | {"seconds": 3.0} | changes))
+
+
+FIRST = record(1, validation={"east": score(0.25), "west": score(0.75)})
+SECOND = record(2, answered=["east"], failed={"west": "no room"}, metrics={"east": {"loss": 0.1}})
+
+
+def watched(*ledger, **changes):
+    known = {"run": "small-1", "study": "small", "total_rounds": 4, "metric": "dice", "ledger": ledger}
+    return Watched(**({"job": "abc-1", "status": "RUNNING", "has_ended": False} | known | changes))
+
+
+def test_each_site_has_its_last_round_and_its_newest_numbers():
+    table = sites_table(watched(FIRST, SECOND))
+    assert table.columns == ("site", "last round", "answered", "loss", "validation dice")
+    assert table.rows == (
+        ("east", "answered", "2 of 2", "0.100", "0.250"),
+        ("west", "failed", "1 of 2", "0.600", "0.750"),
+    )
+
+
+def test_a_site_that_joined_another_round_was_not_asked_in_this_one():
+    joined = record(1, asked=[*SITES, "new"], answered=SITES, late=["new"])
+    assert [row[1] for row in sites_table(watched(joined)).rows] == ["answered", "late", "answered"]
+    assert dict(row[:2] for row in sites_table(watched(joined, record(2))).rows)["new"] == "not asked"
+
+
+def test_the_newest_round_stands_first_with_who_is_missing():
+    rows = rounds_table(watched(FIRST, SECOND)).rows
+    # loss of round 1: (0.2 + 0.6) / 2; its validation: (0.25 + 0.75) / 2
+    assert rows == (("2", "west failed", "0.100", "-", "1 of 2", "3.0"), ("1", "-", "0.400", "0.500", "2 of 2", "3.0"))
+
+
+def test_the_line_says_how_far_the_job_is():
+    # two rounds of 3 s are left
+    assert status_line(watched(FIRST, SECOND)) == "small is RUNNING; 2 of 4 rounds, about 6.0 s left"
+    assert status_line(watched(status="SUBMITTED", study=None)) == "job abc-1 is SUBMITTED; no round has finished"
+    ended = watched(FIRST, status="FINISHED:ABORTED", has_ended=True)
+    assert status_line(ended) == "small is FINISHED:ABORTED; 1 of 4 rounds"
+    tested = watched(FIRST, SECOND, total_rounds=2)
+    assert status_line(tested) == "small is RUNNING; 2 of 2 rounds, and the sites test the model"
+
+
+def test_a_program_gets_the_same_numbers():
+    values = json.loads(json.dumps(watched(FIRST, SECOND).as_dict()))
+    assert {key: values[key] for key in ("job", "status", "run", "rounds", "best_round", "seconds_left")} == {
+        "job": "abc-1",
+        "status": "RUNNING",
+        "run": "small-1",
+        "rounds": {"finished": 2, "total": 4},
+        "best_round": 1,
+        "seconds_left": 6.0,
+    }
+    assert values["ledger"][1] == {
+        "round": 2,
+        "seconds": 3.0,
+        "loss": pytest.approx(0.1),
+        "validation": None,
+        "answered": ["east"],
+        "late": [],
+        "failed": {"west": "no room"},
+        "refused": {},
+    }
+
+
+def test_the_page_loads_itself_again_until_the_job_has_ended(tmp_path):
+    seen = watched(FIRST, SECOND)
+    page = write_watched(seen, tmp_path / "page.html").read_text()
+    assert '<meta http-equiv="refresh" content="5">' in page and "prefers-color-scheme: dark" in page
+    assert "2 of 4 rounds" in page and "west: failed in round 2: no room" in page and "data:image/png" in page
+    ended = replace(seen, status="FINISHED:COMPLETED", has_ended=True)
+    page = write_watched(ended, tmp_path / "page.html").read_text()
+    assert "http-equiv" not in page and "FINISHED:COMPLETED" in page and "does not change any more" in page
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_a_job_that_has_not_begun_has_a_page_without_numbers(tmp_path):
+    seen = watched(status="SUBMITTED", run=None, study=None, total_rounds=0)
+    page = write_watched(seen, tmp_path / "page.html").read_text()
+    assert "Job abc-1" in page and "SUBMITTED" in page and "<img" not in page and 'class="banner warning"' in page
+
+
+def test_names_and_reasons_of_others_are_text_on_the_page(tmp_path):
+    bad = "<script>alert(1)</script>"
+    seen = watched(record(1, asked=[bad], answered=[], failed={bad: bad}, metrics={}), study=bad, status=bad)
+    page = write_watched(seen, tmp_path / "page.html").read_text()
+    assert "<script" not in page and "&lt;script&gt;" in page
+
+
+def test_a_page_that_cannot_be_written_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="must be a file to write, not a folder"):
+        write_watched(watched(FIRST), tmp_path)

@@ -1,0 +1,160 @@
+"""The watching command against a server that is written down: what it shows, and when it ends."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from silofl.errors import TrainingError
+from silofl.federation.ledger import Round
+from silofl.studies import watch as module
+from silofl.training.site_score import SiteScore
+
+JOB = "0f7c9a52-6b1c-4a35-8f5f-1f9b5f8a7c11"
+ENDED = "FINISHED:COMPLETED"
+
+
+def ledger_of(count):
+    score = SiteScore(value=0.5, num_cases=1, num_excluded=0)
+    sites = {"asked": ["east", "west"], "answered": ["east"], "failed": {"west": "no room"}}
+    rounds = range(1, count + 1)
+    numbers = {"metrics": {"east": {"loss": 0.25}}, "validation": {"east": score}, "seconds": 2.0}
+    return [Round(number, **sites, **numbers).as_dict() for number in rounds]
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server that answers each question with the next of NVFlare's words and of the numbers of finished rounds."""
+    state = SimpleNamespace(words=[], rounds=[], starts=[], may_ask=True, asked=0)
+
+    class Lead:
+        def __init__(self, kit, patience_s):
+            self.kit = kit
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *reason):
+            pass
+
+        def server_start(self):
+            return state.starts.pop(0) if state.starts else 1.0
+
+        def find(self, number):
+            assert number == JOB
+            word = state.words.pop(0)
+            if isinstance(word, BaseException):
+                raise word
+            return word
+
+        def update(self, number, progress):
+            state.asked += 1
+            if not state.may_ask:
+                progress.may_ask = False
+                return
+            answer = {"run": "small-1", "study": "small", "total_rounds": 3, "metric": "dice", "first": 0}
+            progress.take(answer | {"ledger": ledger_of(state.rounds.pop(0))})
+
+    kit = SimpleNamespace(name="lead@study.example.org", folder=None)
+    monkeypatch.setattr(module, "Lead", Lead)
+    monkeypatch.setattr(module, "POLL_S", 0)
+
+    def read_kit(path, kinds):
+        assert kinds == ("admin",)
+        kit.folder = path
+        return kit
+
+    monkeypatch.setattr(module, "read_kit", read_kit)
+    return state
+
+
+def test_each_round_is_one_line_above_a_table_of_the_sites(server, silofl, tmp_path):
+    server.words, server.rounds = ["SUBMITTED", "RUNNING", "RUNNING", "RUNNING", ENDED], [1, 1, 3]
+    code, said, error = silofl("watch", JOB, "--kit", tmp_path)
+    assert (code, error) == (0, "")
+    lines = [line.split("  ")[0:2] for line in said.splitlines() if line.startswith("round ")]
+    assert lines == [["round", " 1/3"], ["round", " 2/3"], ["round", " 3/3"]]
+    assert "failed: west (no room)" in said and "west" in said and "failed" in said and "3 of 3" in said
+    end = f"job {JOB} has ended, {ENDED}; fetch its result: nvflare job download {JOB} --startup-kit {tmp_path}/startup"
+    assert said.endswith(f"\n{end}\n")
+
+
+def test_a_job_that_did_not_complete_is_code_1(server, silofl, tmp_path):
+    server.words, server.rounds = ["RUNNING", "FINISHED:ABORTED"], [1]
+    code, said, _ = silofl("watch", JOB, "--kit", tmp_path)
+    assert code == 1 and "has ended, FINISHED:ABORTED" in said
+
+
+def test_the_page_follows_the_job(server, silofl, tmp_path, monkeypatch):
+    server.words, server.rounds = ["RUNNING", "RUNNING", "RUNNING", ENDED], [1, 1, 2]
+    pages, write = [], module.write_watched
+    monkeypatch.setattr(module, "write_watched", lambda seen, path: pages.append(write(seen, path).read_text()))
+    assert silofl("watch", JOB, "--kit", tmp_path, "--html", tmp_path / "page.html")[0] == 0
+    # written where something is new: one round, two rounds, the end
+    assert ["1 of 3 rounds" in page for page in pages] == [True, False, False]
+    assert ["http-equiv" in page for page in pages] == [True, True, False]
+
+
+def test_a_program_gets_one_object_and_nothing_else(server, silofl, tmp_path):
+    server.words, server.rounds = ["RUNNING"], [2]
+    code, said, _ = silofl("watch", JOB, "--kit", tmp_path, "--json")
+    values = json.loads(said)
+    assert (code, values["status"], values["run"]) == (0, "RUNNING", "small-1")
+    assert values["rounds"] == {"finished": 2, "total": 3} and [r["loss"] for r in values["ledger"]] == [0.25, 0.25]
+
+
+def test_a_program_learns_that_a_job_has_ended(server, silofl, tmp_path):
+    server.words = [ENDED]
+    values = json.loads(silofl("watch", JOB, "--kit", tmp_path, "--json")[1])
+    assert (values["status"], values["run"], values["ledger"], server.asked) == (ENDED, None, [], 0)
+
+
+def test_a_job_that_the_server_does_not_know_is_refused(server, refused, tmp_path):
+    server.words = [None]
+    assert f"JOB must be one that the server knows, not {JOB}" in refused("watch", JOB, "--kit", tmp_path)
+
+
+@pytest.mark.parametrize("job", ["", "a b", "jobs/harmofl", "x;y"])
+def test_what_is_no_id_is_refused_before_anybody_is_asked(server, refused, tmp_path, job):
+    assert "JOB must be the id that submitting printed" in refused("watch", job, "--kit", tmp_path)
+
+
+def test_a_job_that_has_ended_is_named_with_where_its_result_is(server, refused, tmp_path):
+    server.words = [ENDED]
+    error = refused("watch", JOB, "--kit", tmp_path)
+    assert f"job {JOB} must run, or wait to, not be {ENDED}; fetch its result: nvflare job download" in error
+
+
+def test_a_kit_without_the_right_is_refused_with_the_one_that_has_it(server, silofl, tmp_path):
+    server.words, server.may_ask = ["RUNNING"], False
+    code, _, error = silofl("watch", JOB, "--kit", tmp_path)
+    assert code == 2 and error.count("\n") == 1
+    assert "lead@study.example.org must have the right app_command" in error and "take the kit of that lead" in error
+
+
+def test_a_server_that_stays_away_is_said_in_one_sentence(server, silofl, tmp_path):
+    server.words = ["SUBMITTED", TrainingError("the server localhost:8002 must answer within 60 s; it did not")]
+    code, said, error = silofl("watch", JOB, "--kit", tmp_path)
+    assert (code, error) == (1, "") and said.endswith("the server localhost:8002 must answer within 60 s; it did not\n")
+
+
+def test_a_program_learns_that_a_server_stays_away_by_the_code_alone(server, silofl, tmp_path):
+    server.words = [TrainingError("the server localhost:8002 must answer within 60 s; it did not")]
+    code, said, error = silofl("watch", JOB, "--kit", tmp_path, "--json")
+    assert (code, said) == (1, "") and error.startswith("the server localhost:8002 must answer")
+
+
+def test_a_server_that_began_anew_has_lost_the_job(server, silofl, tmp_path):
+    server.words, server.rounds, server.starts = ["RUNNING", "RUNNING"], [1], [1.0, 1.0, 2.0]
+    code, said, _ = silofl("watch", JOB, "--kit", tmp_path)
+    assert code == 1 and f"job {JOB} must have the server that began it; that one was stopped" in said
+
+
+def test_whoever_stops_watching_does_not_stop_the_job(server, silofl, tmp_path):
+    server.words = ["SUBMITTED", KeyboardInterrupt()]
+    code, said, _ = silofl("watch", JOB, "--kit", tmp_path)
+    assert code == 130 and f"job {JOB} runs on" in said
+
+
+def test_a_hospitals_kit_is_refused(refused, tmp_path):
+    assert "fed_admin.json must exist" in refused("watch", JOB, "--kit", tmp_path)
