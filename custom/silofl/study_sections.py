@@ -338,7 +338,9 @@ class FederationSettings(Section):
         min_sites: Sites that must answer for a round to count.
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
         task_timeout_s: Seconds the server waits for a site's answer in a round; in the first one, the sites' processes
-            load their libraries and read their data in this time.
+            load their libraries and read their data in this time. Null derives them: an hour in the first two rounds
+            of a job, and of each task that training is not; later five times the longest that any site has needed for
+            the same task in this job, and at least ten minutes. A site that was started again is not waited for.
         join_timeout_s: Seconds the server waits for the sites to appear before the first round.
         max_update_ratio: An update of a model is refused whose norm by step is more than so many times the median of
             the other sites'; null refuses none.
@@ -348,7 +350,7 @@ class FederationSettings(Section):
     sites: Count | None = None
     min_sites: Count = 1
     max_missed_rounds: Natural = 0
-    task_timeout_s: Seconds = 3600.0
+    task_timeout_s: Seconds | None = None
     join_timeout_s: Seconds = 600.0
     max_update_ratio: Positive | None = 100.0
     min_sites_for_ratio: Count = 3
