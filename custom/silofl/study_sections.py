@@ -337,6 +337,9 @@ class FederationSettings(Section):
         sites: Sites that the first round waits for; those that are there when the job starts where not given.
         min_sites: Sites that must answer for a round to count.
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
+        sites_left: Sites of a run that goes on without them, as ``[north]``: they are not asked, and neither rounds that
+            they missed nor their test make the run INCOMPLETE. A site that is taken out of the list is asked again. A
+            new run has none.
         task_timeout_s: Seconds the server waits for a site's answer in a round; in the first one, the sites' processes
             load their libraries and read their data in this time. Null derives them: an hour in the first two rounds
             of a job, and of each task that training is not; later five times the longest that any site has needed for
@@ -350,6 +353,7 @@ class FederationSettings(Section):
     sites: Count | None = None
     min_sites: Count = 1
     max_missed_rounds: Natural = 0
+    sites_left: tuple[Name, ...] = ()
     task_timeout_s: Seconds | None = None
     join_timeout_s: Seconds = 600.0
     max_update_ratio: Positive | None = 100.0

@@ -110,7 +110,7 @@ def test_an_unfinished_run_has_a_report_with_its_curves_so_far(run, record):
     folder = run().study().json("run.json", {}).ledger(record(1)).path
     page = report(folder)
     assert "1 of 2 rounds are finished and there is no result yet" in page.text
-    assert f"running or interrupted; resume with: python -m silofl resume {folder}" in page.text
+    assert f"running or interrupted; go on with: python -m silofl resume {folder}" in page.text
     assert len(page.images) == 3 and "best round so far 1" in page.text
 
 

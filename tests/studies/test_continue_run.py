@@ -97,6 +97,19 @@ def test_another_folder_takes_what_is_there_and_leaves_the_first_as_it_is(go_on,
     assert read_results(tmp_path / "new").status == "COMPLETE"
 
 
+def test_what_may_change_is_written_into_the_job_that_goes_on(go_on, stopped):
+    code, _, submitted = go_on(stopped, "--set", "federation.sites_left=[north]", "--set", "rounds=30")
+    assert code == 0 and submitted[1]["federation"]["sites_left"] == ["north"] and submitted[1]["rounds"] == 30
+    assert load_study(stopped / "job" / STUDY).federation.sites_left == ("north",)
+
+
+def test_a_change_that_no_study_has_is_refused_and_nothing_is_written(go_on, stopped):
+    before = (stopped / "job" / STUDY).read_text()
+    code, said, submitted = go_on(stopped, "--set", "federation.site_left=[north]")
+    assert code == 2 and "federation.sites_left" in said and len(submitted) == 1
+    assert (stopped / "job" / STUDY).read_text() == before
+
+
 def test_a_run_that_stops_again_goes_on_by_itself_as_often_as_allowed(go_on, stopped):
     code, said, submitted = go_on(stopped, "--retries", "1", ends=[("FINISHED:ABNORMAL", "stopped")] * 2)
     assert code == 1 and len(submitted) == 3 and "going on by itself, 1 of 1 times" in said
@@ -154,8 +167,7 @@ def test_a_complete_run_is_refused_until_its_study_has_more_rounds(go_on, finish
     path.write_text(yaml.safe_dump(study | {"rounds": 2}))
     code, said, submitted = go_on(done)
     assert code == 2 and "run run must have been stopped, not be COMPLETE after 2 rounds" in said and submitted == []
-    path.write_text(yaml.safe_dump(study | {"rounds": 3}))
-    assert go_on(done)[0] == 0
+    assert go_on(done, "--set", "rounds=3")[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,12 @@ class Course:
     def run_round(self) -> None:
         """Carry out the next round: the parts' exchanges before it, the training, and the parts' exchanges after it."""
         started, number, server = time.monotonic(), self.server.finished_rounds + 1, self.server
-        record = Round(number, datetime.now(UTC).isoformat(timespec="seconds"), sorted(server.sites))
+        record = Round(number, datetime.now(UTC).isoformat(timespec="seconds"), sorted(server.present))
+        record.notes += [
+            f"site {site!r} has left the study, after round {last}"
+            for site, last in server.left.items()
+            if server.ledger and site in server.ledger[-1].asked
+        ]
         is_training = number <= server.study.training_rounds
         training = [Exchange(TRAIN, number, models_round=number - 1)]
         main = training if is_training else server.asks(INSTEAD, number)
@@ -179,6 +184,9 @@ class Course:
             raise _EndedError
         accepted, refused = admitted(self.server, exchange, answers.given)
         missing = answers.failed | dict.fromkeys(answers.late, "no answer in time")
+        missing |= dict.fromkeys(
+            self.server.left.keys() & (exchange.sites or self.server.sites), "it has left the study"
+        )
         return sent, answers, Replies(accepted, refused, missing), lacking
 
     def _ask(self, exchange: Exchange, record: Round | None) -> tuple[dict[str, Message], Answers, list[str]]:
@@ -188,7 +196,7 @@ class Course:
             The tasks that were sent first, all answers, and what sites have lost for good.
         """
         server = self.server
-        sent = {site: server.task(site, exchange) for site in exchange.sites or server.sites}
+        sent = {site: server.task(site, exchange) for site in exchange.sites or server.sites if site in server.present}
         answers = self.ask(exchange.task, sent)
         lost = take_lost(server, exchange, answers.held)
         if lost and not self.is_aborted():

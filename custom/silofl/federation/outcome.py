@@ -43,6 +43,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         spread=float(np.std(known)) if known else None,
         pooled=pooled_score([score.as_dict() for score in scores.values()], study.metric),
         run=server.id,
+        left=server.left or None,
         tested=Tested(
             cases={site: score.num_cases for site, score in scores.items()},
             patients={site: score.num_patients for site, score in scores.items()},
@@ -89,7 +90,7 @@ def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
     """Return why a finished run is not complete: sites that missed too many rounds, or the test."""
     allowed = server.study.federation.max_missed_rounds
     reasons = []
-    for site in server.sites:
+    for site in server.present:
         missed = [record.round for record in server.ledger if site in record.missed]
         if len(missed) > allowed:
             last = next(r for r in reversed(server.ledger) if site in r.missed)

@@ -23,7 +23,7 @@ from silofl.federation.course import Tests
 from silofl.federation.ledger import FILE, Round, metrics_csv, read_ledger
 from silofl.federation.outcome import finished_results, stopped_results, without_numbers
 from silofl.federation.results import FILE as RESULT
-from silofl.federation.results import Results
+from silofl.federation.results import Results, read_results
 from silofl.federation.server import ServerRounds
 from silofl.files import (
     copy_file,
@@ -113,6 +113,15 @@ class RunFolder:
             logger.warning("round %s: %s", server.finished_rounds, note)
             server.ledger[-1].notes.append(note)
         return server
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run has all that its study asks for, so that nothing is left to go on with."""
+        try:
+            results = read_results(self.path)
+        except ConfigError:
+            return False
+        return results is not None and results.status == "COMPLETE" and results.rounds >= self.study.rounds
 
     def mend(self) -> None:
         """Write the ledger again where it is damaged, before a run is shown or goes on.

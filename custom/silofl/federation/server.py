@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from silofl.algorithms.fedavg import example_weights, uniform_weights
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
-from silofl.errors import AggregationError, ConfigError
+from silofl.errors import AggregationError, ConfigError, shown
 from silofl.federation.ledger import Round, is_better
 from silofl.federation.numbers import check_numbers
 from silofl.federation.reported import Reported, is_better_than_best, reported_of
@@ -62,12 +62,28 @@ class ServerRounds:
         """Begin a run.
 
         Raises:
-            ConfigError: The recipe does not allow these sites, or one has a name that the messages need.
+            ConfigError: The recipe does not allow these sites, one has a name that the messages need, or the study
+                names sites that left.
         """
+        if study.federation.sites_left:
+            raise ConfigError(
+                "federation.sites_left must be empty where a run begins, not "
+                f"{shown([*study.federation.sites_left])}; only a run that goes on has sites that left it"
+            )
         sites = sorted(sites)
         server = cls(study, run, sites, start_parts(study, sites, pretrained))
         server._check_sites()
         return server
+
+    @property
+    def present(self) -> list[str]:
+        """The sites that have not left the study."""
+        return [site for site in self.sites if site not in self.study.federation.sites_left]
+
+    @property
+    def left(self) -> dict[str, int]:
+        """Site -> the last round that its update went into, 0 for none, of the sites that have left the study."""
+        return {site: self.should_hold(site, self.finished_rounds) for site in self.sites if site not in self.present}
 
     @property
     def finished_rounds(self) -> int:

@@ -85,6 +85,10 @@ class RoundsController(ModelController):
     def _carry_out(self, study: Study, run: str, folder: RunFolder) -> None:
         """Carry out what is left of a run; its folder has a result at its end, the job's own folder at any time."""
         try:
+            if study.continue_run and folder.is_complete:
+                self.info(f"run {run} is complete: its results are handed out once more")
+                folder.copy_results(self._download or folder.path)
+                return
             folder.mend()
             self.engine.register_app_command(PROGRESS, answer_progress(run, folder.path))
             self.engine.register_app_command(LEFT, self._take_left)
@@ -155,7 +159,7 @@ class RoundsController(ModelController):
         """Send each site its message and wait for the answers, but not for those of sites that were late before."""
         given: dict[str, Message] = {}
         started, rounds = time.monotonic(), {message.meta["round"] for message in messages.values()}
-        limit_s = self._waiting.limit_s(task_name, max(rounds))
+        limit_s = self._waiting.limit_s(task_name, max(rounds, default=0))
 
         def receive(model: FLModel) -> None:
             # The first counts: `_process_result` answers after it, in place of a site whose answer never came here.

@@ -25,6 +25,8 @@ def print_results(results: Results, console: Console) -> None:
     """Print a run's status with its reasons, its model and its numbers."""
     title = f"{results.study}: {results.algorithm}, preset {results.preset}, seed {results.seed}"
     lines = [f"{results.status}  {title}, {results.rounds} rounds", *(f"  - {reason}" for reason in results.reasons)]
+    for site, last in (results.left or {}).items():
+        lines.append(f"  - site {site} has left the study, after round {last}")
     if results.model:
         lines.append(f"model: {results.model}")
     lines.append(f"metric: {results.metric or MISSING}")
