@@ -337,8 +337,8 @@ class FederationSettings(Section):
         sites: Sites that the first round waits for; those that are there when the job starts where not given.
         min_sites: Sites that must answer for a round to count.
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
-        sites_left: Sites of a run that goes on without them, as ``[north]``: they are not asked, and neither rounds that
-            they missed nor their test make the run INCOMPLETE. A site that is taken out of the list is asked again. A
+        sites_left: Sites that have left a run that goes on, as ``[north]``: they are not asked, and neither rounds that
+            they missed nor their missing test make it INCOMPLETE. One that is taken out of the list is asked again. A
             new run has none.
         task_timeout_s: Seconds the server waits for a site's answer in a round; in the first one, the sites' processes
             load their libraries and read their data in this time. Null derives them: an hour in the first two rounds
