@@ -23,7 +23,7 @@ from silofl.federation.ledger import FILE
 from ..end_to_end.conftest import write_small_job
 from ..provisioning.conftest import wheel  # noqa: F401
 from ..provisioning.test_network import LeadCommand
-from .conftest import check_end, ledger, results, undisturbed
+from .conftest import check_end, ledger, results, silofl, undisturbed
 
 pytestmark = pytest.mark.faults
 
@@ -224,6 +224,23 @@ def test_no_round_waits_long_for_a_site_that_was_started_again(network, tmp_path
     print(f"rounds without it took {[record['seconds'] for record in without]} s")
     assert all("it was started again" in record["failed"]["north"] for record in without)
     assert max(record["seconds"] for record in without) < 60
+
+
+def test_a_lead_goes_on_by_one_command_after_server_and_command_were_stopped(network, job, tmp_path, whole):
+    out = tmp_path / "out"
+    with network:
+        command = LeadCommand(network, job, out)
+        command.wait_for_rounds(2)
+        command.tree.kill()
+        network.kill("server", "all")
+    before = ledger(network.run())
+    with network:
+        started = time.monotonic()
+        done = silofl("continue", out, "--kit", network.kit_of("lead").folder)
+        print(f"the rest took {time.monotonic() - started:.1f} s")
+    assert done[0] == 0, done[1]
+    assert results(out)["run"] == network.run().name
+    check_end(network.run(), whole, before)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -3,8 +3,10 @@
 import pytest
 
 from silofl.errors import ConfigError
+from silofl.federation.egress import Gate
 from silofl.federation.outcome import finished_results
-from silofl.federation.server import ServerRounds
+from silofl.federation.run_folder import RunFolder
+from silofl.site import Site
 
 SITES = ("east", "north", "west")
 
@@ -78,7 +80,14 @@ def test_only_some_of_the_runs_own_sites_can_leave_it(play, left):
         let_go(game, *left)
 
 
-def test_no_site_has_left_a_run_that_begins(make_study):
+def test_no_site_has_left_a_run_that_begins(make_study, tmp_path):
     study = make_study(federation={"sites_left": ["north"]})
     with pytest.raises(ConfigError, match="federation.sites_left must be empty where a run begins"):
-        ServerRounds.start(study, "run", list(SITES))
+        RunFolder(tmp_path, study).load()
+
+
+def test_a_sites_own_gate_takes_a_study_that_another_has_left(make_study):
+    # It counts what may leave with a run of its own that only begins.
+    study = make_study(federation={"sites_left": ["north"]})
+    gate = Gate.of(study, Site(data="/data", state_dir="/state"))
+    assert gate._server.present == ["site"]

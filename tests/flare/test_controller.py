@@ -151,7 +151,7 @@ def test_a_site_that_nvflare_no_longer_knows_fails_at_once(asked):
 
 def test_a_site_that_was_started_again_fails_at_once(asked):
     failed, _ = asked(meanwhile=lambda controller: controller._take_left(LEFT, {"sites": ["south"]}, None))
-    assert failed["south"].startswith("it was started again or stopped") and "continue the run" in failed["south"]
+    assert failed["south"].startswith("it was started again") and "continue the run" in failed["south"]
 
 
 def test_a_site_that_left_is_waited_for_once_it_takes_a_task(asked, monkeypatch):

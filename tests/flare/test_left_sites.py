@@ -14,29 +14,26 @@ JOB = [Client("east", "e1"), Client("north", "n1")]
 
 
 @pytest.mark.parametrize(
-    ("connected", "quitting", "left"),
+    ("connected", "left"),
     [
-        ([Client("east", "e1"), Client("north", "n1")], set(), set()),
-        ([Client("east", "e1"), Client("north", "n2")], set(), {"north"}),
+        (JOB, set()),
+        ([Client("east", "e1"), Client("north", "n2")], {"north"}),
         # Without a word: its network may be cut, and come back with the job.
-        ([Client("east", "e1")], set(), set()),
-        ([Client("east", "e1")], {"north"}, {"north"}),
-        # Whoever says goodbye in the name of a site that is still there changes nothing.
-        ([Client("east", "e1"), Client("north", "n1")], {"north"}, set()),
-        # A site of no part of the job.
-        ([*JOB, Client("west", "w2")], {"south"}, set()),
+        ([Client("east", "e1")], set()),
+        # A site that is no part of the job.
+        ([*JOB, Client("west", "w2")], set()),
     ],
-    ids=["all there", "started again", "silent", "stopped", "a false goodbye", "others"],
+    ids=["all there", "started again", "silent", "others"],
 )
-def test_a_site_has_left_a_job_once_it_is_back_without_it_or_has_said_goodbye(connected, quitting, left):
-    assert left_sites(JOB, connected, quitting) == left
+def test_a_site_has_left_a_job_once_it_is_back_without_it(connected, left):
+    assert left_sites(JOB, connected) == left
 
 
 @pytest.fixture
 def told():
     """Send an event to the component of a server with two jobs; returns what their processes were told."""
 
-    def send(event, connected, peer="north"):
+    def send(event, connected):
         said = []
         engine = SimpleNamespace(
             run_processes={
@@ -46,10 +43,8 @@ def told():
             get_clients=lambda: connected,
             send_app_command=lambda job, topic, data, timeout: said.append((job, topic, data)),
         )
-        context, other = FLContext(), FLContext()
+        context = FLContext()
         context.get_engine = lambda: engine
-        other.get_identity_name = lambda: peer
-        context.set_peer_context(other)
         LeftSites().handle_event(event, context)
         return said
 
@@ -62,6 +57,5 @@ def test_a_heartbeat_under_a_new_token_is_told_to_the_sites_own_jobs_alone(told)
     assert told(EventType.CLIENT_HEARTBEAT_PROCESSED, JOB) == []
 
 
-def test_a_goodbye_is_told_and_other_events_are_not(told):
-    assert told(EventType.CLIENT_QUIT, JOB[:1]) == [("one", LEFT, {"sites": ["north"]})]
+def test_other_events_are_not_told(told):
     assert told(EventType.CLIENT_REGISTER_PROCESSED, [JOB[0], Client("north", "n2")]) == []

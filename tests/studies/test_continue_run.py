@@ -11,7 +11,7 @@ from silofl.federation.outcome import stopped_results, without_numbers
 from silofl.federation.results import read_results
 from silofl.files import write_json
 from silofl.studies import continue_run as module
-from silofl.studies.run import set_run
+from silofl.studies.run import Watch, set_run
 from silofl.study import load_study
 
 from .test_run import JOB, RUN, finished, lead, server  # noqa: F401
@@ -85,6 +85,8 @@ def test_a_folder_of_silofl_run_goes_on_in_place_with_its_own_job(go_on, stopped
     code, said, submitted = go_on(stopped)
     assert code == 0 and "round   1/" not in said
     first, second = submitted
+    # For the sites of the last round, before the second job and not before the first.
+    assert Watch.waited == [1]
     assert second == first | {"continue_run": RUN}
     assert read_results(stopped).status == "COMPLETE"
 
@@ -125,7 +127,7 @@ def test_a_job_of_nvflare_is_downloaded_and_goes_on_with_its_run(go_on, left, tm
     left(killed(1), rounds=1)
     code, _, submitted = go_on(NUMBER, "--out", tmp_path / "new")
     job = yaml.safe_load((JOB / STUDY).read_text())
-    assert code == 0 and submitted == [job | {"continue_run": RUN}]
+    assert code == 0 and submitted == [job | {"continue_run": RUN}] and Watch.waited == [0]
 
 
 def test_a_job_that_was_stopped_before_its_first_round_begins_anew(go_on, left, tmp_path):

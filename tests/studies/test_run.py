@@ -40,7 +40,7 @@ def server(monkeypatch, finished):
 
     A job that leaves None is one that the server forgets, for it stops and begins anew.
     """
-    ends, submitted = [], []
+    ends, submitted, waited = [], [], []
 
     class Lead:
         def __init__(self, kit, patience_s):
@@ -62,6 +62,7 @@ def server(monkeypatch, finished):
             return ends[len(submitted) - 1][1] is None and self.asked > 2
 
         def connected(self):
+            waited.append(len(submitted))
             return {"east", "north", "west"}
 
         def status(self, number):
@@ -97,6 +98,8 @@ def server(monkeypatch, finished):
     monkeypatch.setattr(module, "POLL_S", 0)
     kinds = {"complete": complete, "stopped": stopped(1), "stopped before a round": stopped(0), "failed": failed}
     kinds["nothing"] = lambda target: None
+
+    monkeypatch.setattr(module.Watch, "waited", waited, raising=False)
 
     def start(*wanted):
         ends.extend((status, kinds.get(kind)) for status, kind in wanted)

@@ -111,12 +111,12 @@ def failure_of(error: Exception) -> str:
     return plain_text(f"an unexpected {type(error).__name__}, which the server's log has in full: {error}")
 
 
-def stopped_results(study: Study, run: str, finished: int, what: str) -> Results:
+def stopped_results(study: Study, run: str | None, finished: int, what: str) -> Results:
     """Return the result of a run that is stopped from outside, with how to go on.
 
     Args:
         study: The study.
-        run: The run's id.
+        run: The run's id; None where it is not known, as no round has finished.
         finished: Rounds that had finished.
         what: What stopped it, as a sentence that ends before "after round 2".
     """

@@ -17,7 +17,7 @@ import yaml
 from silofl.algorithms.mixing import Arrays
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts
-from silofl.errors import ConfigError, DamagedError, StateError
+from silofl.errors import ConfigError, DamagedError, StateError, shown
 from silofl.federation.checkpoint import FORMAT, check_study, checkpoint, ledger_of, restored
 from silofl.federation.course import Tests
 from silofl.federation.ledger import FILE, Round, metrics_csv, read_ledger
@@ -92,6 +92,7 @@ class RunFolder:
 
         Raises:
             StateError: No checkpoint is whole, another version wrote it, or the study has changed since.
+            ConfigError: The study names sites that have left, and no round has finished.
         """
         for folder in (self.path, self.path / "model"):
             remove_unfinished(folder)
@@ -100,6 +101,12 @@ class RunFolder:
             (self.path / NEXT).replace(self.path / CHECKPOINT)
         state, damage = self._read()
         if state is None and not any((self.path / name).exists() for name in LEFT_BY_ROUNDS):
+            if self.study.federation.sites_left and not self.study.continue_run:
+                left = shown([*self.study.federation.sites_left])
+                raise ConfigError(
+                    f"federation.sites_left must be empty where a run begins, not {left}; only one that goes on has "
+                    "sites that left it"
+                )
             return None
         if state is None:
             raise StateError(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from silofl.algorithms.fedavg import example_weights, uniform_weights
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
-from silofl.errors import AggregationError, ConfigError, shown
+from silofl.errors import AggregationError, ConfigError
 from silofl.federation.ledger import Round, is_better
 from silofl.federation.numbers import check_numbers
 from silofl.federation.reported import Reported, is_better_than_best, reported_of
@@ -62,14 +62,8 @@ class ServerRounds:
         """Begin a run.
 
         Raises:
-            ConfigError: The recipe does not allow these sites, one has a name that the messages need, or the study
-                names sites that left.
+            ConfigError: The recipe does not allow these sites, or one has a name that the messages need.
         """
-        if study.federation.sites_left:
-            raise ConfigError(
-                "federation.sites_left must be empty where a run begins, not "
-                f"{shown([*study.federation.sites_left])}; only a run that goes on has sites that left it"
-            )
         sites = sorted(sites)
         server = cls(study, run, sites, start_parts(study, sites, pretrained))
         server._check_sites()

@@ -33,7 +33,7 @@ from silofl.study import Study
 
 POLL_S = 0.05
 GONE = "its process has ended, or it does not take part in this job"
-AGAIN = "it was started again or stopped, and NVFlare gives it no running job: continue the run to take it in"
+AGAIN = "it was started again, and NVFlare gives it no running job: continue the run to take it in"
 
 
 class RoundsController(ModelController):

@@ -19,29 +19,25 @@ ANSWER_S = 5.0
 
 
 class LeftSites(FLComponent):
-    """Tells running jobs which of their sites were started again or stopped; a component of the server's resources."""
+    """Tells running jobs which of their sites were started again; a component of the server's resources."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Look at all jobs where a site shows that it is alive, in its first second and every ten, or says goodbye."""
-        if event_type not in (EventType.CLIENT_HEARTBEAT_PROCESSED, EventType.CLIENT_QUIT):
+        """Look at all jobs where a site shows that it is alive: as soon as it has registered, and every ten seconds."""
+        if event_type != EventType.CLIENT_HEARTBEAT_PROCESSED:
             return
-        engine, quitting = fl_ctx.get_engine(), set()
-        if event_type == EventType.CLIENT_QUIT:
-            quitting = {fl_ctx.get_peer_context().get_identity_name()}
+        engine = fl_ctx.get_engine()
         for job, process in list(engine.run_processes.items()):
-            left = left_sites(process[RunProcessKey.PARTICIPANTS].values(), engine.get_clients(), quitting)
+            left = left_sites(process[RunProcessKey.PARTICIPANTS].values(), engine.get_clients())
             if left:
                 engine.send_app_command(job, LEFT, {"sites": sorted(left)}, ANSWER_S)
 
 
-def left_sites(participants: Iterable[Client], connected: Iterable[Client], quitting: set[str]) -> set[str]:
-    """Return the names of a job's sites that are connected without it, or have said goodbye and are gone.
+def left_sites(participants: Iterable[Client], connected: Iterable[Client]) -> set[str]:
+    """Return the names of a job's sites that are connected without it.
 
     Args:
         participants: The job's sites, as they were when it began.
         connected: All sites that are connected now, by the server's own record.
-        quitting: Names that say goodbye; such a name is only what a message says of itself.
     """
     tokens = {client.name: client.token for client in connected}
-    gone = quitting - tokens.keys()
-    return {one.name for one in participants if one.name in gone or tokens.get(one.name, one.token) != one.token}
+    return {one.name for one in participants if tokens.get(one.name, one.token) != one.token}

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 import yaml
 
 from silofl.errors import ConfigError, shown
+from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
@@ -145,4 +146,5 @@ def _downloaded(number: str, kit: Kit, scratch: Path, changes: Mapping[str, obje
     _check_incomplete(job, changes, results)
     if ledger:
         set_run(job, results.run)
+        shutil.copyfile(left / LEDGER, job.with_name(LEDGER))
     return job

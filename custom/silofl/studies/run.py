@@ -88,7 +88,8 @@ def start(job: Path, kit: Kit, out: Path, retries: int, console: Console) -> int
     """Submit a job, show its rounds, download its result, and submit its continuation where it was stopped.
 
     Args:
-        job: An NVFlare job folder with ``app/config/study.yaml``.
+        job: An NVFlare job folder with ``app/config/study.yaml``. Where it goes on with a run, the ledger beside it
+            says for which sites is waited.
         kit: The study lead's.
         out: Folder of the results, which then holds the job too.
         retries: How often a run that was stopped goes on.
@@ -102,8 +103,12 @@ def start(job: Path, kit: Kit, out: Path, retries: int, console: Console) -> int
         TrainingError: The server did not come back, or the job never began.
     """
     with Lead(kit, PATIENCE_S) as lead:
-        watch = Watch(lead, load_study(study_file(job)), job, out, console)
+        study = load_study(study_file(job))
+        watch = Watch(lead, study, job, out, console)
         try:
+            if study.continue_run:
+                watch.progress = Progress(study.continue_run, read_json(job.with_name(LEDGER), list) or [])
+                watch.wait_for_sites()
             results = watch.carry_out()
             for attempt in range(1, retries + 1):
                 if not results.was_stopped or watch.is_aborted:
@@ -166,16 +171,21 @@ class Watch:
         status, details = self._follow()
         if not has_ended(status):
             # The server forgot the job when it stopped: nothing can be downloaded.
-            lost = stopped_results(self.study, str(self.progress.run), len(self.progress.ledger), "the server stopped")
+            lost = stopped_results(self.study, self.progress.run, len(self.progress.ledger), "the server stopped")
             write_json(self.out / RESULT, lost.as_dict())
             return lost
         self.is_aborted = status == ABORTED
         return self._download(status, details)
 
     def wait_for_sites(self) -> None:
-        """Wait until the sites of the last round are connected, no longer than the study waits for sites to join."""
+        """Wait until the sites of the last round are connected, no longer than the study waits for sites to join.
+
+        NVFlare gives a job to the sites that are there when it starts, and to no other afterwards.
+        """
+        federation = self.study.federation
         wanted = set(self.progress.ledger[-1]["asked"]) if self.progress.ledger else set()
-        deadline = time.monotonic() + self.study.federation.join_timeout_s
+        wanted -= {*federation.sites_left}
+        deadline = time.monotonic() + federation.join_timeout_s
         while not wanted <= self.lead.connected() and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
