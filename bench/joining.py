@@ -12,39 +12,18 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import logging
-import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
+from runs import BATCH, SETS, TOO_SMALL, WITHOUT, Alone, carry_out, is_finished, validation_of
 
 from silofl.algorithms.gain import holm
-from silofl.federation.alone import run_alone
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import Results, read_results
-from silofl.settings import parse
-from silofl.site import Site
-from silofl.studies.simulation import changed
-from silofl.study import Study
 
-JOBS = Path(__file__).parents[1] / "jobs"
-# Set -> job; local, FedAvg and FedBN and the three algorithms run in its study.
-SETS = {
-    "nuclei": "harmofl_nuclei",
-    "spine": "fedsm_spine",
-    "activity": "adafed_activity",
-    "mednist": "adafed_mednist",
-    "pneumonia": "adafed_pneumonia",
-    "phantoms": "harmofl_phantoms",
-}
-# A selector's study has no BatchNorm, and what compares or keeps BatchNorm needs it.
-BATCH, WITHOUT = {"model.normalization": "batch"}, {"model.normalization": "group"}
 METHODS: dict[str, dict[str, Any]] = {
     "local": {"algorithm": {"name": "local"}},
     "fedavg": {"algorithm": {"name": "fedavg"}},
@@ -54,10 +33,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedsm": {"algorithm": {"name": "fedsm"}, **WITHOUT},
 }
 SCHEDULES = ("constant", "poly")
-# Windows of one line of numbers, and images of 28 x 28, are too small for the selector.
-IMPOSSIBLE = {("activity", "fedsm"), ("mednist", "fedsm"), ("pneumonia", "fedsm")}
-# Of the demonstration's hospitals this one joins no run.
-UNSEEN = "coast"
 
 
 @dataclass(frozen=True)
@@ -74,12 +49,11 @@ class Wanted:
         """The run's folder."""
         return f"{self.set}/{self.method}-{self.schedule}/seed{self.seed}"
 
-    def study(self, device: str, rounds: int | None) -> Study:
-        """Return its study, with other rounds than the job's where they are given."""
-        values = yaml.safe_load((JOBS / SETS[self.set] / "app" / "config" / "study.yaml").read_text())
+    def alone(self, device: str, rounds: int | None) -> Alone:
+        """Return how it is carried out, with other rounds than the job's where they are given."""
         changes = METHODS[self.method] | {"training.schedule": self.schedule, "algorithm.average_last": 0.25}
         changes |= {"seed": self.seed, "device": device} | ({"rounds": rounds} if rounds else {})
-        return parse(Study, changed(values, changes), self.name)
+        return Alone(self.set, self.name, changes)
 
 
 def main() -> None:
@@ -98,46 +72,12 @@ def main() -> None:
     sets, methods, schedules = (text.split(",") for text in (options.sets, options.methods, options.schedules))
     every = itertools.product(map(int, options.seeds.split(",")), sets, methods, schedules)
     wanted = [Wanted(one, method, schedule, seed) for seed, one, method, schedule in every]
-    wanted = [one for one in wanted if (one.set, one.method) not in IMPOSSIBLE]
-    carry_out(wanted, options)
+    wanted = [one for one in wanted if one.method != "fedsm" or one.set not in TOO_SMALL]
+    runs = [one.alone(options.device, options.rounds) for one in wanted]
+    carry_out(runs, options.data, options.out, options.processes)
     text = page(wanted, options.out)
     (options.out / "joining.md").write_text(text)
     print(text)
-
-
-def carry_out(wanted: Sequence[Wanted], options: argparse.Namespace) -> None:
-    """Carry out all runs that are not finished, several at once."""
-    left = [one for one in wanted if not is_finished(options.out / one.name)]
-    started = time.monotonic()
-    with ProcessPoolExecutor(options.processes, get_context("spawn"), max_tasks_per_child=1) as pool:
-        tasks = {pool.submit(run, one, options): one for one in left}
-        for number, task in enumerate(as_completed(tasks), start=1):
-            seconds, one = task.result(), tasks[task]
-            so_far = time.monotonic() - started
-            print(f"{number} of {len(left)}: {one.name}, {seconds:.0f} s; {so_far:.0f} s so far", flush=True)
-
-
-def run(wanted: Wanted, options: argparse.Namespace) -> float:
-    """Carry out one run; returns its seconds."""
-    logging.disable(logging.WARNING)
-    started, out = time.monotonic(), options.out.resolve()
-    folder, source = out / wanted.name, options.data.resolve() / wanted.set
-    settings = Site(
-        data=f"{source}/{{site}}",
-        state_dir=f"{folder}/sites/{{site}}",
-        cache_dir=f"{out}/cache/{wanted.set}",
-        has_progress=False,
-        min_patients=0,
-    )
-    sites = sorted(path.parent.name for path in source.glob("*/dataset.json") if path.parent.name != UNSEEN)
-    run_alone(wanted.study(options.device, options.rounds), folder, sites, settings, None)
-    return time.monotonic() - started
-
-
-def is_finished(folder: Path) -> bool:
-    """Return whether a run has its result."""
-    results = read_results(folder) if folder.is_dir() else None
-    return results is not None and results.is_finished
 
 
 @dataclass(frozen=True)
@@ -159,7 +99,7 @@ class Row:
     @property
     def validation(self) -> list[float]:
         """Seed by seed, the mean over sites of the validation of the algorithm's own model."""
-        return [_mean(one.tested.validation[site].value for site in one.tested.validation) for one in self.results]
+        return [validation_of(one) for one in self.results]
 
     @property
     def federated(self) -> list[float]:

@@ -1,19 +1,45 @@
-"""Runs of a benchmark, by ``silofl compare`` of one job with other choices in its study; finished ones are reused."""
+"""Runs of a benchmark, by ``silofl compare`` of one job or in one process each; finished ones are reused."""
 
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
+from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
+from silofl.settings import parse
+from silofl.site import Site
+from silofl.studies.simulation import changed
+from silofl.study import Study
 
 JOBS = Path(__file__).parents[1] / "jobs"
+# Set of real data, or of phantoms -> the job in whose study all methods run.
+SETS = {
+    "nuclei": "harmofl_nuclei",
+    "spine": "fedsm_spine",
+    "activity": "adafed_activity",
+    "mednist": "adafed_mednist",
+    "pneumonia": "adafed_pneumonia",
+    "phantoms": "harmofl_phantoms",
+}
+# A selector's study has no BatchNorm, and what compares or keeps BatchNorm needs it.
+BATCH, WITHOUT = {"model.normalization": "batch"}, {"model.normalization": "group"}
+# Windows of one line of numbers, and images of 28 x 28, are too small for the selector.
+TOO_SMALL = ("activity", "mednist", "pneumonia")
+# Of the demonstration's hospitals this one joins no run.
+UNSEEN = "coast"
 # Dotted key of the study -> value.
 Choices = dict[str, Any]
 # Dotted key and the values to try.
@@ -54,14 +80,68 @@ def compared(
     return found
 
 
+@dataclass(frozen=True)
+class Alone:
+    """A run in one process, without NVFlare.
+
+    Attributes:
+        set: Key of `SETS`, and the folder of its data.
+        folder: The run's, below the benchmark's.
+        changes: Dotted key of the study -> value.
+    """
+
+    set: str
+    folder: str
+    changes: Mapping[str, Any]
+
+    def run(self, data: Path, out: Path) -> float:
+        """Carry it out; returns its seconds."""
+        logging.disable(logging.WARNING)
+        started, source, folder = time.monotonic(), data.resolve() / self.set, out.resolve() / self.folder
+        settings = Site(
+            data=f"{source}/{{site}}",
+            state_dir=f"{folder}/sites/{{site}}",
+            cache_dir=f"{out.resolve()}/cache/{self.set}",
+            has_progress=False,
+            min_patients=0,
+        )
+        values = yaml.safe_load((JOBS / SETS[self.set] / "app" / "config" / "study.yaml").read_text())
+        sites = sorted(path.parent.name for path in source.glob("*/dataset.json") if path.parent.name != UNSEEN)
+        run_alone(parse(Study, changed(values, self.changes), self.folder), folder, sites, settings, None)
+        return time.monotonic() - started
+
+
+def carry_out(wanted: Iterable[Alone], data: Path, out: Path, processes: int) -> None:
+    """Carry out all runs that are not finished, several at once."""
+    left = [one for one in wanted if not is_finished(out / one.folder)]
+    started = time.monotonic()
+    with ProcessPoolExecutor(processes, get_context("spawn"), max_tasks_per_child=1) as pool:
+        tasks = {pool.submit(one.run, data, out): one for one in left}
+        for number, task in enumerate(as_completed(tasks), start=1):
+            seconds, one = task.result(), tasks[task]
+            so_far = time.monotonic() - started
+            print(f"{number} of {len(left)}: {one.folder}, {seconds:.0f} s; {so_far:.0f} s so far", flush=True)
+
+
+def is_finished(folder: Path) -> bool:
+    """Return whether a run has its result."""
+    results = read_results(folder) if folder.is_dir() else None
+    return results is not None and results.is_finished
+
+
+def validation_of(results: Results) -> float:
+    """Return the mean over sites of the validation of a run's reported model; NaN where no site has any."""
+    values = [score.value for score in results.tested.validation.values() if score.value is not None]
+    return float(np.mean(values)) if values else float("nan")
+
+
 def best_choices(search: Search, run: Callable[[Choices], Results]) -> Choices:
     """Return the choices with which FedAvg validates best, one after the other, each by the mean over the sites."""
     chosen: Choices = {}
     for key, values in search:
         scores = {}
         for value in values:
-            validation = run(chosen | {key: value}).tested.validation
-            scores[value] = float(np.mean([score.value for score in validation.values()]))
+            scores[value] = validation_of(run(chosen | {key: value}))
         print(f"FedAvg, validation by {key}:", {value: round(score, 4) for value, score in scores.items()})
         chosen[key] = max(scores, key=scores.get)
     return chosen

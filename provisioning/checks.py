@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from provisioning.fill_kits import is_volatile, stores
 from silofl.errors import ConfigError
 from silofl.files import read_json
+from silofl.flare.egress import check_scope, effective_scope
 from silofl.flare.kit import DAYS_TO_WARN, Kit
 from silofl.flare.policy import class_policy
 
@@ -127,6 +128,11 @@ def _policies(kit: Kit) -> Iterator[str]:
     for name in ("resources.json", "authorization.json"):
         if not (kit.folder / "local" / name).is_file():
             yield f"local/{name} must exist, or NVFlare's default decides; fill the kit with fill-kits"
+    if kit.kind == "hospital":
+        try:
+            check_scope(effective_scope(kit))
+        except ConfigError as error:
+            yield str(error)
     if kit.kind != "server":
         return
     for place in stores(kit.local("resources.json")[1]):

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from silofl.cli import COMMANDS, main
 from tests.conftest import JOBS
@@ -23,7 +24,7 @@ STUDY |= {"model": {"features": [4] * 6}, "training": {"batch_size": 2}, "data":
 STUDY |= {"algorithm": {"name": "fedsm"}}
 SITE = {"data": "$WORLD/data/{site}", "state_dir": "$WORLD/state/{site}"}
 # Every value is tried for every argument; a command line holds no NUL, and bytes that are no text as half characters.
-PLACES = ["data", "data/east", "data/east/dataset.json", "data/east/test0.png", "job", "job/app/config/study.yaml"]
+PLACES = ["data", "data/east", "data/east/dataset.json", "data/east/case.png", "job", "job/app/config/study.yaml"]
 PLACES += ["run", "run/supermodel", "set", "site.yaml", "empty", "new", "new/inner", "new.html", "new.pt", "../new"]
 PLACES += ["/proc/new", "/dev/null", ".", "..", "/", "~", "no/such", "x" * 300, "$HOME", "set/north/images", "link"]
 NASTY = [
@@ -79,7 +80,7 @@ GOOD = {
 }
 GOOD |= {"layout": ["folders"], "target": ["new"], "run": ["run"], "runs": ["run"], "super_model": ["run/supermodel"]}
 GOOD |= {
-    "inputs": ["data/east/test0.png"],
+    "inputs": ["data/east/case.png"],
     "study": ["small", "job/app/config/study.yaml"],
     "site_config": ["site.yaml"],
 }
@@ -111,10 +112,14 @@ def world(tmp_path_factory, site_data):
     (folder / "site.yaml").write_text(yaml.safe_dump(SITE))
     (folder / "empty").mkdir()
     (folder / "link").symlink_to("data")
-    for kind, ending in (("images", ".png"), ("masks", "_mask.png")):
-        (folder / "set" / "north" / kind).mkdir(parents=True)
-        for part in ("training0", "training1", "training2"):
-            shutil.copy(site_data / "north" / f"{part}{ending}", folder / "set" / "north" / kind / f"{part}.png")
+    # The same examples as pictures: an annotated set, and a case for `predict`.
+    with np.load(site_data / "north" / "site.npz") as arrays:
+        for kind, name in (("images", "images"), ("masks", "labels")):
+            (folder / "set" / "north" / kind).mkdir(parents=True)
+            for number in range(3):
+                picture = Image.fromarray(arrays[name][number])
+                picture.save(folder / "set" / "north" / kind / f"training{number}.png")
+        Image.fromarray(arrays["images"][0]).save(folder / "data" / "east" / "case.png")
     arguments = ("simulate", folder / "job", "--data", folder / "data", "--out", folder / "run", "--alone")
     assert main([str(argument) for argument in arguments]) == 0
     for path in (folder / "data").glob(".*"):
@@ -193,8 +198,8 @@ def test_a_command_does_its_work_or_says_what_is_wrong(world, tmp_path, capsys, 
     monkeypatch.setattr("silofl.studies.landscape.losses_at", _losses)
     monkeypatch.setattr("silofl.data.phantoms._make_site", lambda folder, *_: shutil.copytree(world / "set", folder))
     before = files_in(place)
-    # Figures are work, not a hang.
-    ends_well([command, *line], capsys, SECONDS * (4 if command in ("report", "landscape") else 1))
+    # Figures are work, and so is a program that torch.export traces; neither is a hang.
+    ends_well([command, *line], capsys, SECONDS * (8 if command in ("report", "landscape", "export") else 1))
     after = files_in(place)
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
     named = [Path(os.path.normpath(Path("here", value))) for value in (*DEFAULTS, *line)]

@@ -21,6 +21,7 @@ from silofl.flare.policy import SITE_CLASSES
 from silofl.hospital.candidate import read_candidate
 
 BUILDERS = ("workspace.WorkspaceBuilder", "static_file.StaticFileBuilder", "cert.CertBuilder")
+SITE_CONFIGS = Path(__file__).parents[2] / "site_configs"
 STUDY = {
     "name": "small",
     "task": "segmentation",
@@ -111,6 +112,7 @@ def kit(federation, tmp_path):
     (folder / "local" / "resources.json").write_text(json.dumps(resources))
     policy = {"format_version": "1.0", "permissions": {"lead": {"byoc": "none"}}}
     (folder / "local" / "authorization.json").write_text(json.dumps(policy))
+    shutil.copy(SITE_CONFIGS / "hospital" / "privacy.json", folder / "local")
     site = {"data": f"{tmp_path}/data", "state_dir": f"{tmp_path}/state", "min_patients": 3}
     (folder / "local" / "site.yaml").write_text(yaml.safe_dump(site))
     return folder

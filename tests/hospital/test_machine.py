@@ -1,5 +1,7 @@
+import json
 import shutil
 from collections import namedtuple
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -41,7 +43,15 @@ def test_a_full_disk_is_named(candidate, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_written_is_named(candidate, monkeypatch):
-    monkeypatch.setattr(machine.os, "access", lambda place, mode: False)
+    monkeypatch.setattr(machine.tempfile, "TemporaryFile", Mock(side_effect=PermissionError))
+    answer = machine.disk(candidate())
+    assert answer.status == "failed" and "must be a folder that this account can write" in answer.sentence
+
+
+@pytest.mark.parametrize("place", ["/proc/silofl", "/dev/null/state", "{tmp_path}/data/dataset.json/state"])
+def test_no_account_can_write_into_a_file_or_what_the_kernel_shows(candidate, kit, tmp_path, place):
+    path = kit / "local" / "site.yaml"
+    path.write_text(path.read_text().replace(f"{tmp_path}/state", place.format(tmp_path=tmp_path)))
     answer = machine.disk(candidate())
     assert answer.status == "failed" and "must be a folder that this account can write" in answer.sentence
 
@@ -57,3 +67,14 @@ def test_a_gpu_is_asked_for_only_where_the_study_does(candidate, monkeypatch):
     assert machine.gpu(candidate()).facts == {"device": "cpu"}
     answer = machine.gpu(candidate(device="cuda"))
     assert answer.status == "failed" and "without a usable GPU, not 'cuda'" in answer.sentence
+
+
+def test_gpus_that_are_not_there_cannot_be_promised_to_jobs(candidate, kit, monkeypatch):
+    path = kit / "local" / "resources.json"
+    manager = {"id": "resource_manager", "path": "GPUResourceManager", "args": {"num_of_gpus": 2}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"components": [manager]}))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    answer = machine.gpu(candidate())
+    assert answer.status == "failed" and "at most the 1 GPUs of this machine, not 2" in answer.sentence
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert machine.gpu(candidate()).status == "ok"

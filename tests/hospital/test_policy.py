@@ -8,7 +8,7 @@ from silofl import extensions
 from silofl.errors import ConfigError
 from silofl.flare.policy import SITE_CLASSES
 from silofl.hospital.check_site import check_site
-from silofl.hospital.policy import allowed_classes, brought_code, packages, pinned
+from silofl.hospital.policy import allowed_classes, brought_code, egress, packages, pinned
 
 
 def write(kit, name, content):
@@ -71,7 +71,59 @@ def test_roles_that_may_bring_code_are_named(candidate, kit):
     (kit / "local" / "authorization.json").unlink()
     answer = brought_code(candidate())
     # NVFlare's default: the project admin may do anything, a lead may bring code, an org admin may not.
-    assert (answer.status, answer.facts["roles"]) == ("warning", ["lead", "project_admin"])
+    assert (answer.status, answer.facts["roles"]) == ("failed", ["lead", "project_admin"])
+
+
+@pytest.mark.parametrize(("right", "status"), [("o:site", "warning"), ("any", "failed"), ("none", "ok")])
+def test_a_site_may_trust_its_own_people_with_code_but_nobody_elses(candidate, kit, right, status):
+    write(kit, "authorization.json", {"format_version": "1.0", "permissions": {"lead": {"byoc": right}}})
+    assert brought_code(candidate()).status == status
+
+
+# --- the filters of privacy.json
+
+
+def scope(results, tasks=("silofl.flare.egress.RunNote",), name="silofl"):
+    chains = {"task_data_filters": tasks, "task_result_filters": results}
+    return {"name": name} | {chain: [{"path": path} for path in paths] for chain, paths in chains.items()}
+
+
+EGRESS = "silofl.flare.egress.Egress"
+GOOD = scope([EGRESS])
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "must have silofl.flare.egress.RunNote"),
+        ("{", "must be one that NVFlare reads"),
+        ({"scopes": [scope([])], "default_scope": "silofl"}, "Egress as the last of task_result_filters"),
+        ({"scopes": [scope([EGRESS], [])], "default_scope": "silofl"}, "must have silofl.flare.egress.RunNote"),
+        (
+            {"scopes": [scope([EGRESS, "silofl.flare.filters.BatchNormStaysHome"])], "default_scope": "silofl"},
+            "Egress as the last of task_result_filters",
+        ),
+        # Sound, but no job that names no scope gets it.
+        ({"scopes": [GOOD]}, "in the scope that jobs get"),
+        ({"scopes": [scope([], name="other"), GOOD], "default_scope": "other"}, "in the scope that jobs get"),
+        ({"scopes": [GOOD], "default_scope": "nowhere"}, "specified default scope 'nowhere' does not exist"),
+        ({"scopes": [scope(["no.such.Filter"])], "default_scope": "silofl"}, "must be one that NVFlare reads"),
+    ],
+    ids=["none", "no JSON", "no filter", "no note", "not the last", "no default", "other", "no scope", "no class"],
+)
+def test_a_site_whose_answers_would_leave_unrecorded_may_not_join(candidate, kit, content, sentence):
+    path = kit / "local" / "privacy.json"
+    path.unlink()
+    if content is not None:
+        path.write_text(content if isinstance(content, str) else json.dumps({"format_version": "1.0"} | content))
+    checkup = check_site(candidate(), skipped=("server", "tls", "preflight", "clock"))
+    answer = checkup.answers["egress"]
+    assert answer.status == "failed" and sentence in answer.sentence and not checkup.may_join
+    assert "leaving must wait for egress" in checkup.answers["leaving"].sentence
+
+
+def test_the_filters_of_the_hospitals_kits_are_sound(candidate):
+    assert egress(candidate()).status == "ok"
 
 
 def test_a_list_that_nvflare_cannot_enforce_lets_nothing_in(candidate, kit):

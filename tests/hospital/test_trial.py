@@ -65,6 +65,30 @@ def test_too_few_patients_share_no_statistics_and_it_is_said(candidate, kit):
     assert "withheld: fewer than 6 patients in training" in answer.sentence
 
 
+@pytest.mark.parametrize("kinds", [["weights"], []])
+def test_a_site_that_would_refuse_its_own_answers_may_not_join(candidate, kit, kinds):
+    path = kit / "local" / "site.yaml"
+    path.write_text(path.read_text() + f"may_leave: {kinds}\n")
+    answer = leaving(candidate())
+    # The study's network has BatchNorm, which travels with FedAvg.
+    assert answer.status == "failed" and "widen may_leave in site.yaml" in answer.sentence
+    assert f"the site lets {'only weights' if kinds else 'no arrays'} leave, not batchnorm" in answer.sentence
+
+
+def test_a_trial_passes_the_filters_that_the_site_has_added(candidate, kit):
+    path = kit / "local" / "privacy.json"
+    policy = json.loads(path.read_text())
+    first = next(name for name in candidate().server.parts["model"].common if name.endswith("weight"))
+    excluded = {
+        "path": "nvflare.app_common.filters.exclude_vars.ExcludeVars",
+        "args": {"exclude_vars": [f"model/{first}"]},
+    }
+    assert f"model/{first}" in leaving(candidate()).facts["kinds"]["weights"]["names"]
+    policy["scopes"][0]["task_result_filters"].insert(0, excluded)
+    path.write_text(json.dumps(policy))
+    assert f"model/{first}" not in leaving(candidate()).facts["kinds"]["weights"]["names"]
+
+
 def test_nothing_of_a_trial_stays_behind(candidate, tmp_path, monkeypatch):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))

@@ -158,6 +158,11 @@ def test_a_changed_wheel_is_found(kits, wheel):
 
 
 def test_a_kit_without_policies_of_its_own_is_found(kits):
+    (kits / "north" / "local" / "privacy.json").unlink()
+    assert the_only_failure(kits / "north").startswith(
+        "north: local/privacy.json must have silofl.flare.egress.RunNote"
+    )
+    shutil.copy(REPOSITORY / "site_configs" / "hospital" / "privacy.json", kits / "north" / "local")
     (kits / "north" / "local" / "authorization.json").unlink()
     assert the_only_failure(kits / "north").startswith("north: local/authorization.json must exist")
 

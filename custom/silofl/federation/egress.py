@@ -161,8 +161,9 @@ class Gate:
         for name in message.arrays:
             names.setdefault(self.kind(name), []).append(name)
         for kind in sorted(names.keys() - self.allowed):
+            let = f"only {', '.join(sorted(self.allowed))}" if self.allowed else "no arrays"
             return (
-                f"the site lets only {', '.join(sorted(self.allowed)) or 'no arrays'} leave, not {kind}; the answer "
+                f"the site lets {let} leave, not {kind}; the answer "
                 f"held {len(names[kind])} such arrays: change the study, or ask the site"
             )
         answer = self._read(message)

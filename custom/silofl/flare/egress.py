@@ -6,16 +6,22 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nvflare.apis.filter import Filter
-from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.utils.task_utils import apply_filters
+from nvflare.apis.workspace import Workspace
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare.private.fed.app.fl_conf import create_privacy_manager
+from nvflare.private.privacy_manager import Scope
 
-from silofl.errors import ConfigError
+from silofl.errors import ConfigError, one_line
 from silofl.federation.egress import Gate, Request
 from silofl.federation.egress_log import EgressLog
 from silofl.flare.exchange import from_model, to_model
+from silofl.flare.kit import Kit
 from silofl.flare.places import job_study, site_settings
+from silofl.methods.part import Message
 from silofl.site import Site
 from silofl.study import Study
 
@@ -77,9 +83,12 @@ class Egress(Filter):
         """Return the running job's study, the site's settings and its gate, read once a job."""
         job = fl_ctx.get_job_id()
         if job not in self._jobs:
-            study, site = job_study(fl_ctx), site_settings(fl_ctx)
-            self._jobs = {job: (study, site, Gate.of(study, site))}
+            self.begin(job, job_study(fl_ctx), site_settings(fl_ctx))
         return self._jobs[job]
+
+    def begin(self, job: str, study: Study, site: Site) -> None:
+        """Take the study and the site's settings of a job, whose answers come from now on."""
+        self._jobs = {job: (study, site, Gate.of(study, site))}
 
     def _log(self, fl_ctx: FLContext, study: Study, site: Site, run: str, risks: Mapping[str, str]) -> EgressLog:
         name = fl_ctx.get_identity_name()
@@ -95,9 +104,16 @@ def check_filters(fl_ctx: FLContext) -> None:
     Raises:
         ConfigError: The site's ``privacy.json`` is missing, or has the filters of this module not where they must be.
     """
-    if fl_ctx.get_prop(FLContextKey.SIMULATE_MODE, False):
-        return
-    scope = fl_ctx.get_prop(FLContextKey.SCOPE_OBJECT)
+    if not fl_ctx.get_prop(FLContextKey.SIMULATE_MODE, False):
+        check_scope(fl_ctx.get_prop(FLContextKey.SCOPE_OBJECT))
+
+
+def check_scope(scope: Scope | None) -> None:
+    """Refuse a scope that lets answers out unrecorded; None is that of a site without ``privacy.json``.
+
+    Raises:
+        ConfigError: `RunNote` is not among its filters, or `Egress` not the last.
+    """
     tasks, results = (scope.task_data_filters, scope.task_result_filters) if scope else ({}, {})
     has_note = any(type(one) is RunNote for one in tasks.get(FilterKey.IN, []))
     if not has_note or [type(one) for one in results.get(FilterKey.OUT, [])][-1:] != [Egress]:
@@ -106,6 +122,49 @@ def check_filters(fl_ctx: FLContext) -> None:
             "silofl.flare.egress.Egress as the last of task_result_filters, in the scope that jobs get; take that of "
             "site_configs/"
         )
+
+
+def effective_scope(kit: Kit) -> Scope | None:
+    """Return the scope that a job gets which names none, as NVFlare reads the site's ``privacy.json``.
+
+    Raises:
+        ConfigError: NVFlare cannot read the file, so that the site would not start.
+    """
+    try:
+        manager = create_privacy_manager(Workspace(root_dir=str(kit.folder)), names_only=False)
+    except Exception as error:  # NVFlare has one of its own for each fault
+        raise ConfigError(
+            f"local/privacy.json of {kit.name!r} must be one that NVFlare reads; it says {one_line(error)!r}: take "
+            "that of site_configs/"
+        ) from None
+    return manager.get_scope(None)
+
+
+def sent_out(
+    scope: Scope, name: str, study: Study, site: Site, task: str, message: Message, answer: Message
+) -> Message:
+    """Return what leaves of an answer, after a scope's filters have had the task and the answer, as in a job.
+
+    Args:
+        scope: The scope; `check_scope` has found it sound.
+        name: The site's name.
+        study: The study.
+        site: The site's settings; the record of what leaves is written below its state folder.
+        task: The task's name.
+        message: The server's message.
+        answer: The site's answer.
+    """
+    context = FLContext()
+    values = {ReservedKey.IDENTITY_NAME: name, ReservedKey.RUN_NUM: "trial"}
+    values |= {FLContextKey.TASK_NAME: task, FLContextKey.SCOPE_OBJECT: scope}
+    for key, value in values.items():
+        context.set_prop(key, value, private=True, sticky=False)
+    scope.task_result_filters[FilterKey.OUT][-1].begin("trial", study, site)
+    given = FLModelUtils.to_shareable(to_model(message, is_difference=False))
+    apply_filters(Scope.TASK_DATA_FILTERS_NAME, given, context, {}, task, FilterKey.IN)
+    packed = FLModelUtils.to_shareable(to_model(answer, is_difference=True))
+    left = apply_filters(Scope.TASK_RESULT_FILTERS_NAME, packed, context, {}, task, FilterKey.OUT)
+    return from_model(FLModelUtils.from_shareable(left))
 
 
 def _request(fl_ctx: FLContext) -> Request:

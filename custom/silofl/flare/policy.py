@@ -88,6 +88,17 @@ def class_policy(kit: Kit) -> ClassPolicy:
     return ClassPolicy(kit, file, entries, resources.get("class_list_enforcement_mode", "enforce"))
 
 
+def gpus_for_jobs(kit: Kit) -> int:
+    """Return how many GPUs a site's NVFlare offers to jobs.
+
+    Raises:
+        ConfigError: The site has no resources.json, or it cannot be read.
+    """
+    _, resources = kit.local("resources.json")
+    arguments = [one.get("args") or {} for one in resources.get("components") or ()]
+    return max((one["num_of_gpus"] for one in arguments if type(one.get("num_of_gpus")) is int), default=0)
+
+
 @dataclass(frozen=True)
 class Rights:
     """The rights of people at a site.

@@ -29,6 +29,7 @@ CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "study": policy.pinned,
     "classes": policy.allowed_classes,
     "byoc": policy.brought_code,
+    "egress": policy.egress,
     "packages": policy.packages,
     "disk": machine.disk,
     "memory": machine.memory,
@@ -42,15 +43,15 @@ CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "training": training.training,
     "leaving": training.leaving,
 }
-# A check that can find out nothing where another has failed -> that other.
+# A check that can find out nothing where one of others has failed -> those others.
 WAITS_FOR = {
-    "disk": "packages",
-    "memory": "packages",
-    "tls": "server",
-    "preflight": "server",
-    "data": "packages",
-    "training": "data",
-    "leaving": "data",
+    "disk": ("packages",),
+    "memory": ("packages",),
+    "tls": ("server",),
+    "preflight": ("server",),
+    "data": ("packages",),
+    "training": ("data",),
+    "leaving": ("data", "egress"),
 }
 LOG = "check-site.txt"
 STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
@@ -122,9 +123,9 @@ def check_site(candidate: Candidate, skipped: Collection[str] = ()) -> Checkup:
     for name, check in CHECKS.items():
         if name in skipped:
             continue
-        need = WAITS_FOR.get(name)
-        if need in answers and answers[need].status == "failed":
-            answers[name] = failed(f"{name} must wait for {need}, which failed; put that right and check again")
+        needs = [need for need in WAITS_FOR.get(name, ()) if need in answers and answers[need].status == "failed"]
+        if needs:
+            answers[name] = failed(f"{name} must wait for {needs[0]}, which failed; put that right and check again")
         else:
             answers[name] = _answer_to(name, check, candidate, reasons)
     return Checkup(candidate.kit.name, candidate.study.name, answers, _write_log(candidate.kit.folder / LOG, reasons))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import tempfile
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
@@ -20,6 +21,7 @@ from silofl.data.manifest import read_manifest
 from silofl.data.preparation import preparation, prepare_case
 from silofl.errors import ConfigError, SiloFLError
 from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
+from silofl.flare.policy import gpus_for_jobs
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
 from silofl.training.device import choose_device
@@ -56,8 +58,8 @@ def disk(candidate: Candidate) -> Finding:
     wanted: dict[int, int] = {}
     for folder, need in needs.items():
         # The folder may not exist yet; the first existing one above it is on the same disk.
-        place = next(place for place in (folder, *folder.parents) if place.is_dir())
-        if not os.access(place, os.W_OK):
+        place = next(place for place in (folder, *folder.parents) if place.exists())
+        if not _is_writable(place):
             return failed(
                 f"{folder} must be a folder that this account can write; it cannot: grant it, or name another"
             )
@@ -90,8 +92,19 @@ def memory(candidate: Candidate) -> Finding:
 
 
 def gpu(candidate: Candidate) -> Finding:
-    """Name the device that the site will use, with its free memory."""
+    """Name the device that the site will use, with its free memory; NVFlare must not promise jobs more than there is.
+
+    Raises:
+        ConfigError: The site has no resources.json, or it cannot be read.
+    """
     wanted = candidate.settings.device or candidate.study.device
+    promised, here = gpus_for_jobs(candidate.kit), torch.cuda.device_count()
+    if promised > here:
+        return failed(
+            f"num_of_gpus in local/resources.json must be at most the {here} GPUs of this machine, not {promised}: "
+            "NVFlare would not start; correct it",
+            num_of_gpus=promised,
+        )
     try:
         device = choose_device(wanted)
     except ConfigError as error:
@@ -101,6 +114,15 @@ def gpu(candidate: Candidate) -> Finding:
     free, total = torch.cuda.mem_get_info()
     name = torch.cuda.get_device_name()
     return ok(f"{name} has {free / GIB:.1f} of {total / GIB:.1f} GiB free", device=name, free_bytes=free)
+
+
+def _is_writable(place: Path) -> bool:
+    """Try it: not even root can write everywhere, as to a file system that is mounted to be read."""
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            return True
+    except OSError:
+        return False
 
 
 def _pins() -> tuple[str, list[Requirement]]:

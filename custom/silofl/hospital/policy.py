@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from silofl.errors import PinError
+from silofl.errors import ConfigError, PinError
 from silofl.extensions import find
+from silofl.flare.egress import check_scope, effective_scope
 from silofl.flare.policy import SITE_CLASSES, class_policy, site_rights
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
@@ -44,17 +45,32 @@ def allowed_classes(candidate: Candidate) -> Finding:
 
 
 def brought_code(candidate: Candidate) -> Finding:
-    """Check that jobs may not bring their own code, which none needs: SiloFL is installed and reviewed."""
+    """Check that jobs may not bring their own code, which none needs: SiloFL is installed and reviewed.
+
+    A site may trust its own people with it, but not those of others.
+    """
     rights = site_rights(candidate.kit)
     # The site's own people have at least the rights that others of their role have.
     roles = [role for role in rights.roles if rights.has("byoc", "anybody", candidate.kit.org, role)]
+    others = [role for role in rights.roles if rights.has("byoc", "anybody", f"not {candidate.kit.org}", role)]
     if roles:
-        return warning(
-            f"byoc in local/{rights.file} must be 'none' for every role, not allowed to {', '.join(roles)}: their jobs "
-            "could bring code that nobody here has reviewed; SiloFL's jobs bring none",
-            roles=roles,
+        whose = f"{', '.join(others)} of any organisation" if others else f"{', '.join(roles)} of this one"
+        return (failed if others else warning)(
+            f"byoc in local/{rights.file} must be 'none' for every role, not allowed to {whose}: their jobs could "
+            "bring code that nobody here has reviewed; SiloFL's jobs bring none",
+            roles=others or roles,
         )
     return ok(f"byoc in local/{rights.file} is allowed to nobody: only the code installed here runs", roles=[])
+
+
+def egress(candidate: Candidate) -> Finding:
+    """Check that what leaves passes SiloFL's filter, in the scope that NVFlare gives to jobs."""
+    try:
+        check_scope(effective_scope(candidate.kit))
+    except ConfigError as error:
+        # A sentence on a policy names no case and no path of the data.
+        return failed(str(error))
+    return ok("local/privacy.json has every answer recorded, and refused where site.yaml does not let it leave")
 
 
 def packages(candidate: Candidate) -> Finding:

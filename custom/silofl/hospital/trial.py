@@ -13,6 +13,7 @@ from silofl.federation.needs import GIB
 from silofl.federation.site import SiteRounds
 from silofl.federation.step_cost import time_steps
 from silofl.federation.waiting import FIRST_S
+from silofl.flare.egress import effective_scope, sent_out
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok
 from silofl.methods.part import BEFORE, TRAIN, Exchange, Message
@@ -51,12 +52,20 @@ def training(candidate: Candidate) -> Finding:
 
 
 def leaving(candidate: Candidate) -> Finding:
-    """Train on a few examples in a temporary folder, and list everything that the answers would take out.
+    """Train on a few examples in a temporary folder, and list everything that leaves of the answers.
+
+    They pass the site's own filters, as NVFlare will have them pass.
 
     Raises:
         SiloFLError: The trial round cannot be carried out.
     """
     answers = _trial(candidate)
+    for answer in answers:
+        if "error" in answer.meta:
+            return failed(
+                f"the site's own policy must let the study's answers leave, and refuses one: {answer.meta['error']}; "
+                "widen may_leave in site.yaml, or stay out of the study"
+            )
     gate = Gate.of(candidate.study, candidate.settings)
     kinds = kinds_of([answer.arrays for answer in answers], gate)
     numbers = {name: value for answer in answers for name, value in answer.meta.items()}
@@ -90,14 +99,19 @@ def kinds_of(messages: list[Arrays], gate: Gate) -> dict[str, dict[str, Any]]:
 
 
 def _trial(candidate: Candidate) -> list[Message]:
-    """Return the answers to a first training task and to all exchanges of the study's parts before a round."""
+    """Return what leaves in answer to a first training task and to all exchanges of the parts before a round."""
     study, site, server = candidate.study, candidate.kit.name, candidate.server
+    scope = effective_scope(candidate.kit)
     # A part may begin to ask only in a later round: the last one shows what the first does not.
     asked = {one.task: one for number in (1, study.rounds) for one in server.asks(BEFORE, number)}
     with tempfile.TemporaryDirectory(prefix="silofl-check-") as folder:
         rounds = _site_rounds(candidate, folder)
-        exchanges = [Exchange(TRAIN, 1), *asked.values()]
-        return [rounds.carry_out(one.task, server.task(site, one)) for one in exchanges]
+        left = []
+        for one in (Exchange(TRAIN, 1), *asked.values()):
+            message = server.task(site, one)
+            answer = rounds.carry_out(one.task, message)
+            left.append(sent_out(scope, site, study, rounds.site, one.task, message, answer))
+        return left
 
 
 def _site_rounds(candidate: Candidate, folder: str) -> SiteRounds:

@@ -1,0 +1,185 @@
+"""All methods on five sets of real data, each tuned by the same search: the table of bench/README.md.
+
+    python bench/methods.py DATA OUT [--sets mednist,pneumonia] [--rounds 40] [--seeds 0,1,2] [--processes 2]
+
+DATA holds one folder a set, as ``silofl import`` makes them: ``nuclei``, ``spine``, ``activity``, ``mednist``,
+``pneumonia``. The search is the same for all: three learning rates, seed 0, half the rounds, the best by the mean over
+sites of the validation. With it each method is trained with all seeds. Every other constant is that of the method's
+recommended preset; no guard, no average, a constant rate. The table is printed, and written as OUT/methods.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from runs import BATCH, TOO_SMALL, WITHOUT, Alone, Choices, carry_out, is_finished, validation_of
+
+from silofl.federation.results import Results, read_results
+from silofl.studies.methods import algorithm_of
+
+# Set -> learning rates to try: those around the job's own; the studies that learn by plain SGD have far to go.
+RATES = {
+    "nuclei": (0.0003, 0.001, 0.003),
+    "spine": (0.001, 0.003, 0.01),
+    "activity": (0.01, 0.03, 0.1),
+    "mednist": (0.01, 0.03, 0.1),
+    "pneumonia": (0.01, 0.03, 0.1),
+}
+BASELINE = "local"
+SHARED = ("fedavg", "fedprox", "scaffold", "fednova", "fedopt", "moon")
+PERSONAL = ("fedper", "fedrep", "finetuning", "ditto", "apfl", "perfedavg", "pfedme", "softpull", "fedsm")
+OF_BATCHNORM = ("fedbn", "harmofl", "f-adafed")
+METHODS = (BASELINE, *SHARED, *PERSONAL, *OF_BATCHNORM)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One run: a method with a learning rate.
+
+    Attributes:
+        set: Key of `RATES`.
+        method: One of `METHODS`.
+        rate: The learning rate.
+        seed: Of the training.
+        rounds: Of the run.
+    """
+
+    set: str
+    method: str
+    rate: float
+    seed: int
+    rounds: int
+
+    @property
+    def folder(self) -> str:
+        """The run's folder."""
+        return f"{self.set}/{self.method}/rate{self.rate:g}-{self.rounds}rounds-seed{self.seed}"
+
+    def alone(self, device: str) -> Alone:
+        """Return how it is carried out."""
+        normalization = BATCH if self.method in OF_BATCHNORM else WITHOUT if self.method == "fedsm" else {}
+        changes: Choices = {"algorithm": algorithm_of(self.method), "training.learning_rate": self.rate, "guard": False}
+        changes |= {"seed": self.seed, "rounds": self.rounds, "device": device} | normalization
+        return Alone(self.set, self.folder, changes)
+
+
+def main() -> None:
+    """Search, run what is not there yet, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--sets", default=",".join(RATES))
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--device", default="auto")
+    options = parser.parse_args()
+    seeds = tuple(map(int, options.seeds.split(",")))
+    sets, parts = options.sets.split(","), []
+    for name in sets:
+        methods = [one for one in options.methods.split(",") if one != "fedsm" or name not in TOO_SMALL]
+        do = partial(_do, options)
+        searched = {method: _search(name, method, options.rounds) for method in methods}
+        do([one for tried in searched.values() for one in tried])
+        best = {method: max(tried, key=partial(_validation, options.out)) for method, tried in searched.items()}
+        final = {
+            method: [Wanted(name, method, one.rate, seed, options.rounds) for seed in seeds]
+            for method, one in best.items()
+        }
+        do([one for runs in final.values() for one in runs])
+        parts.append(_page(name, final, options.out))
+        (options.out / "methods.md").write_text("\n\n".join(parts) + "\n")
+    print("\n\n".join(parts))
+
+
+def _search(name: str, method: str, rounds: int) -> list[Wanted]:
+    """Return the runs of the search: seed 0 and half the rounds."""
+    return [Wanted(name, method, rate, 0, max(1, rounds // 2)) for rate in RATES[name]]
+
+
+def _do(options: argparse.Namespace, wanted: Sequence[Wanted]) -> None:
+    carry_out([one.alone(options.device) for one in wanted], options.data, options.out, options.processes)
+
+
+def _validation(out: Path, wanted: Wanted) -> float:
+    """Return a run's validation; one that failed, as with a rate that it does not bear, is below all others."""
+    return validation_of(read_results(out / wanted.folder)) if is_finished(out / wanted.folder) else -1.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method over the seeds.
+
+    Attributes:
+        method: Its name.
+        rate: The learning rate that the search chose.
+        results: Of each seed that finished.
+        failed: How many seeds did not.
+    """
+
+    method: str
+    rate: float
+    results: tuple[Results, ...]
+    failed: int
+
+    @property
+    def means(self) -> list[float]:
+        """Seed by seed, the mean over sites of the test value."""
+        return [one.mean for one in self.results]
+
+    @property
+    def lowest(self) -> list[float]:
+        """Seed by seed, the value of the site that has the lowest."""
+        return [min(value for value in one.sites.values() if value is not None) for one in self.results]
+
+
+def _page(name: str, final: dict[str, list[Wanted]], out: Path) -> str:
+    """Return the table of a set in Markdown."""
+    rows = []
+    for method, runs in final.items():
+        done = tuple(read_results(out / one.folder) for one in runs if is_finished(out / one.folder))
+        rows.append(Row(method, runs[0].rate, done, len(runs) - len(done)))
+    facts = next(row.results[0] for row in rows if row.results)
+    rates = ", ".join(f"{rate:g}" for rate in RATES[name])
+    sites = sum(value is not None for value in facts.sites.values())
+    lines = [
+        f"### {name}",
+        "",
+        f"{facts.metric}, {sites} sites, {facts.rounds} rounds, {max(len(row.results) for row in rows)} seeds, "
+        f"split unit: {facts.split_unit}; rates tried: {rates}, each for {facts.rounds // 2} rounds.",
+        "",
+        "| method | rate | validation | test, mean of sites | lowest site | against local training |",
+        "|---|---|---|---|---|---|",
+    ]
+    baseline = next((row for row in rows if row.method == BASELINE), None)
+    for row in sorted(rows, key=lambda row: -np.mean(row.means) if row.means else np.inf):
+        cells = [row.method, f"{row.rate:g}", _spread([validation_of(one) for one in row.results])]
+        cells += [_spread(row.means), _spread(row.lowest), _against(row, baseline)]
+        cells[0] += f" ({row.failed} failed)" if row.failed else ""
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _against(row: Row, baseline: Row | None) -> str:
+    """Return how far a method lies from local training; below the seeds' spread that is no difference."""
+    if baseline is None or row is baseline or len(row.means) < 2 or len(baseline.means) < 2:
+        return "-"
+    difference = np.mean(row.means) - np.mean(baseline.means)
+    spread = np.hypot(np.std(row.means, ddof=1), np.std(baseline.means, ddof=1))
+    return f"{difference:+.3f}" if abs(difference) > spread else "none"
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    return f"{np.mean(values):.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
+
+
+if __name__ == "__main__":
+    main()
