@@ -24,6 +24,7 @@ COMMANDS = {
     "resume": ("silofl.studies.resume", "go on with an interrupted run"),
     "run": ("silofl.studies.run", "run a job on a network of hospitals as its study lead"),
     "watch": ("silofl.studies.watch", "follow a job that runs on a network, as the lead who submitted it"),
+    "continue": ("silofl.studies.continue_run", "go on with a run that was stopped on a network"),
     "compare": ("silofl.studies.compare", "run jobs and methods with several seeds and print one table"),
     "cross-test": ("silofl.studies.cross_test", "test each site's model of a run on every site's test data"),
     "layer-statistics": ("silofl.studies.layer_statistics", "compare BatchNorm's statistics with its inputs' in a run"),

@@ -343,8 +343,13 @@ class FederationSettings(Section):
             Rounds in which sites do not yet listen to each other in AdaFed's way do not count, and data without
             validation end nothing. A falling ``training.schedule`` falls as if all rounds came, so the last rate is not
             reached; ``average_last`` and ``extra_rounds`` of an algorithm, whose rounds would not come, are refused.
+        sites_left: Sites that have left a run that goes on, as ``[north]``: they are not asked, and neither rounds that
+            they missed nor their missing test make it INCOMPLETE. One that is taken out of the list is asked again. A
+            new run has none.
         task_timeout_s: Seconds the server waits for a site's answer in a round; in the first one, the sites' processes
-            load their libraries and read their data in this time.
+            load their libraries and read their data in this time. Null derives them: an hour in the first two rounds
+            of a job, and of each task that training is not; later five times the longest that any site has needed for
+            the same task in this job, and at least ten minutes. A site that was started again is not waited for.
         join_timeout_s: Seconds the server waits for the sites to appear before the first round.
         max_update_ratio: An update of a model is refused whose norm by step is more than so many times the median of
             the other sites'; null refuses none.
@@ -355,7 +360,8 @@ class FederationSettings(Section):
     min_sites: Count = 1
     max_missed_rounds: Natural = 0
     patience: Count | None = None
-    task_timeout_s: Seconds = 3600.0
+    sites_left: tuple[Name, ...] = ()
+    task_timeout_s: Seconds | None = None
     join_timeout_s: Seconds = 600.0
     max_update_ratio: Positive | None = 100.0
     min_sites_for_ratio: Count = 3

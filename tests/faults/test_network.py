@@ -23,7 +23,7 @@ from silofl.federation.ledger import FILE
 from ..end_to_end.conftest import write_small_job
 from ..provisioning.conftest import wheel  # noqa: F401
 from ..provisioning.test_network import LeadCommand
-from .conftest import check_end, ledger, results, undisturbed
+from .conftest import check_end, ledger, results, silofl, undisturbed
 
 pytestmark = pytest.mark.faults
 
@@ -105,9 +105,13 @@ class Machines(Network):
                 time.sleep(0.5)
         return status
 
+    def kit_of_site(self, name):
+        """Return the kit of the server or a hospital."""
+        return next(kit for kit in (self.server, *self.hospitals) if kit.name == name)
+
     def processes(self, name, part):
         """Return the processes of a part of a machine."""
-        (kit,) = [kit for kit in (self.server, *self.hospitals) if kit.name == name]
+        kit = self.kit_of_site(name)
         lines = [(p, " ".join(p.info["cmdline"] or [])) for p in psutil.process_iter(["cmdline"])]
         return [p for p, line in lines if f"{kit.folder}" in line and any(mark in line for mark in MARKS[part])]
 
@@ -204,6 +208,39 @@ def test_the_leads_command_takes_no_run_for_stopped_whose_site_lost_its_power(ne
             command.tree.end()
     assert code == 3 and "going on by itself" not in said, said
     check_without(tmp_path / "out", "north")
+
+
+def test_no_round_waits_long_for_a_site_that_was_started_again(network, tmp_path):
+    # An hour for each answer: only NVFlare's word that the site is back without the job can end the wait.
+    patient = write_small_job(tmp_path / "patient", rounds=ROUNDS, federation={"min_sites": 2, "task_timeout_s": 3600})
+    with network:
+        network.submit(patient)
+        network.wait_for_rounds(2)
+        network.kill("north", "all")
+        network.start(network.kit_of_site("north"))
+        network.wait_for_result()
+    check_without(network.run(), "north")
+    without = [record for record in ledger(network.run()) if "north" not in record["answered"]]
+    print(f"rounds without it took {[record['seconds'] for record in without]} s")
+    assert all("it was started again" in record["failed"]["north"] for record in without)
+    assert max(record["seconds"] for record in without) < 60
+
+
+def test_a_lead_goes_on_by_one_command_after_server_and_command_were_stopped(network, job, tmp_path, whole):
+    out = tmp_path / "out"
+    with network:
+        command = LeadCommand(network, job, out)
+        command.wait_for_rounds(2)
+        command.tree.kill()
+        network.kill("server", "all")
+    before = ledger(network.run())
+    with network:
+        started = time.monotonic()
+        done = silofl("continue", out, "--kit", network.kit_of("lead").folder)
+        print(f"the rest took {time.monotonic() - started:.1f} s")
+    assert done[0] == 0, done[1]
+    assert results(out)["run"] == network.run().name
+    check_end(network.run(), whole, before)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -13,9 +13,11 @@ from silofl.errors import AggregationError
 from silofl.federation.results import read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
+from silofl.federation.waiting import Waiting
 from silofl.flare import controller as module
 from silofl.flare.controller import RoundsController
 from silofl.flare.exchange import from_model
+from silofl.flare.left_sites import LEFT
 from silofl.methods.part import Message
 
 
@@ -117,21 +119,53 @@ def test_a_result_that_nvflare_does_not_pass_on_is_answered_at_once(monkeypatch,
     assert model.meta["client_name"] == "north" and from_model(model).meta == {"error": reason}
 
 
-def test_a_site_that_nvflare_no_longer_knows_fails_at_once(monkeypatch):
+@pytest.fixture
+def asked():
+    """Ask two sites of which only north answers, with an hour for it; what happens meanwhile is given."""
+
+    def ask(clients=("north", "south"), meanwhile=lambda controller: None):
+        controller = RoundsController()
+        controller._waiting, controller.fl_ctx = Waiting(3600.0), None
+        controller.abort_signal = SimpleNamespace(triggered=False)
+        controller.engine = SimpleNamespace(get_clients=lambda: [SimpleNamespace(name=name) for name in clients])
+
+        def send(task, model, targets, timeout, callback):
+            if targets == ["north"]:
+                model.meta["client_name"] = "north"
+                callback(model)
+            else:
+                meanwhile(controller)
+
+        controller.send_model, controller.cancel_all_tasks = send, lambda fl_ctx: None
+        answers = controller._ask("train", {site: Message(meta={"round": 1}) for site in ("north", "south")})
+        assert list(answers.given) == ["north"] and answers.late == []
+        return answers.failed, controller
+
+    return ask
+
+
+def test_a_site_that_nvflare_no_longer_knows_fails_at_once(asked):
+    failed, _ = asked(clients=("north",))
+    assert failed == {"south": "its process has ended, or it does not take part in this job"}
+
+
+def test_a_site_that_was_started_again_fails_at_once(asked):
+    failed, _ = asked(meanwhile=lambda controller: controller._take_left(LEFT, {"sites": ["south"]}, None))
+    assert failed["south"].startswith("it was started again") and "continue the run" in failed["south"]
+
+
+def test_a_site_that_left_is_waited_for_once_it_takes_a_task(asked, monkeypatch):
+    monkeypatch.setattr(ModelController, "_prepare_task_data", lambda *arguments: None)
+    _, controller = asked(meanwhile=lambda controller: controller._take_left(LEFT, {"sites": ["south"]}, None))
+    assert controller._left == {"south"}
+    controller._prepare_task_data(SimpleNamespace(client=SimpleNamespace(name="south")), None)
+    assert controller._left == set()
+
+
+@pytest.mark.parametrize("data", [None, [], {"sites": "south"}, {"sites": {"south": 1}}, {"rounds": 1}])
+def test_no_word_of_another_form_makes_a_site_leave(data):
     controller = RoundsController()
-    controller._timeout_s, controller.fl_ctx = 3600.0, None
-    controller.abort_signal = SimpleNamespace(triggered=False)
-    controller.engine = SimpleNamespace(get_clients=lambda: [SimpleNamespace(name="north")])
-
-    def send(task, model, targets, timeout, callback):
-        if targets == ["north"]:
-            model.meta["client_name"] = "north"
-            callback(model)
-
-    controller.send_model, controller.cancel_all_tasks = send, lambda fl_ctx: None
-    answers = controller._ask("train", {site: Message(meta={"round": 1}) for site in ("north", "south")})
-    assert list(answers.given) == ["north"] and answers.late == []
-    assert answers.failed == {"south": "its process has ended, or it does not take part in this job"}
+    assert controller._take_left(LEFT, data, None) == {} and controller._left == set()
 
 
 def test_the_servers_log_has_one_line_for_each_round(play, tmp_path):
@@ -147,3 +181,11 @@ def test_the_servers_log_has_one_line_for_each_round(play, tmp_path):
     controller._course(game.server, RunFolder(tmp_path / "run", game.study)).run()
     assert [line.split()[:2] for line in logged] == [["round", "1/2"], ["round", "2/2"]]
     assert "validation dice" in logged[1]
+
+
+def test_the_answers_of_a_job_decide_how_long_its_later_rounds_wait(asked, monkeypatch):
+    _, controller = asked(clients=("north",))
+    controller._waiting.fixed_s = None
+    # Nothing of the site that failed: a round that is as quick as the one before waits ten minutes, not an hour.
+    assert [controller._waiting.limit_s("train", number) for number in (2, 3, 4)] == [3600, 3600, 600]
+    assert controller._waiting._longest_s.keys() == {"train"}

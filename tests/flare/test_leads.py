@@ -1,6 +1,7 @@
 """Leads apart: a run is its submitter's, and a site takes part in the studies that it has pinned."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,9 @@ from nvflare.apis.workspace import Workspace
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, sign_folders
 
+from silofl.federation.outcome import without_numbers
+from silofl.federation.results import read_results
+from silofl.files import write_json
 from silofl.flare import controller as module
 from silofl.flare.controller import RoundsController
 from silofl.flare.egress import Egress, RunNote
@@ -67,6 +71,17 @@ def first(submit, tmp_path):
 def test_a_lead_goes_on_with_the_own_run(first, submit):
     reasons, panics = submit(LEAD, continue_run="first")
     assert panics == [] and "the job was aborted after round 0" in reasons[0]
+
+
+def test_a_complete_run_is_handed_out_once_more_and_stays_as_it_is(first, submit, make_study, tmp_path):
+    run = first / "small" / "first"
+    done = replace(without_numbers(make_study(), "FAILED", run="first"), status="COMPLETE")
+    write_json(run / "results.json", done.as_dict())
+    before = files_of(first)
+    assert submit(LEAD, continue_run="first") == ([], [])
+    assert read_results(tmp_path / "download-1").status == "COMPLETE" and files_of(first) == before
+    # One round more than it has.
+    assert "the job was aborted after round 0 of 4" in submit(LEAD, continue_run="first", rounds=4)[0][0]
 
 
 @pytest.mark.parametrize("lead", [OTHER, None])

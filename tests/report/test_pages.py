@@ -5,6 +5,8 @@ from html.parser import HTMLParser
 import pytest
 
 from silofl.errors import ConfigError
+from silofl.federation.outcome import stopped_results
+from silofl.files import write_json
 from silofl.report.pages import write_comparison, write_report
 
 VOID = {"meta", "img", "wbr", "br", "link"}
@@ -113,7 +115,7 @@ def test_an_unfinished_run_has_a_report_with_its_curves_so_far(run, record):
     folder = run().study().json("run.json", {}).ledger(record(1)).path
     page = report(folder)
     assert "1 of 2 rounds are finished and there is no result yet" in page.text
-    assert f"running or interrupted; resume with: python -m silofl resume {folder}" in page.text
+    assert f"running or interrupted; go on with: python -m silofl resume {folder}" in page.text
     assert len(page.images) == 3 and "best round so far 1" in page.text
 
 
@@ -313,3 +315,12 @@ def test_report_of_a_folder_that_is_no_run_is_refused(refused, tmp_path, number)
     assert "must be the folder of a run" in refused("report", *[tmp_path] * number, "--out", tmp_path / "out.html")
     assert "must be the folder of a run" in refused("report", *[tmp_path / "nowhere"] * number)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_report_of_a_downloaded_job_that_was_killed_names_the_run_and_not_its_folder(tmp_path, make_study):
+    # NVFlare's download of a job has its results here.
+    folder = tmp_path / "3a4ab1f3" / "workspace" / "silofl"
+    results = stopped_results(make_study(), "small-20261122-014922-f234", 2, "the job's process was killed")
+    write_json(folder / "results.json", results.as_dict())
+    page = write_report(folder).read_text()
+    assert "continue_run: small-20261122-014922-f234 to go on" in page and "continue_run: silofl" not in page

@@ -18,11 +18,18 @@ from silofl.study_sections import SplitUnit
 def test_an_unfinished_simulation_names_the_command_that_goes_on():
     sentence = unfinished_sentence(Path("runs/a"), True, 3, 10)
     assert sentence.startswith("3 of 10 rounds are finished")
-    assert "running or interrupted; resume with: python -m silofl resume runs/a" in sentence
+    assert "running or interrupted; go on with: python -m silofl resume runs/a" in sentence
 
 
 def test_an_unfinished_run_at_a_server_names_the_setting_that_goes_on():
     assert "set continue_run: small-1 in study.yaml" in unfinished_sentence(Path("runs/small-1"), False, 3, None)
+
+
+def test_a_run_that_its_lead_has_followed_names_the_command_that_goes_on(tmp_path):
+    (tmp_path / "job").mkdir()
+    command = f"python -m silofl continue {tmp_path} --kit KIT"
+    assert unfinished_sentence(tmp_path, False, 3, None).endswith(f"go on with: {command}")
+    assert remedy_sentence(tmp_path, "FAILED", False).endswith(f"go on with it: {command}")
 
 
 @pytest.mark.parametrize(("status", "is_simulation"), [("COMPLETE", True), ("FAILED", False)])

@@ -8,12 +8,14 @@ import pytest
 import yaml
 
 from silofl.cli import main
-from silofl.errors import TrainingError
+from silofl.errors import ConfigError, TrainingError
 from silofl.federation.outcome import stopped_results, without_numbers
 from silofl.federation.results import read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.files import write_json
 from silofl.studies import run as module
+from silofl.studies.simulation import study_file
+from silofl.study import load_study
 from tests.conftest import Play
 
 RUN = "small-1"
@@ -38,7 +40,7 @@ def server(monkeypatch, finished):
 
     A job that leaves None is one that the server forgets, for it stops and begins anew.
     """
-    ends, submitted = [], []
+    ends, submitted, waited = [], [], []
 
     class Lead:
         def __init__(self, kit, patience_s):
@@ -60,6 +62,7 @@ def server(monkeypatch, finished):
             return ends[len(submitted) - 1][1] is None and self.asked > 2
 
         def connected(self):
+            waited.append(len(submitted))
             return {"east", "north", "west"}
 
         def status(self, number):
@@ -96,6 +99,8 @@ def server(monkeypatch, finished):
     kinds = {"complete": complete, "stopped": stopped(1), "stopped before a round": stopped(0), "failed": failed}
     kinds["nothing"] = lambda target: None
 
+    monkeypatch.setattr(module.Watch, "waited", waited, raising=False)
+
     def start(*wanted):
         ends.extend((status, kinds.get(kind)) for status, kind in wanted)
         return submitted
@@ -122,6 +127,24 @@ def test_a_stopped_run_goes_on_under_its_id_until_it_is_complete(server, lead, t
     assert submitted[1] == submitted[0] | {"continue_run": RUN}
     assert "stopped: it was killed after round 1 of 2" in said and "going on by itself, 1 of 3 times" in said
     assert said.count("round   1/") == 1 and (tmp_path / "out" / "report.html").is_file()
+
+
+def test_the_folder_of_the_results_holds_the_job_that_goes_on_even_after_the_server_forgot_it(server, lead, tmp_path):
+    server(("RUNNING RUNNING", None))
+    assert lead("--retries", "0")[0] == 1
+    job = tmp_path / "out" / "job" / "app" / "config" / "study.yaml"
+    assert load_study(job) == load_study(study_file(JOB)).model_copy(update={"continue_run": RUN})
+
+
+def test_a_server_that_takes_no_job_leaves_no_folder_so_that_it_can_be_tried_again(server, monkeypatch, tmp_path):
+    server()
+
+    def refuse(self, job):
+        raise ConfigError("the server must take the job")
+
+    monkeypatch.setattr(module.Lead, "submit", refuse)
+    assert main(["run", str(JOB), "--kit", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_run_that_was_stopped_before_its_first_round_begins_anew(server, lead):

@@ -9,7 +9,7 @@ from typing import Any
 from silofl import schema
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
-from silofl.errors import ConfigError, StateError
+from silofl.errors import ConfigError, StateError, shown
 from silofl.federation.ledger import Round
 from silofl.federation.server import ServerRounds
 from silofl.inference.directory import plain_study
@@ -48,9 +48,11 @@ def restored(study: Study, state: Mapping[str, Any], pretrained: Arrays | None =
 
     Raises:
         StateError: The study has changed since.
+        ConfigError: The study names sites that have left and never took part, or all that did.
     """
     plain = json.loads(state["json"])
     check_study(study, state)
+    _check_left(study, plain)
     parts = start_parts(study, plain["sites"], pretrained)
     return ServerRounds(
         study,
@@ -89,6 +91,15 @@ def check_study(study: Study, state: Mapping[str, Any]) -> None:
         values = ", ".join(f"{key} {_shown(before.get(key))}, not {_shown(now.get(key))}" for key in sorted(changed))
         raise StateError(
             f"study.yaml must be the one that run {plain['run']} was begun with: {values}; set it back, or start anew"
+        )
+
+
+def _check_left(study: Study, plain: Mapping[str, Any]) -> None:
+    left, sites = study.federation.sites_left, plain["sites"]
+    if not set(left) < set(sites):
+        raise ConfigError(
+            f"federation.sites_left must name some of the sites of run {plain['run']}, {', '.join(sites)}, not "
+            f"{shown([*left])}; correct it"
         )
 
 

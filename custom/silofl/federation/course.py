@@ -19,6 +19,7 @@ from silofl.federation.ledger import Round
 from silofl.federation.lost import lost_sentence, take_lost
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
+from silofl.federation.taking_part import is_over, left, present
 from silofl.methods.answer import plain_text
 from silofl.methods.part import (
     AFTER,
@@ -111,7 +112,7 @@ class Course:
 
     def _run(self) -> Tests:
         server, study = self.server, self.server.study
-        while not server.is_over:
+        while not is_over(server):
             if server.finished_rounds == study.training_rounds:
                 # A part's rounds are about the best models, which the last validation decides.
                 self._validate()
@@ -134,7 +135,12 @@ class Course:
     def run_round(self) -> None:
         """Carry out the next round: the parts' exchanges before it, the training, and the parts' exchanges after it."""
         started, number, server = time.monotonic(), self.server.finished_rounds + 1, self.server
-        record = Round(number, datetime.now(UTC).isoformat(timespec="seconds"), sorted(server.sites))
+        record = Round(number, datetime.now(UTC).isoformat(timespec="seconds"), sorted(present(server)))
+        record.notes += [
+            f"site {site!r} has left the study, after round {last}"
+            for site, last in left(server).items()
+            if server.ledger and site in server.ledger[-1].asked
+        ]
         is_training = number <= server.study.training_rounds
         training = [Exchange(TRAIN, number, models_round=number - 1)]
         main = training if is_training else server.asks(INSTEAD, number)
@@ -185,6 +191,9 @@ class Course:
             raise _EndedError
         accepted, refused = admitted(self.server, exchange, answers.given)
         missing = answers.failed | dict.fromkeys(answers.late, "no answer in time")
+        missing |= dict.fromkeys(
+            left(self.server).keys() & (exchange.sites or self.server.sites), "it has left the study"
+        )
         return sent, answers, Replies(accepted, refused, missing), lacking
 
     def _ask(self, exchange: Exchange, record: Round | None) -> tuple[dict[str, Message], Answers, list[str]]:
@@ -194,7 +203,7 @@ class Course:
             The tasks that were sent first, all answers, and what sites have lost for good.
         """
         server = self.server
-        sent = {site: server.task(site, exchange) for site in exchange.sites or server.sites}
+        sent = {site: server.task(site, exchange) for site in exchange.sites or server.sites if site in present(server)}
         answers = self.ask(exchange.task, sent)
         lost = take_lost(server, exchange, answers.held)
         if lost and not self.is_aborted():

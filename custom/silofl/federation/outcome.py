@@ -13,6 +13,7 @@ from silofl.federation.course import Tests
 from silofl.federation.ledger import Round
 from silofl.federation.results import UNFINISHED, ClassResults, Results, Tested
 from silofl.federation.server import ServerRounds
+from silofl.federation.taking_part import early_end, left, present
 from silofl.methods.answer import plain_text
 from silofl.study import Study
 from silofl.training.metrics import pooled_score
@@ -43,7 +44,8 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         spread=float(np.std(known)) if known else None,
         pooled=pooled_score([score.as_dict() for score in scores.values()], study.metric),
         run=server.id,
-        ended_early=server.ended_early,
+        ended_early=early_end(server),
+        left=left(server) or None,
         tested=Tested(
             cases={site: score.num_cases for site, score in scores.items()},
             patients={site: score.num_patients for site, score in scores.items()},
@@ -90,7 +92,7 @@ def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
     """Return why a finished run is not complete: sites that missed too many rounds, or the test."""
     allowed = server.study.federation.max_missed_rounds
     reasons = []
-    for site in server.sites:
+    for site in present(server):
         missed = [record.round for record in server.ledger if site in record.missed]
         if len(missed) > allowed:
             last = next(r for r in reversed(server.ledger) if site in r.missed)
@@ -111,12 +113,12 @@ def failure_of(error: Exception) -> str:
     return plain_text(f"an unexpected {type(error).__name__}, which the server's log has in full: {error}")
 
 
-def stopped_results(study: Study, run: str, finished: int, what: str) -> Results:
+def stopped_results(study: Study, run: str | None, finished: int, what: str) -> Results:
     """Return the result of a run that is stopped from outside, with how to go on.
 
     Args:
         study: The study.
-        run: The run's id.
+        run: The run's id; None where it is not known, as no round has finished.
         finished: Rounds that had finished.
         what: What stopped it, as a sentence that ends before "after round 2".
     """

@@ -146,6 +146,7 @@ class Results:
         everyone: Of a simulated classification: the sites' models on the test data of all sites.
         joining: Site -> the model that it chose, and how it does against its own, of sites that chose.
         ended_early: Why the run ended before the study's last round, where federation.patience ended it.
+        left: Site -> the last round that its update went into, of sites that left the study for good.
         digest: SHA-256 of the study's settings, as check-site and estimate print it; absent from older results.
     """
 
@@ -175,6 +176,7 @@ class Results:
     super_model: SuperResults | None = group(None)
     everyone: Everyone | None = optional()
     joining: Mapping[str, Joined] | None = optional()
+    left: Mapping[str, int] | None = optional()
     digest: str | None = optional()
     ended_early: str | None = optional()
     regions: Mapping[str, tuple[int, ...]] | None = optional()

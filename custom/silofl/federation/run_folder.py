@@ -17,14 +17,14 @@ import yaml
 from silofl.algorithms.mixing import Arrays
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts
-from silofl.errors import ConfigError, DamagedError, StateError
+from silofl.errors import ConfigError, DamagedError, StateError, shown
 from silofl.federation.checkpoint import FORMAT, check_study, checkpoint, ledger_of, restored
 from silofl.federation.course import Tests
 from silofl.federation.ledger import FILE, Round, metrics_csv, read_ledger
 from silofl.federation.metrics_summary import ROUNDS, SUMMARY, metrics_summary, round_metrics
 from silofl.federation.outcome import finished_results, stopped_results, without_numbers
 from silofl.federation.results import FILE as RESULT
-from silofl.federation.results import Results
+from silofl.federation.results import Results, read_results
 from silofl.federation.server import ServerRounds
 from silofl.files import (
     copy_file,
@@ -93,6 +93,7 @@ class RunFolder:
 
         Raises:
             StateError: No checkpoint is whole, another version wrote it, or the study has changed since.
+            ConfigError: The study names sites that have left, and no round has finished.
         """
         for folder in (self.path, self.path / "model"):
             remove_unfinished(folder)
@@ -101,6 +102,12 @@ class RunFolder:
             (self.path / NEXT).replace(self.path / CHECKPOINT)
         state, damage = self._read()
         if state is None and not any((self.path / name).exists() for name in LEFT_BY_ROUNDS):
+            if self.study.federation.sites_left and not self.study.continue_run:
+                left = shown([*self.study.federation.sites_left])
+                raise ConfigError(
+                    f"federation.sites_left must be empty where a run begins, not {left}; only one that goes on has "
+                    "sites that left it"
+                )
             return None
         if state is None:
             raise StateError(
@@ -114,6 +121,15 @@ class RunFolder:
             logger.warning("round %s: %s", server.finished_rounds, note)
             server.ledger[-1].notes.append(note)
         return server
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run has all that its study asks for, so that nothing is left to go on with."""
+        try:
+            results = read_results(self.path)
+        except ConfigError:
+            return False
+        return results is not None and results.status == "COMPLETE" and results.rounds >= self.study.rounds
 
     def mend(self) -> None:
         """Write the ledger again where it is damaged, before a run is shown or goes on.

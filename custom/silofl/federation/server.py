@@ -19,7 +19,7 @@ from silofl.algorithms.fedavg import example_weights, uniform_weights
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError, ConfigError
-from silofl.federation.ledger import Round, is_better, rounds_since_best
+from silofl.federation.ledger import Round, is_better
 from silofl.federation.numbers import check_numbers
 from silofl.federation.reported import Reported, is_better_than_best, reported_of
 from silofl.methods.answer import Answer, Metrics, read_answer
@@ -76,26 +76,6 @@ class ServerRounds:
     def finished_rounds(self) -> int:
         """The number of the last finished round, 0 before the first."""
         return len(self.ledger)
-
-    @property
-    def ended_early(self) -> str | None:
-        """Why no round comes after the last finished one although the study has more; None where one does."""
-        patience, mixing, planned = self.study.federation.patience, self.study.recipe.mixing, self.study.total_rounds
-        if patience is None or self.finished_rounds >= planned:
-            return None
-        # Until sites listen to each other in their own way, all have the same model, which a later one need not beat.
-        first = mixing.shared_rounds(self.study.rounds) if mixing else 0
-        if rounds_since_best(self.ledger, first) < patience:
-            return None
-        return (
-            f"the run ended after round {self.finished_rounds} of {planned} by federation.patience: in the {patience} "
-            "rounds before it the mean validation was not better than in an earlier one"
-        )
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all rounds are finished, or as many as the study has patience for."""
-        return self.finished_rounds >= self.study.total_rounds or self.ended_early is not None
 
     @property
     def reported(self) -> Reported:

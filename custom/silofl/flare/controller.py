@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from nvflare.apis.controller_spec import ClientTask
 from nvflare.apis.fl_constant import ReturnCode
@@ -21,8 +22,10 @@ from silofl.federation.course import Answers, Course, settled_answers
 from silofl.federation.outcome import failure_of
 from silofl.federation.run_folder import RunFolder, check_lead
 from silofl.federation.server import ServerRounds
+from silofl.federation.waiting import Waiting
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.lead import PROGRESS, answer_progress
+from silofl.flare.left_sites import LEFT
 from silofl.flare.places import download_folder, job_lead, job_pretrained, job_study, server_settings
 from silofl.flare.tracking import Tracking
 from silofl.methods.part import Message
@@ -30,12 +33,14 @@ from silofl.study import Study
 
 POLL_S = 0.05
 GONE = "its process has ended, or it does not take part in this job"
+AGAIN = "it was started again, and NVFlare gives it no running job: continue the run to take it in"
 
 
 class RoundsController(ModelController):
     """Controller of a study: asks every site in each round, waits for a limited time and saves a checkpoint.
 
-    A late site is asked again in every round, but no round waits for it until it takes a task again.
+    A late site, and one that has left the job, is asked again in every round, but no round waits for it until it takes
+    a task again.
     """
 
     def __init__(self) -> None:
@@ -43,7 +48,8 @@ class RoundsController(ModelController):
         # the first site that fails, whereas here the study's quorum decides.
         super().__init__(persistor_id="", ignore_result_error=True)
         self._late: set[str] = set()
-        self._timeout_s = 0.0
+        self._left: set[str] = set()
+        self._waiting = Waiting(None)
         self._download: Path | None = None
         self._tracking = Tracking()
 
@@ -53,7 +59,7 @@ class RoundsController(ModelController):
         A run belongs to the person who submitted it: nobody else goes on with it, or gets anything of it.
         """
         study, lead = job_study(self.fl_ctx), job_lead(self.fl_ctx)
-        self._timeout_s = study.federation.task_timeout_s
+        self._waiting = Waiting(study.federation.task_timeout_s)
         run = study.continue_run or f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         settings = server_settings(self.fl_ctx)
         allow(settings.extensions)
@@ -79,8 +85,13 @@ class RoundsController(ModelController):
     def _carry_out(self, study: Study, run: str, folder: RunFolder) -> None:
         """Carry out what is left of a run; its folder has a result at its end, the job's own folder at any time."""
         try:
+            if study.continue_run and folder.is_complete:
+                self.info(f"run {run} is complete: its results are handed out once more")
+                folder.copy_results(self._download or folder.path)
+                return
             folder.mend()
             self.engine.register_app_command(PROGRESS, answer_progress(study, run, folder.path))
+            self.engine.register_app_command(LEFT, self._take_left)
             self._publish(run, folder)
             server = self._begin(study, run, folder)
             tests = self._course(server, folder).run()
@@ -148,22 +159,26 @@ class RoundsController(ModelController):
     def _ask(self, task_name: str, messages: Mapping[str, Message]) -> Answers:
         """Send each site its message and wait for the answers, but not for those of sites that were late before."""
         given: dict[str, Message] = {}
+        started, rounds = time.monotonic(), {message.meta["round"] for message in messages.values()}
+        limit_s = self._waiting.limit_s(task_name, max(rounds, default=0))
 
         def receive(model: FLModel) -> None:
             # The first counts: `_process_result` answers after it, in place of a site whose answer never came here.
-            given.setdefault(model.meta["client_name"], from_model(model))
+            message = given.setdefault(model.meta["client_name"], from_model(model))
+            if "error" not in message.meta:
+                self._waiting.answered(task_name, time.monotonic() - started)
 
         # One task a site instead of a broadcast, because messages differ: each holds the site's personalised model.
         for site, message in messages.items():
             # NVFlare takes whole seconds, and 0 as no limit at all.
-            model, timeout = to_model(message, is_difference=False), max(1, round(self._timeout_s))
+            model, timeout = to_model(message, is_difference=False), max(1, round(limit_s))
             self.send_model(task_name, model, targets=[site], timeout=timeout, callback=receive)
-        deadline = time.monotonic() + self._timeout_s
         while waiting := [site for site in messages if site not in given and site not in self._late]:
             here = {client.name for client in self.engine.get_clients()}
-            for site in set(waiting) - here:
-                given.setdefault(site, Message(meta={"error": GONE}))
-            if self.abort_signal.triggered or time.monotonic() > deadline:
+            for site in waiting:
+                if site in self._left or site not in here:
+                    given.setdefault(site, Message(meta={"error": AGAIN if site in self._left else GONE}))
+            if self.abort_signal.triggered or time.monotonic() > started + limit_s:
                 break
             time.sleep(POLL_S)
         self.cancel_all_tasks(fl_ctx=self.fl_ctx)
@@ -173,6 +188,12 @@ class RoundsController(ModelController):
         # Some tasks go to a few sites: what is known of the others stays.
         self._late = (self._late - set(messages)) | late
         return settled_answers(settled, list(late))
+
+    def _take_left(self, topic: str, data: object, context: FLContext) -> dict[str, Any]:
+        """Take from the server's lasting process which sites have left this job; see `LeftSites`."""
+        names = data.get("sites") if isinstance(data, dict) else None
+        self._left |= {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+        return {}
 
     def _process_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         """Answer in place of a site for which NVFlare reports an error, or whose result it cannot read."""
@@ -187,6 +208,7 @@ class RoundsController(ModelController):
         client_task.task.get_prop(AppConstants.TASK_PROP_CALLBACK)(model)
 
     def _prepare_task_data(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        """Wait again for a site that was late, now that it takes a task."""
+        """Wait again for a site that was late or seemed to have left, now that it takes a task."""
         self._late.discard(client_task.client.name)
+        self._left.discard(client_task.client.name)
         super()._prepare_task_data(client_task, fl_ctx)

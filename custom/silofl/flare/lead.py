@@ -180,12 +180,18 @@ class Lead:
         """Ask the server, again and again while it cannot be reached.
 
         Raises:
+            ConfigError: It knows no such job, or it is not this person's.
             TrainingError: It could not be reached for too long.
         """
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
                 return question(self._connect())
+            except (AuthorizationError, JobNotFound) as error:
+                raise ConfigError(
+                    "the job must be one that the server knows and that "
+                    f"{self._kit.name} submitted; NVFlare says: {error}"
+                ) from None
             except Exception as error:  # NVFlare raises what it likes where a server goes away
                 self.__exit__()
                 if time.monotonic() > deadline:

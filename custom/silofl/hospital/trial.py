@@ -12,6 +12,7 @@ from silofl.federation.egress import Gate
 from silofl.federation.needs import GIB
 from silofl.federation.site import SiteRounds
 from silofl.federation.step_cost import time_steps
+from silofl.federation.waiting import FIRST_S
 from silofl.flare.egress import effective_scope, sent_out
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok
@@ -34,7 +35,7 @@ def training(candidate: Candidate) -> Finding:
     task = candidate.server.task(candidate.kit.name, Exchange(TRAIN, 1))
     cost = time_steps(Work(candidate.kit.name, study, candidate.data, task, device))
     steps = study.steps_an_epoch(len(part)) * study.training.local_epochs
-    seconds, limit = steps * cost.seconds, study.federation.task_timeout_s
+    seconds, limit = steps * cost.seconds, study.federation.task_timeout_s or FIRST_S
     facts = {"seconds_per_step": cost.seconds, "steps_per_round": steps, "peak_bytes": cost.peak_bytes}
     facts |= {"seconds_per_round": seconds, "device": device.type}
     if seconds > limit:

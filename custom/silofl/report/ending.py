@@ -27,6 +27,8 @@ def print_results(results: Results, console: Console) -> None:
     lines = [f"{results.status}  {title}, {results.rounds} rounds", *(f"  - {reason}" for reason in results.reasons)]
     if results.ended_early:
         lines.append(early_sentence(results))
+    for site, last in (results.left or {}).items():
+        lines.append(f"  - site {site} has left the study, after round {last}")
     if results.model:
         lines.append(f"model: {results.model}")
     lines.append(f"metric: {results.metric or MISSING}")

@@ -77,16 +77,24 @@ def unfinished_sentence(run: Path, can_resume_here: bool, finished: int, rounds:
     """Say that a run has no result yet, and how to continue it."""
     of = f" of {rounds}" if rounds else ""
     state = f"{finished}{of} rounds are finished and there is no result yet: the run is running or interrupted"
-    if can_resume_here:
-        return f"{state}; resume with: python -m silofl resume {run}"
+    if command := _command(run, can_resume_here):
+        return f"{state}; go on with: {command}"
     return f"{state}; to go on with it, set continue_run: {run.name} in study.yaml and submit the job again"
 
 
 def remedy_sentence(run: Path, status: str, can_resume_here: bool) -> str:
-    """Say how to continue a simulation that failed; nothing for all other runs."""
-    if status != "FAILED" or not can_resume_here:
+    """Say how to continue a run that failed, where a command can; nothing for all other runs."""
+    command = _command(run, can_resume_here)
+    if status != "FAILED" or command is None:
         return ""
-    return f"Once the cause is removed, go on with it: python -m silofl resume {run}"
+    return f"Once the cause is removed, go on with it: {command}"
+
+
+def _command(run: Path, can_resume_here: bool) -> str | None:
+    """Return the command that goes on with a run; None of a folder without its job, as at a server."""
+    if can_resume_here:
+        return f"python -m silofl resume {run}"
+    return f"python -m silofl continue {run} --kit KIT" if (run / "job").is_dir() else None
 
 
 def metric_sentence(metric: str | None) -> str:

@@ -7,7 +7,6 @@ import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import yaml
 from rich.console import Console
@@ -33,6 +32,8 @@ from silofl.study import Study, load_study
 POLL_S = 1.0
 # A server that was stopped may need its operator.
 PATIENCE_S = 1800.0
+# In the folder of the results: the job as it goes on, to be submitted again at any time.
+JOB = "job"
 RUNNING, ABORTED = "RUNNING", "FINISHED:ABORTED"
 
 
@@ -41,6 +42,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", type=Path, help="job folder, as jobs/harmofl_phantoms")
     parser.add_argument("--kit", type=Path, required=True, help="the study lead's startup kit")
     parser.add_argument("--out", type=Path, required=True, metavar="DOWNLOAD", help="new folder for the results")
+    add_retries(parser)
+
+
+def add_retries(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every command that carries out a job on a network."""
     parser.add_argument(
         "--retries", type=natural, default=3, metavar="N", help="times that a stopped run goes on by itself; 3"
     )
@@ -49,12 +55,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run a job on a network and return the exit code of its result."""
-    kit, study = read_kit(options.kit, ("admin",)), load_study(study_file(options.job))
-    out, console = options.out, console_for(options)
+    kit = read_kit(options.kit, ("admin",))
+    load_study(study_file(options.job))
+    check_new(options.out)
+    return carry_out(options.job, kit, options.out, options)
+
+
+def check_new(out: Path) -> None:
+    """Refuse a folder for results that holds something.
+
+    Raises:
+        ConfigError: It does.
+    """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out must be a new or empty folder, not {out}; name another")
+
+
+def carry_out(job: Path, kit: Kit, out: Path, options: argparse.Namespace) -> int:
+    """Carry out a job as `start` does, with the options of `add_retries`; returns the exit code of its result."""
+    console = console_for(options)
     try:
-        code = start(options.job, study, kit, out, options.retries, console)
+        code = start(job, kit, out, options.retries, console)
     except TrainingError as error:
         console.print(str(error), markup=False)
         return ExitCode.FAILED
@@ -63,14 +84,14 @@ def run(options: argparse.Namespace) -> int:
     return code
 
 
-def start(job: Path, study: Study, kit: Kit, out: Path, retries: int, console: Console) -> int:
+def start(job: Path, kit: Kit, out: Path, retries: int, console: Console) -> int:
     """Submit a job, show its rounds, download its result, and submit its continuation where it was stopped.
 
     Args:
-        job: An NVFlare job folder with ``app/config/study.yaml``.
-        study: The study in it.
+        job: An NVFlare job folder with ``app/config/study.yaml``. Where it goes on with a run, the ledger beside it
+            says for which sites is waited.
         kit: The study lead's.
-        out: Folder of the results; new or empty.
+        out: Folder of the results, which then holds the job too.
         retries: How often a run that was stopped goes on.
         console: Shows rounds and results.
 
@@ -81,22 +102,25 @@ def start(job: Path, study: Study, kit: Kit, out: Path, retries: int, console: C
         ConfigError: The server cannot be reached, or does not take the job.
         TrainingError: The server did not come back, or the job never began.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    with Lead(kit, PATIENCE_S) as lead, TemporaryDirectory() as scratch:
-        watch = Watch(lead, study, out, console)
+    with Lead(kit, PATIENCE_S) as lead:
+        study = load_study(study_file(job))
+        watch = Watch(lead, study, job, out, console)
         try:
-            results = watch.carry_out(job)
+            if study.continue_run:
+                watch.progress = Progress(study.continue_run, read_json(job.with_name(LEDGER), list) or [])
+                watch.wait_for_sites()
+            results = watch.carry_out()
             for attempt in range(1, retries + 1):
                 if not results.was_stopped or watch.is_aborted:
                     break
                 console.print(f"stopped: {results.reasons[0]}", markup=False)
                 console.print(f"going on by itself, {attempt} of {retries} times")
                 watch.wait_for_sites()
-                results = watch.carry_out(watch.continuation(job, Path(scratch) / str(attempt) / job.resolve().name))
+                results = watch.carry_out()
         except KeyboardInterrupt:
             console.print(
                 f"\ninterrupted; job {watch.number} runs on: fetch its result with nvflare job download, or "
-                "end it with nvflare job abort",
+                f"end it with nvflare job abort and go on later with silofl continue {out}",
                 markup=False,
             )
             return ExitCode.INTERRUPTED
@@ -112,6 +136,7 @@ class Watch:
     Attributes:
         lead: The connection to the server.
         study: The study.
+        job: The job's folder; once it is submitted, the copy in the folder of the results.
         out: Folder of the results.
         console: Shows rounds.
         progress: What is known of the run.
@@ -121,6 +146,7 @@ class Watch:
 
     lead: Lead
     study: Study
+    job: Path
     out: Path
     console: Console
     progress: Progress = field(default_factory=lambda: Progress(None, []))
@@ -130,36 +156,36 @@ class Watch:
     def __post_init__(self) -> None:
         self._lines = RoundLines(self.study, self.out, self.console)
 
-    def carry_out(self, job: Path) -> Results:
-        """Submit a job, follow it to its end, and download what it left.
+    def carry_out(self) -> Results:
+        """Submit the job, follow it to its end, and download what it left.
 
         Raises:
             ConfigError: The server cannot be reached, or does not take the job.
             TrainingError: The job never began, or the server did not come back.
         """
-        self.number = self.lead.submit(job)
+        self.number = self.lead.submit(self.job)
+        if self.job != self.out / JOB:
+            # Only now: no folder of results is left where the server takes no job.
+            self.job = shutil.copytree(self.job, self.out / JOB)
         self.console.print(f"{self.study.name}: submitted as job {self.number}", markup=False)
         status, details = self._follow()
         if not has_ended(status):
             # The server forgot the job when it stopped: nothing can be downloaded.
-            lost = stopped_results(self.study, str(self.progress.run), len(self.progress.ledger), "the server stopped")
+            lost = stopped_results(self.study, self.progress.run, len(self.progress.ledger), "the server stopped")
             write_json(self.out / RESULT, lost.as_dict())
             return lost
         self.is_aborted = status == ABORTED
         return self._download(status, details)
 
-    def continuation(self, job: Path, target: Path) -> Path:
-        """Write a copy of a job that goes on after the last finished round; anew where no round has finished."""
-        shutil.copytree(job, target)
-        if self.progress.run and self.progress.ledger:
-            path = study_file(target)
-            write_text(path, yaml.safe_dump(read_yaml(path) | {"continue_run": self.progress.run}, sort_keys=False))
-        return target
-
     def wait_for_sites(self) -> None:
-        """Wait until the sites of the last round are connected, no longer than the study waits for sites to join."""
+        """Wait until the sites of the last round are connected, no longer than the study waits for sites to join.
+
+        NVFlare gives a job to the sites that are there when it starts, and to no other afterwards.
+        """
+        federation = self.study.federation
         wanted = set(self.progress.ledger[-1]["asked"]) if self.progress.ledger else set()
-        deadline = time.monotonic() + self.study.federation.join_timeout_s
+        wanted -= {*federation.sites_left}
+        deadline = time.monotonic() + federation.join_timeout_s
         while not wanted <= self.lead.connected() and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
@@ -181,6 +207,12 @@ class Watch:
         if self.progress.ledger:
             write_json(self.out / LEDGER, self.progress.ledger)
             self._lines.show()
+            self._keep_run()
+
+    def _keep_run(self) -> None:
+        """Have the job go on after the last finished round when it is submitted again, be it by hand or after days."""
+        if self.progress.run and self.progress.ledger:
+            set_run(self.job, self.progress.run)
 
     def _download(self, status: str, details: str) -> Results:
         """Bring the job's results to the folder, and the server's log to ``jobs/`` in it."""
@@ -193,4 +225,18 @@ class Watch:
         results = read_results(self.out)
         # A round may have finished since the job was last asked.
         self.progress = Progress(results.run, read_json(self.out / LEDGER, list) or [])
+        self._keep_run()
         return results
+
+
+def set_run(job: Path, run: str) -> None:
+    """Have a job go on with a run; comments in its study.yaml are lost.
+
+    Args:
+        job: The job's folder.
+        run: The run's id.
+    """
+    path = study_file(job)
+    content = read_yaml(path)
+    if content.get("continue_run") != run:
+        write_text(path, yaml.safe_dump(content | {"continue_run": run}, sort_keys=False, allow_unicode=True))

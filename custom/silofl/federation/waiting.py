@@ -1,0 +1,40 @@
+"""How long the server waits for the sites' answers to a task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+# Libraries are loaded and data read in a job's first round, and its second one brings the first validation.
+FIRST_ROUNDS, FIRST_S = 2, 3600.0
+# After that: enough for a network that is cut for minutes, and for a site that others keep busy.
+LEAST_S, MULTIPLE = 600.0, 5.0
+
+
+@dataclass
+class Waiting:
+    """The limits of one job's tasks; a job that continues a run begins anew, as its sites' processes do.
+
+    Attributes:
+        fixed_s: The study's own limit in seconds, which then is that of every task.
+    """
+
+    fixed_s: float | None
+    _rounds: dict[str, set[int]] = field(default_factory=dict)
+    _longest_s: dict[str, float] = field(default_factory=dict)
+
+    def limit_s(self, task: str, number: int) -> float:
+        """Return the seconds that sites have for a task in a round.
+
+        Without a limit of the study, an hour in the first two rounds in which the job gives the task; later five times
+        the longest that any site has needed for it in this job, and at least ten minutes.
+        """
+        if self.fixed_s is not None:
+            return self.fixed_s
+        rounds = self._rounds.setdefault(task, set())
+        rounds.add(number)
+        least = FIRST_S if len(rounds) <= FIRST_ROUNDS else LEAST_S
+        return max(least, MULTIPLE * self._longest_s.get(task, 0.0))
+
+    def answered(self, task: str, seconds: float) -> None:
+        """Take in how long a site has needed for a task."""
+        self._longest_s[task] = max(seconds, self._longest_s.get(task, 0.0))

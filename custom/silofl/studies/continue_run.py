@@ -1,0 +1,150 @@
+"""``silofl continue``: go on with a run that was stopped on a network, after its last finished round."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import yaml
+
+from silofl.errors import ConfigError, shown
+from silofl.federation.ledger import FILE as LEDGER
+from silofl.federation.ledger import read_ledger
+from silofl.federation.results import FILE as RESULT
+from silofl.federation.results import Results, read_results
+from silofl.files import write_text
+from silofl.flare.kit import Kit, read_kit
+from silofl.flare.lead import Lead, has_ended
+from silofl.options import add_set, changes_of
+from silofl.settings import read_yaml
+from silofl.studies.run import JOB, PATIENCE_S, add_retries, carry_out, check_new, set_run
+from silofl.studies.simulation import changed, changed_study, study_file
+
+# NVFlare's ids of jobs.
+JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl continue``."""
+    parser.add_argument(
+        "run",
+        help="folder that silofl run has written, or NVFlare's id of a job that has ended, or, with --job, a run's id",
+    )
+    parser.add_argument("--kit", type=Path, required=True, help="the kit of the study lead who began the run")
+    parser.add_argument("--job", type=Path, help="the run's job folder, where run is a run's id")
+    parser.add_argument("--out", type=Path, metavar="DOWNLOAD", help="new folder for the results; run, if a folder")
+    add_set(parser)
+    add_retries(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Go on with a run and return the exit code of its result."""
+    kit, folder, changes = read_kit(options.kit, ("admin",)), Path(options.run), changes_of(options)
+    if folder.is_dir() and options.job is None:
+        _check_unfinished(folder, changes)
+        out = options.out or folder
+        if out != folder:
+            check_new(out)
+            shutil.copytree(folder, out, dirs_exist_ok=True)
+        _change(out / JOB, changes)
+        return carry_out(out / JOB, kit, out, options)
+    if options.out is None:
+        raise ConfigError(f"--out must name a new folder for the results where {shown(options.run)} is none; give it")
+    check_new(options.out)
+    with TemporaryDirectory() as scratch:
+        job = _job(options.run, options.job, kit, Path(scratch), changes)
+        _change(job, changes)
+        return carry_out(job, kit, options.out, options)
+
+
+def _job(run: str, job: Path | None, kit: Kit, scratch: Path, changes: Mapping[str, object]) -> Path:
+    """Return a copy of a run's job that goes on with it.
+
+    Args:
+        run: The run's id, or without a job NVFlare's id of the job.
+        job: The run's job folder.
+        kit: The study lead's.
+        scratch: Takes the copy.
+        changes: To its study, by dotted key; still to be made.
+
+    Raises:
+        ConfigError: There is no such job.
+    """
+    if job is not None:
+        study_file(job)
+        copy = shutil.copytree(job, scratch / JOB)
+        set_run(copy, run)
+        return copy
+    if JOB_ID.fullmatch(run):
+        return _downloaded(run, kit, scratch, changes)
+    raise ConfigError(
+        f"run must be a folder that silofl run has written, or NVFlare's id of a job, not {shown(run)}; of a run's id "
+        "give --job too"
+    )
+
+
+def _change(job: Path, changes: Mapping[str, object]) -> None:
+    """Write changes by dotted key into a job's study.yaml; the errors of `changed_study`."""
+    if changes:
+        changed_study(job, changes)
+        path = study_file(job)
+        write_text(path, yaml.safe_dump(changed(read_yaml(path), changes), sort_keys=False, allow_unicode=True))
+
+
+def _check_unfinished(folder: Path, changes: Mapping[str, object]) -> None:
+    """Refuse a folder without a job that could go on; the errors of `_check_incomplete`.
+
+    Raises:
+        ConfigError: It holds no job.
+    """
+    if not (folder / JOB).is_dir():
+        raise ConfigError(
+            f"{folder} must hold the job that goes on, as a folder that silofl run has written; of another, name the "
+            "job by NVFlare's id, or the run by its own and give --job"
+        )
+    _check_incomplete(folder / JOB, changes, read_results(folder))
+
+
+def _check_incomplete(job: Path, changes: Mapping[str, object], results: Results | None) -> None:
+    """Refuse to go on with a run that has all that its study asks for.
+
+    Raises:
+        ConfigError: It is complete.
+    """
+    if results and results.status == "COMPLETE" and results.rounds >= changed_study(job, changes).rounds:
+        raise ConfigError(
+            f"run {results.run} must have been stopped, not be COMPLETE after {results.rounds} rounds; ask for "
+            "more with --set rounds=N, or begin anew with silofl run"
+        )
+
+
+def _downloaded(number: str, kit: Kit, scratch: Path, changes: Mapping[str, object]) -> Path:
+    """Download a job that has ended, and have it go on with its run; anew where no round has finished.
+
+    Raises:
+        ConfigError: The job has not ended, is not this lead's, has begun no run, or its run is complete.
+    """
+    with Lead(kit, PATIENCE_S) as lead:
+        status, _ = lead.status(number)
+        if not has_ended(status):
+            raise ConfigError(
+                f"job {number} must have ended, not be {status}: end it with nvflare job abort; where the server was "
+                "started again since, which leaves it so for ever, give the run's id and --job"
+            )
+        found = lead.download(number, scratch)
+    left = found / "workspace" / "silofl"
+    results, ledger = read_results(left), read_ledger(left)
+    if results is None or results.run is None:
+        raise ConfigError(
+            f"job {number} must have begun a run; it left no {RESULT} with one: submit it with silofl run"
+        )
+    (job,) = (path.parent for path in (found / "job").glob("*/meta.json"))
+    _check_incomplete(job, changes, results)
+    if ledger:
+        set_run(job, results.run)
+        shutil.copyfile(left / LEDGER, job.with_name(LEDGER))
+    return job

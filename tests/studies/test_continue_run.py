@@ -1,0 +1,198 @@
+"""The command that goes on with a run on a network: which job it submits, and what it refuses before."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+from silofl.cli import main
+from silofl.federation.outcome import stopped_results, without_numbers
+from silofl.federation.results import read_results
+from silofl.files import write_json
+from silofl.studies import continue_run as module
+from silofl.studies.run import Watch, set_run
+from silofl.study import load_study
+
+from .test_run import JOB, RUN, finished, lead, server  # noqa: F401
+
+NUMBER = "3a4ab1f3-5838-4363-b0e7-49dce91e418a"
+STUDY = "app/config/study.yaml"
+
+
+@pytest.fixture
+def go_on(server, tmp_path, capsys, monkeypatch):  # noqa: F811
+    """Run the command with jobs that end as given; returns its exit code, what it says, and what it submitted."""
+    monkeypatch.setattr(module, "read_kit", lambda path, kinds: None)
+
+    def run(*arguments, ends=(("FINISHED:COMPLETED", "complete"),)):
+        submitted = server(*ends)
+        code = main(["continue", *map(str, arguments), "--kit", str(tmp_path)])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err, submitted
+
+    return run
+
+
+@pytest.fixture
+def stopped(server, lead, tmp_path):  # noqa: F811
+    """The folder of a run that was stopped after its first round, by the job whose end is the first one written."""
+    server(("FINISHED:ABNORMAL", "stopped"))
+    assert lead("--retries", "0")[0] == 1
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def left(finished, tmp_path, monkeypatch):  # noqa: F811
+    """Have a server know one job that has ended; what it left is given, as is NVFlare's word for its status."""
+    _, study = finished
+
+    def leave(results, rounds, status="FINISHED:ABNORMAL"):
+        folder = tmp_path / "server" / NUMBER
+        shutil.copytree(JOB, folder / "job" / "fedavg_phantoms")
+        ledger = json.loads((finished[0] / "ledger.json").read_text())[:rounds]
+        write_json(folder / "workspace" / "silofl" / "ledger.json", ledger)
+        if results:
+            write_json(folder / "workspace" / "silofl" / "results.json", results(study).as_dict())
+
+        class Lead:
+            def __init__(self, kit, patience_s):
+                pass
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *reason):
+                pass
+
+            def status(self, number):
+                assert number == NUMBER
+                return status, ""
+
+            def download(self, number, target):
+                return shutil.copytree(folder, target / number)
+
+        monkeypatch.setattr(module, "Lead", Lead)
+
+    return leave
+
+
+def killed(rounds):
+    return lambda study: stopped_results(study, RUN, rounds, "it was killed")
+
+
+def test_a_folder_of_silofl_run_goes_on_in_place_with_its_own_job(go_on, stopped):
+    code, said, submitted = go_on(stopped)
+    assert code == 0 and "round   1/" not in said
+    first, second = submitted
+    # For the sites of the last round, before the second job and not before the first.
+    assert Watch.waited == [1]
+    assert second == first | {"continue_run": RUN}
+    assert read_results(stopped).status == "COMPLETE"
+
+
+def test_another_folder_takes_what_is_there_and_leaves_the_first_as_it_is(go_on, stopped, tmp_path):
+    before = (stopped / "results.json").read_text()
+    code, _, submitted = go_on(stopped, "--out", tmp_path / "new")
+    assert code == 0 and submitted[1]["continue_run"] == RUN
+    assert (stopped / "results.json").read_text() == before
+    assert read_results(tmp_path / "new").status == "COMPLETE"
+
+
+def test_what_may_change_is_written_into_the_job_that_goes_on(go_on, stopped):
+    code, _, submitted = go_on(stopped, "--set", "federation.sites_left=[north]", "--set", "rounds=30")
+    assert code == 0 and submitted[1]["federation"]["sites_left"] == ["north"] and submitted[1]["rounds"] == 30
+    assert load_study(stopped / "job" / STUDY).federation.sites_left == ("north",)
+
+
+def test_a_change_that_no_study_has_is_refused_and_nothing_is_written(go_on, stopped):
+    before = (stopped / "job" / STUDY).read_text()
+    code, said, submitted = go_on(stopped, "--set", "federation.site_left=[north]")
+    assert code == 2 and "federation.sites_left" in said and len(submitted) == 1
+    assert (stopped / "job" / STUDY).read_text() == before
+
+
+def test_a_run_that_stops_again_goes_on_by_itself_as_often_as_allowed(go_on, stopped):
+    code, said, submitted = go_on(stopped, "--retries", "1", ends=[("FINISHED:ABNORMAL", "stopped")] * 2)
+    assert code == 1 and len(submitted) == 3 and "going on by itself, 1 of 1 times" in said
+
+
+def test_the_result_is_printed_for_programs(go_on, stopped):
+    # Its own lines follow, on standard error.
+    result, _ = json.JSONDecoder().raw_decode(go_on(stopped, "--json")[1])
+    assert result["status"] == "COMPLETE"
+
+
+def test_a_job_of_nvflare_is_downloaded_and_goes_on_with_its_run(go_on, left, tmp_path):
+    left(killed(1), rounds=1)
+    code, _, submitted = go_on(NUMBER, "--out", tmp_path / "new")
+    job = yaml.safe_load((JOB / STUDY).read_text())
+    assert code == 0 and submitted == [job | {"continue_run": RUN}] and Watch.waited == [0]
+
+
+def test_a_job_that_was_stopped_before_its_first_round_begins_anew(go_on, left, tmp_path):
+    left(killed(0), rounds=0)
+    assert "continue_run" not in go_on(NUMBER, "--out", tmp_path / "new")[2][0]
+
+
+def test_a_run_of_which_only_the_id_is_known_goes_on_by_its_job_folder(go_on, tmp_path):
+    code, _, submitted = go_on("lost-run", "--job", JOB, "--out", tmp_path / "new")
+    assert code == 0 and [study["continue_run"] for study in submitted] == ["lost-run"]
+    assert "continue_run" not in (JOB / STUDY).read_text()
+
+
+@pytest.mark.parametrize(
+    ("results", "status", "sentence"),
+    [
+        (killed(1), "RUNNING", f"job {NUMBER} must have ended, not be RUNNING: end it with nvflare job abort"),
+        (None, "FINISHED:ABNORMAL", f"job {NUMBER} must have begun a run; it left no results.json with one"),
+        (
+            lambda study: without_numbers(study, "FAILED", ["no"]),
+            "FINISHED:ABNORMAL",
+            f"job {NUMBER} must have begun a run; it left no results.json with one",
+        ),
+    ],
+    ids=["runs", "never began", "no run"],
+)
+def test_a_job_without_a_run_that_could_go_on_is_refused(go_on, left, tmp_path, results, status, sentence):
+    left(results, 1, status)
+    code, said, submitted = go_on(NUMBER, "--out", tmp_path / "new")
+    assert code == 2 and sentence in said and submitted == [] and not (tmp_path / "new").exists()
+
+
+def test_a_complete_run_is_refused_until_its_study_has_more_rounds(go_on, finished, tmp_path):  # noqa: F811
+    folder, _ = finished
+    done = shutil.copytree(folder, tmp_path / "done")
+    shutil.copytree(JOB, done / "job")
+    path = done / "job" / STUDY
+    study = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(study | {"rounds": 2}))
+    code, said, submitted = go_on(done)
+    assert code == 2 and "run run must have been stopped, not be COMPLETE after 2 rounds" in said and submitted == []
+    assert go_on(done, "--set", "rounds=3")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nosuch", "--out", "new"], "run must be a folder that silofl run has written, or NVFlare's id of a job"),
+        ([NUMBER], f"--out must name a new folder for the results where '{NUMBER}' is none"),
+        (["{tmp_path}"], "must hold the job that goes on, as a folder that silofl run has written"),
+        (["run-1", "--job", "{tmp_path}", "--out", "new"], "must be a job folder with meta.json"),
+        ([NUMBER, "--out", "{tmp_path}"], "--out must be a new or empty folder"),
+    ],
+    ids=["a wrong id", "no folder", "another folder", "no job", "a used folder"],
+)
+def test_what_names_no_run_is_refused_in_one_sentence(go_on, tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "something").touch()
+    code, said, submitted = go_on(*(one.format(tmp_path=tmp_path) for one in arguments))
+    assert code == 2 and sentence in said and said.count("\n") == 1 and submitted == []
+
+
+def test_a_job_keeps_all_of_its_study_but_the_run(tmp_path):
+    job = shutil.copytree(JOB, tmp_path / "job")
+    before = load_study(job / STUDY)
+    set_run(job, "one")
+    set_run(job, "two")
+    assert load_study(job / STUDY) == before.model_copy(update={"continue_run": "two"})
