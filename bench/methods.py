@@ -34,6 +34,8 @@ BASELINE = "local"
 SHARED = ("fedavg", "fedprox", "scaffold", "fednova", "fedopt", "moon")
 PERSONAL = ("fedper", "fedrep", "finetuning", "ditto", "apfl", "perfedavg", "pfedme", "softpull", "fedsm")
 OF_BATCHNORM = ("fedbn", "harmofl", "f-adafed")
+# One epoch for the head and one for the body: as many epochs in all come in half the rounds.
+TWO_EPOCHS = ("fedrep",)
 METHODS = (BASELINE, *SHARED, *PERSONAL, *OF_BATCHNORM)
 
 
@@ -65,6 +67,8 @@ class Wanted:
         normalization = BATCH if self.method in OF_BATCHNORM else WITHOUT if self.method == "fedsm" else {}
         changes: Choices = {"algorithm": algorithm_of(self.method), "training.learning_rate": self.rate, "guard": False}
         changes |= {"seed": self.seed, "rounds": self.rounds, "device": device} | normalization
+        if self.method in TWO_EPOCHS:
+            changes |= {"rounds": max(1, self.rounds // 2), "training.local_epochs": 2}
         return Alone(self.set, self.folder, changes)
 
 
