@@ -1,6 +1,6 @@
 """What an update and a model tell of the images: gradient inversion and membership inference on phantoms.
 
-    python bench/leakage.py RUN [--out DIR] [--images 4] [--steps 600]
+    python bench/leakage.py RUN [--out DIR] [--images 4] [--steps 600] [--sites east,west]
 
 RUN is a finished simulation with a model for each site, as ``silofl simulate jobs/fedavg_phantoms --out RUN`` makes it.
 
@@ -10,7 +10,8 @@ site took a single step of plain descent, and, in its favour, the true label map
 training and with the run's model; with BatchNorm's gradients among what it gets, and without, where BatchNorm stays at
 home: then it knows neither these gradients nor, after training, the site's scale and shift, and takes 1 and 0. The
 score is the best correlation of an image that it finds with one of the batch; beside it, the best of as many other
-images of the same site, which need no gradient.
+images of the same site, which need no gradient. That the attack itself works is shown by a control on the same images:
+a small network of three convolutions without BatchNorm, which learns a class, made up here, of each image.
 
 *Membership inference* (Yeom et al., CSF 2018: a low loss means a member). From the loss of each image, whether it was
 in training: the area under the ROC curve, of the site's training images against its test images, with its 95 %
@@ -39,7 +40,8 @@ from silofl.studies.leave_out import networks_of_sites
 from silofl.training.losses import Loss, make_loss
 
 BATCHES = (1, 8)
-LEARNING_RATE, SMOOTHNESS = 0.05, 1e-3
+LEARNING_RATE, SMOOTHNESS = 0.1, 1e-2
+CLASSES = 4
 CPU = torch.device("cpu")
 
 
@@ -49,6 +51,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--out", type=Path, help="where leakage.png goes; the run's folder by default")
     parser.add_argument("--images", type=int, default=4, help="attempts at each site")
+    parser.add_argument("--sites", type=lambda text: text.split(","), help="to invert gradients of; all by default")
     parser.add_argument("--steps", type=int, default=600, help="of the attacker's descent")
     options = parser.parse_args()
     found = finished_run(options.run)
@@ -61,27 +64,48 @@ def main() -> None:
         losses = [losses_of(network, part, loss) for part in (found.data[site].training, found.data[site].test)]
         low, high = interval(*losses)
         print(f"| {site} | {auc(*losses):.3f} [{low:.3f}, {high:.3f}] | {len(losses[0])} | {len(losses[1])} |")
-    fresh = build_plain_model(study, study.seed)
+    fresh, shape = build_plain_model(study, study.seed), found.data[next(iter(networks))].training.image_shape
+    sites = options.sites or list(networks)
+    # Name -> the network of each site, the loss, and whether BatchNorm's gradients are sent.
+    attacked = {
+        "control | none": (dict.fromkeys(sites, control(shape)), of_classes, True),
+        "before training | sent": (dict.fromkeys(sites, fresh), loss, True),
+        "before training | at home": (dict.fromkeys(sites, fresh), loss, False),
+        "trained | sent": (networks, loss, True),
+        "trained | at home": (networks, loss, False),
+    }
     print()
-    print("| model | batch | BatchNorm's gradients | found from the gradient | other images of the site |")
+    print("| model | BatchNorm's gradients | batch | found from the gradient | other images of the site |")
     print("|---|---|---|---|---|")
     pictures = []
-    for state in ("before training", "trained"):
-        for size in BATCHES:
-            for is_shared in (True, False):
-                scores = []
-                for site in networks:
-                    network = fresh if state == "before training" else networks[site]
-                    attack = Inversion(network, loss, is_shared, options.steps)
-                    for images, targets, others in batches(found.data[site].training, size, options.images):
-                        result = attack.invert(images, targets)
-                        scores.append((best_match(result, images), best_match(others, images)))
-                        if size == 1 and is_shared:
-                            pictures.append((f"{site}, {state}", images[0], result[0]))
-                columns = zip(*scores, strict=True)
-                cells = [f"{np.mean(column):.2f} ({min(column):.2f} to {max(column):.2f})" for column in columns]
-                print(f"| {state} | {size} | {'sent' if is_shared else 'at home'} | {' | '.join(cells)} |", flush=True)
+    for size in BATCHES:
+        for name, (of_site, its_loss, is_shared) in attacked.items():
+            scores = []
+            for site in sites:
+                attack = Inversion(of_site[site], its_loss, is_shared, options.steps)
+                for images, targets, others in batches(found.data[site].training, size, options.images):
+                    result = attack.invert(images, targets)
+                    scores.append((best_match(result, images), best_match(others, images)))
+                    if size == 1 and is_shared:
+                        pictures.append((f"{site}, {name.partition(' |')[0]}", images[0], result[0]))
+            columns = zip(*scores, strict=True)
+            cells = [f"{np.mean(column):.2f} ({min(column):.2f} to {max(column):.2f})" for column in columns]
+            print(f"| {name} | {size} | {' | '.join(cells)} |", flush=True)
     ((options.out or options.run) / "leakage.png").write_bytes(picture(pictures))
+
+
+def control(shape: Sequence[int]) -> nn.Module:
+    """Return a network whose gradient is known to show its image: three convolutions and a layer of classes."""
+    torch.manual_seed(0)
+    sides = [side // 4 for side in shape[1:]]
+    layers = [nn.Conv2d(shape[0], 12, 5, 2, 2), nn.LeakyReLU(), nn.Conv2d(12, 12, 5, 2, 2), nn.LeakyReLU()]
+    layers += [nn.Conv2d(12, 12, 5, 1, 2), nn.LeakyReLU(), nn.Flatten(), nn.Linear(12 * sides[0] * sides[1], CLASSES)]
+    return nn.Sequential(*layers)
+
+
+def of_classes(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross entropy of the control, with the remainder of a label map's area as the class."""
+    return nn.functional.cross_entropy(logits, (targets > 0).flatten(1).sum(dim=1) % CLASSES)
 
 
 class Inversion:

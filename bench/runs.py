@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from silofl.errors import ConfigError
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.settings import parse
@@ -118,9 +119,12 @@ def carry_out(wanted: Iterable[Alone], data: Path, out: Path, processes: int) ->
     with ProcessPoolExecutor(processes, get_context("spawn"), max_tasks_per_child=1) as pool:
         tasks = {pool.submit(one.run, data, out): one for one in left}
         for number, task in enumerate(as_completed(tasks), start=1):
-            seconds, one = task.result(), tasks[task]
-            so_far = time.monotonic() - started
-            print(f"{number} of {len(left)}: {one.folder}, {seconds:.0f} s; {so_far:.0f} s so far", flush=True)
+            one, so_far = tasks[task], time.monotonic() - started
+            try:
+                ending = f"{task.result():.0f} s"
+            except ConfigError as error:  # a value that this method does not bear
+                ending = f"refused: {error}"
+            print(f"{number} of {len(left)}: {one.folder}, {ending}; {so_far:.0f} s so far", flush=True)
 
 
 def is_finished(folder: Path) -> bool:
