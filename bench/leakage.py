@@ -119,7 +119,8 @@ class Inversion:
     """
 
     def __init__(self, network: nn.Module, loss: Loss, is_shared: bool, steps: int) -> None:
-        self.network, self.loss, self.steps = deepcopy(network).train(), loss, steps
+        # A model that only answers has no gradients.
+        self.network, self.loss, self.steps = deepcopy(network).train().requires_grad_(), loss, steps
         self.copy = deepcopy(self.network)
         at_home = set() if is_shared else set(batchnorm(self.network))
         self.sent = [name for name, _ in self.network.named_parameters() if name not in at_home]
