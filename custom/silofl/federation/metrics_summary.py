@@ -2,7 +2,7 @@
 
 NVFlare 2.9, `nvflare.app_common.widgets.metrics_artifact_writer`: a summary of the run and a line for each round.
 ``nvflare job download`` finds both by their names. NVFlare's writer itself listens to events of one shared model,
-averages over examples, and leaves nothing for the rounds before a restart.
+takes means over examples, and leaves nothing for the rounds before a restart.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from silofl.federation.ledger import Round
 RECENT = 5
 
 
-class Planned(Protocol):
+class Whole(Protocol):
     """What a line says of the run as a whole."""
 
     @property
@@ -25,11 +25,11 @@ class Planned(Protocol):
         """The name of the sites' scores."""
 
 
-def round_line(planned: Planned, ledger: Sequence[Round]) -> str:
+def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
     """Return the line on the last round: its losses and time, the time that is left, and who is missing and why.
 
     Args:
-        planned: The study.
+        whole: The study.
         ledger: The finished rounds up to the one that the line is about.
     """
     record, before = ledger[-1], ledger[-2] if len(ledger) > 1 else None
@@ -37,22 +37,22 @@ def round_line(planned: Planned, ledger: Sequence[Round]) -> str:
     # Sites validate a round's model in the next round, so this is the round before.
     mean = before.validation_mean if before else None
     parts = [
-        f"round {record.round:>3}/{planned.total_rounds}",
+        f"round {record.round:>3}/{whole.total_rounds}",
         f"loss {np.mean(losses):.4f}" if losses else "",
-        "" if mean is None else f"validation {planned.metric} {mean:.4f} (round {before.round})",
+        "" if mean is None else f"validation {whole.metric} {mean:.4f} (round {before.round})",
         f"{len(record.answered)} of {len(record.asked)} sites",
         f"{record.seconds:.1f} s",
-        f"about {_duration(seconds_left(planned, ledger))} left",
+        f"about {_duration(seconds_left(whole, ledger))} left",
         *_missing(record),
     ]
     return "  ".join(part for part in parts if part)
 
 
-def seconds_left(planned: Planned, ledger: Sequence[Round]) -> float:
+def seconds_left(whole: Whole, ledger: Sequence[Round]) -> float:
     """Return how long the rounds after the last one may take, by the newest of those that there were."""
     # The first round's time holds the start of all processes.
     recent = [record.seconds for record in ledger[1:][-RECENT:]] or [ledger[0].seconds]
-    return float(np.mean(recent)) * (planned.total_rounds - ledger[-1].round)
+    return float(np.mean(recent)) * (whole.total_rounds - ledger[-1].round)
 
 
 def _missing(record: Round) -> list[str]:

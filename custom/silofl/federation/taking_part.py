@@ -28,14 +28,14 @@ def is_over(server: ServerRounds) -> bool:
 
 def early_end(server: ServerRounds) -> str | None:
     """Return why no round comes after the last finished one although the study has more; None where one does."""
-    patience, mixing, planned = server.study.federation.patience, server.study.recipe.mixing, server.study.total_rounds
-    if patience is None or server.finished_rounds >= planned:
+    patience, mixing, total = server.study.federation.patience, server.study.recipe.mixing, server.study.total_rounds
+    if patience is None or server.finished_rounds >= total:
         return None
     # Until sites listen to each other in their own way, all have the same model, which a later one need not beat.
     first = mixing.shared_rounds(server.study.rounds) if mixing else 0
     if rounds_since_best(server.ledger, first) < patience:
         return None
     return (
-        f"the run ended after round {server.finished_rounds} of {planned} by federation.patience: in the {patience} "
+        f"the run ended after round {server.finished_rounds} of {total} by federation.patience: in the {patience} "
         "rounds before it the mean validation was not better than in an earlier one"
     )
