@@ -6,6 +6,7 @@ import torch
 
 from silofl.errors import ConfigError
 from silofl.federation.egress import Gate, Request
+from silofl.federation.run_folder import left_out
 from silofl.inference import SuperModel
 from silofl.inference.directory import read
 from silofl.methods import hand_over
@@ -256,6 +257,14 @@ def test_every_site_tests_and_keeps_the_same_super_model(oneshot):
         found = np.stack([model.predict(np.asarray(image)[None]).label_map[0] for image in part.images])
         dice = [2 * (f & t).sum() / (f.sum() + t.sum()) for f, t in zip(found > 0, truth > 0, strict=True)]
         assert tests.scores[site].value == pytest.approx(np.mean(dice))
+
+
+def test_what_people_read_says_that_a_model_leaves(oneshot):
+    recipe = oneshot(rounds=1).study.recipe
+    questions = recipe.questions()
+    assert questions["What stays at home?"].endswith("then it leaves once; the data never do.")
+    assert questions["Who listens to whom?"] == "Nobody: each site trains alone."
+    assert "together in `supermodel/`" in left_out(recipe.as_dict())
 
 
 @pytest.mark.parametrize(
