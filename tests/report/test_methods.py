@@ -230,6 +230,12 @@ def test_local_training_that_wins_on_average_is_said_plainly(described):
     assert "Local training" not in notes(described(), worse)
 
 
+def test_models_that_are_trained_alone_and_answer_together_are_a_federation(method):
+    alone = {"stays_home": "everything"}
+    assert not method("local", (0.5, 0.5), recipe=alone).is_federated
+    assert method("oneshot", (0.5, 0.5), recipe=alone | {"sends_model_once": True}).is_federated
+
+
 def test_local_training_that_leads_by_less_than_the_spread_is_level(method):
     # means 0.65 and 0.6; the deviation of local is 0.1 * sqrt(2)
     local = method("local", (0.55, 0.55), (0.75, 0.75), recipe={"stays_home": "everything"})

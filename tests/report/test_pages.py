@@ -146,7 +146,7 @@ def test_colour_images_of_several_labels_have_a_report(run, results, record, pic
 
 def test_local_training_has_no_aggregation_weights(tested, results):
     recipe = dict(results().recipe) | {"stays_home": "everything"}
-    assert "No weights travel: each site trains alone." in report(tested(recipe=recipe)).text
+    assert "No model is mixed: each site trains alone." in report(tested(recipe=recipe)).text
 
 
 def test_caveats_stand_in_banners(tested):

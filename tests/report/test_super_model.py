@@ -122,6 +122,7 @@ def test_local_fedavg_and_the_models_of_fedsm_stand_below_one_another(results, s
     ("recipe", "words"),
     [
         ({"stays_home": "nothing", "mixing": "softpull"}, "personal"),
+        ({"stays_home": "everything", "sends_model_once": True}, "ensemble"),
         ({"stays_home": "nothing", "mixing": "shared", "takes_own_steps": True}, "personal"),
         ({"stays_home": "batchnorm", "mixing": "shared"}, "global but for BatchNorm"),
         ({"stays_home": "nothing", "mixing": "shared", "keeps_personal": True}, "personal"),

@@ -41,6 +41,7 @@ PERSONAL_TUNED = (
     "Each site's own is the received one until the extra rounds, in which the site fine-tunes it, and the shared one "
     "goes on."
 )
+SENT_ONCE = "The model until the site has trained, then it leaves once; the data never do."
 PERSONAL_COLLECTED = " It leaves once, after the last round, into the super model."
 OWN_STEPS_COLLECTED = (
     " A site's model after its own steps leaves once, after the last round, into the super model; the global one takes "
@@ -61,6 +62,7 @@ class Answer(Section):
         measures_drift: Whether the distance to the received model is measured at every step.
         takes_own_steps: Whether a site uses the model only after steps of its own, so that what it validates, tests and
             keeps is nobody else's.
+        sends_model_once: Whether a model that stays at home in training leaves once, after it, into the super model.
     """
 
     # Strict: YAML's `true` is not 1 here, and `"0.5"` is no number.
@@ -72,6 +74,7 @@ class Answer(Section):
     keeps_personal: ClassVar[bool] = False
     measures_drift: ClassVar[bool] = False
     takes_own_steps: ClassVar[bool] = False
+    sends_model_once: ClassVar[bool] = False
 
     @property
     def needs_pretrained(self) -> bool:
@@ -278,6 +281,11 @@ class Recipe:
         """Whether a site uses the model only after steps of its own."""
         return any(answer.takes_own_steps for answer in self.answers)
 
+    @property
+    def sends_model_once(self) -> bool:
+        """Whether a model that stays at home in training leaves once, after it, into the super model."""
+        return any(answer.sends_model_once for answer in self.answers)
+
     def make_step(self, role: str) -> Step:
         """Return how a site steps on one batch of a model; a step may remember, so each model takes one of its own."""
         # A model that is good only after a site's own steps is no model for all: the global one beside it is FedAvg's.
@@ -307,6 +315,7 @@ class Recipe:
             # Left out elsewhere, so that the digests of all other studies stay what they were.
             **({"keeps_personal": True} if self.keeps_personal else {}),
             **({"takes_own_steps": True} if self.takes_own_steps else {}),
+            **({"sends_model_once": True} if self.sends_model_once else {}),
             **({"cautions": self.cautions} if self.cautions else {}),
         }
 
@@ -327,6 +336,8 @@ class Recipe:
         }
 
     def _home_sentence(self) -> str:
+        if self.sends_model_once:
+            return SENT_ONCE
         if not self.keeps_personal:
             return HOMES[self.stays_home] + (OWN_STEPS_COLLECTED if self.collects_personal else "")
         how = self.personal.sentence() if self.personal else PERSONAL_TUNED
@@ -342,7 +353,7 @@ class Recipe:
 
     def _mixing_sentence(self) -> str:
         if self.stays_home == "everything":
-            return "Nobody: no weights leave a site."
+            return "Nobody: each site trains alone." if self.sends_model_once else "Nobody: no weights leave a site."
         weight = "its number of training examples" if self.weights == "examples" else "1"
         if self.mixing is not None:
             beside = f" The global model beside it is the weighted mean of all; a site's weight is {weight}."

@@ -74,8 +74,11 @@ class Method:
     @property
     def is_federated(self) -> bool:
         """Whether its sites learn from one another and keep their data."""
-        homes = {run.recipe_value("stays_home") for run in self.results.values()}
-        return not self.needs_pool and "everything" not in homes
+        runs = self.results.values()
+        is_alone = any(
+            run.recipe_value("stays_home") == "everything" and not run.recipe_value("sends_model_once") for run in runs
+        )
+        return not self.needs_pool and not is_alone
 
     @property
     def num_seeds(self) -> int:

@@ -220,7 +220,7 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "site_weights": weights_image(run.site_weights[-1]) if run.site_weights else None,
         "site_weights_history": history_sentence(run.site_weights) if run.site_weights else "",
         "weights": None if _is_local(run) else last_weights(run.ledger),
-        "weights_absence": "No weights travel: each site trains alone." if _is_local(run) else "No round has finished.",
+        "weights_absence": "No model is mixed: each site trains alone." if _is_local(run) else "No round has finished.",
         "traffic": traffic_table(run.ledger, run.sites),
         "traffic_image": traffic_image(run),
         "models": _model_files(run),

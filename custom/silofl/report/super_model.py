@@ -272,6 +272,8 @@ def _by_model(results: Results) -> dict[str, Values]:
         return model_values(results)
     if not any(value is not None for value in results.sites.values()):
         return {}
+    if results.recipe_value("sends_model_once"):
+        return {ENSEMBLE: results.sites}
     home = str(results.recipe_value("stays_home"))
     is_mixed = home != "everything" and results.recipe_value("mixing") not in (None, "shared")
     is_personal = is_mixed or results.recipe_value("keeps_personal") or results.recipe_value("takes_own_steps")

@@ -1,0 +1,282 @@
+"""One-shot learning: each site's model leaves once, and the mean of all models' probabilities answers."""
+
+import numpy as np
+import pytest
+import torch
+
+from silofl.errors import ConfigError
+from silofl.federation.egress import Gate, Request
+from silofl.federation.run_folder import left_out
+from silofl.inference import SuperModel
+from silofl.inference.directory import read
+from silofl.methods import hand_over
+from silofl.methods.part import COLLECT, TRAIN
+from silofl.models.networks import build_plain_model
+from silofl.site import Site
+from silofl.studies.traffic import count_traffic
+from silofl.training.losses import make_loss
+
+SITES = ("east", "north", "west")
+SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2, "learning_rate": 0.05}
+BATCH = {"normalization": "batch"}
+
+
+@pytest.fixture
+def oneshot(play):
+    """Begin a run whose sites send their models once."""
+
+    def start(folder="oneshot", epochs=1, **options):
+        return play(folder=folder, name="oneshot", training=SGD | {"local_epochs": epochs}, **options)
+
+    return start
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Let a site's validations after its epochs have given values, in their order."""
+
+    def give(*values):
+        left = [value for _ in SITES for value in values]
+        monkeypatch.setattr(hand_over, "value_of", lambda score: left.pop(0))
+
+    return give
+
+
+def plain(game, site, rounds, epochs):
+    """Return a site's model after each of its epochs, trained alone by the formula w = w - eta g."""
+    model, found = build_plain_model(game.study, game.study.seed).train(), []
+    loss = make_loss(game.study)
+    for number in range(1, rounds + 1):
+        for batches in game.epochs(site, number)[:epochs]:
+            for inputs, targets in batches:
+                model.zero_grad()
+                loss(model(inputs), targets).backward()
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter -= 0.05 * parameter.grad
+            found.append({name: value.clone() for name, value in model.state_dict().items()})
+    return found
+
+
+def received(game, site):
+    return game.server.parts["hand_over"].received[site]
+
+
+def assert_close(arrays, state):
+    assert arrays.keys() == {name for name, value in state.items() if value.is_floating_point()}
+    for name, array in arrays.items():
+        np.testing.assert_allclose(array, state[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+# --- what is sent
+
+
+@pytest.mark.parametrize(("values", "best"), [((0.2, 0.7, 0.5), 1), ((0.2, 0.7, 0.9), 2), ((0.4, 0.4, 0.3), 0)])
+def test_a_site_sends_its_model_of_the_epoch_that_validates_best_and_the_first_of_equals(
+    oneshot, measured, values, best
+):
+    game = oneshot(epochs=3, rounds=1, model=BATCH)
+    measured(*values)
+    game.round()
+    for site in SITES:
+        assert_close(received(game, site), plain(game, site, 1, 3)[best])
+
+
+def test_of_several_rounds_too_it_sends_the_best_epoch_of_all(oneshot, monkeypatch):
+    game = oneshot(epochs=2, rounds=2)
+    by_site = {"east": [0.1, 0.2, 0.3, 0.1], "north": [0.4, 0.3, 0.2, 0.1], "west": [0.1, 0.2, 0.1, 0.4]}
+    # the sites take turns in each round
+    values = [value for begin in (0, 2) for site in SITES for value in by_site[site][begin : begin + 2]]
+    monkeypatch.setattr(hand_over, "value_of", lambda score: values.pop(0))
+    game.rounds(2)
+    for site, best in {"east": 2, "north": 0, "west": 3}.items():
+        assert_close(received(game, site), plain(game, site, 2, 2)[best])
+
+
+def test_without_validation_data_it_sends_the_last_epoch(oneshot, measured):
+    game = oneshot(epochs=2, rounds=1)
+    measured(None, None)
+    game.round()
+    assert_close(received(game, "east"), plain(game, "east", 1, 2)[1])
+
+
+def test_training_is_that_of_local_bit_for_bit(oneshot, play):
+    game = oneshot(epochs=2, rounds=2, model=BATCH)
+    local = play(folder="local", name="local", training=SGD | {"local_epochs": 2}, rounds=2, model=BATCH)
+    game.rounds(2)
+    local.rounds(2)
+    for site in SITES:
+        ours, theirs = (one.kept(site, 2)["models"]["home"] for one in (game, local))
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_model_leaves_once_with_the_answer_to_the_last_training(oneshot):
+    game = oneshot(rounds=3)
+    size = sum(array.nbytes for array in game.server.parts["hand_over"].shapes.values())
+    game.finish()
+    # nothing else but the test comes back or goes there
+    assert game.asked == ["train"] * 3 + ["validate", "test_all_models"]
+    sent = [record.bytes_from for record in game.server.ledger]
+    assert sent == [dict.fromkeys(SITES, 0)] * 2 + [dict.fromkeys(SITES, size)]
+    assert [record.bytes_to for record in game.server.ledger] == [dict.fromkeys(SITES, 0)] * 3
+    assert game.sent["test_all_models"]["east"].num_bytes == 3 * size
+
+
+def test_the_estimate_counts_one_model_up_and_all_models_down(oneshot):
+    game = oneshot(rounds=2)
+    size = game.server.parts["hand_over"].end_bytes
+    traffic = count_traffic(game.study, 3, (1, 32, 32))
+    assert (traffic.bytes_from, traffic.bytes_to) == ([0, size], [0, 0])
+    assert (traffic.finish_bytes_from, traffic.finish_bytes_to) == (0, 3 * size)
+
+
+def test_a_site_may_keep_its_model(oneshot, tmp_path):
+    game = oneshot(rounds=1)
+    game.round()
+    message, request = game.answers[TRAIN]["east"], Request(TRAIN, "run", 1)
+    assert Gate.of(game.study, Site(data="d", state_dir=str(tmp_path))).refusal(request, message) is None
+    gate = Gate.of(game.study, Site(data="d", state_dir=str(tmp_path), may_leave=["weights", "batchnorm"]))
+    assert "not site_model" in gate.refusal(request, message)
+    # nor does it leave before the last round
+    longer = Gate.of(oneshot(rounds=2, folder="longer").study, Site(data="d", state_dir=str(tmp_path)))
+    assert "only arrays leave that a task asks for" in longer.refusal(request, message)
+
+
+def test_half_a_model_is_refused(oneshot):
+    game = oneshot(rounds=1)
+
+    def halved(task, site, answer):
+        if site == "west":
+            answer.arrays.pop(next(iter(answer.arrays)))
+        return answer
+
+    record = game.round(change=halved)
+    assert record.answered == ["east", "north"] and "west" in record.refused
+
+
+# --- sites that are away, and runs that go on
+
+
+def test_a_site_that_missed_the_last_round_is_asked_once_more(oneshot):
+    game = oneshot(rounds=2)
+    game.round()
+    game.round(absent=("north",))
+    assert list(game.server.parts["hand_over"].received) == ["east", "west"]
+    game.finish()
+    assert list(game.sent[COLLECT]) == ["north"]
+    assert_close(received(game, "north"), game.kept("north", 1)["hand_over"]["model"])
+
+
+def test_a_site_that_never_trained_is_not_asked_and_the_others_answer(oneshot):
+    game = oneshot(rounds=1)
+    game.finish(absent=("north",))
+    assert COLLECT not in game.asked
+    assert game.server.parts["hand_over"].contents(game.server).sites == ("east", "west")
+
+
+def test_a_model_that_does_not_come_in_the_end_either_is_said(oneshot):
+    game = oneshot(rounds=2)
+    game.round()
+    game.round(absent=("north",))
+
+    def refuse(task, site, answer):
+        return answer.failed("it may not leave") if task == COLLECT else answer
+
+    game.finish(change=refuse)
+    assert "site 'north' sent no model, and the others answer without it: it may not leave" in game.warnings
+    assert game.server.parts["hand_over"].contents(game.server).sites == ("east", "west")
+
+
+def test_a_run_that_patience_ends_early_asks_all_sites_in_the_end(oneshot):
+    game = oneshot(rounds=6, federation={"patience": 1})
+    still = {"value": 0.5, "num_cases": 2, "num_excluded": 0}
+
+    def same(task, site, answer):
+        if answer.meta.get("metrics", {}).get("validation"):
+            answer.meta["metrics"]["validation"] = still
+        return answer
+
+    game.finish(change=same)
+    assert game.server.finished_rounds < 6
+    assert list(game.sent[COLLECT]) == list(game.server.parts["hand_over"].received) == [*SITES]
+
+
+def test_a_resumed_run_has_the_models_and_asks_nobody_again(oneshot):
+    game = oneshot(rounds=1)
+    game.round()
+    before = {site: received(game, site) for site in SITES}
+    game.resume()
+    tests = game.finish()
+    assert COLLECT not in game.asked and tests.scores.keys() == set(SITES)
+    for site, arrays in before.items():
+        assert all(np.array_equal(received(game, site)[name], array) for name, array in arrays.items())
+
+
+def test_a_run_goes_on_to_the_very_same_models(oneshot):
+    whole, halved = oneshot(folder="whole", rounds=3), oneshot(folder="halved", rounds=3)
+    halved.goes_on_as(whole)
+    for site in SITES:
+        assert all(np.array_equal(received(whole, site)[name], a) for name, a in received(halved, site).items())
+
+
+# --- how all models answer
+
+
+def test_the_super_model_answers_with_the_mean_of_the_models_probabilities(oneshot):
+    game = oneshot(rounds=1)
+    game.finish()
+    model = SuperModel(game.server.parts["hand_over"].contents(game.server), torch.device("cpu"))
+    # a case of no site
+    case = np.random.default_rng(7).normal(size=(3, 1, 32, 32)).astype(np.float32)
+    probabilities = []
+    for site in SITES:
+        network = build_plain_model(game.study, game.study.seed)
+        state = {name: torch.from_numpy(array) for name, array in received(game, site).items()}
+        network.load_state_dict(state, strict=False)
+        with torch.no_grad():
+            probabilities.append(network.eval()(torch.from_numpy(case)).sigmoid().numpy())
+    mean = (probabilities[0] + probabilities[1] + probabilities[2]) / 3
+    answer = model.answer(case)
+    np.testing.assert_allclose(answer.probabilities, mean, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(probabilities[0], mean, atol=1e-4)
+    assert answer.weights == pytest.approx(dict.fromkeys(SITES, 1 / 3))
+    np.testing.assert_array_equal(model.predict(case).label_map, mean[:, 0] > 0.5)
+
+
+def test_every_site_tests_and_keeps_the_same_super_model(oneshot):
+    game = oneshot(rounds=1)
+    tests = game.finish()
+    wanted = game.server.parts["hand_over"].contents(game.server).models
+    for site in SITES:
+        contents = read(game.folder(site) / "supermodel")
+        assert contents.rule == "mean" and contents.sites == SITES
+        assert all(torch.equal(contents.models[s][n], v) for s, state in wanted.items() for n, v in state.items())
+        part = game.sites[site].data.test
+        model, truth = SuperModel(contents, torch.device("cpu")), np.asarray(part.targets)
+        found = np.stack([model.predict(np.asarray(image)[None]).label_map[0] for image in part.images])
+        dice = [2 * (f & t).sum() / (f.sum() + t.sum()) for f, t in zip(found > 0, truth > 0, strict=True)]
+        assert tests.scores[site].value == pytest.approx(np.mean(dice))
+
+
+def test_what_people_read_says_that_a_model_leaves(oneshot):
+    recipe = oneshot(rounds=1).study.recipe
+    questions = recipe.questions()
+    assert questions["What stays at home?"].endswith("then it leaves once; the data never do.")
+    assert questions["Who listens to whom?"] == "Nobody: each site trains alone."
+    assert "together in `supermodel/`" in left_out(recipe.as_dict())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "sentence"),
+    [
+        ({"stays_home": "nothing"}, "stays_home must be everything where each model leaves once"),
+        ({"input": "harmofl"}, "input must be none where each site trains alone"),
+        ({"mixing": "softpull"}, "mixing must be shared, and a site have one model"),
+        ({"extra_rounds": 2}, "extra_rounds must be 0 where a site sends its model of its best epoch, not 2"),
+        ({"average_last": 0.5}, "average_last must be 0 where a site sends its model of its best epoch, not 0.5"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(oneshot, algorithm, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        oneshot(rounds=2, **algorithm)
