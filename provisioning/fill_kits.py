@@ -1,6 +1,6 @@
-"""Put SiloFL's part into kits: wheel, checksums, lock and SBOM, the site's policies, INSTALL.md.
+"""Put SiloFL's part into kits: wheel, checksums, lock and SBOM, the site's policies, a study, INSTALL.md.
 
-    python -m provisioning fill-kits KIT... --wheel WHEEL [--data-root DIR] [--site-configs DIR]
+    python -m provisioning fill-kits KIT... --wheel WHEEL [--study STUDY.yaml] [--data-root DIR] [--site-configs DIR]
 
 ``make-kits`` does it for all kits of a workspace; a hospital that made its own kit (``nvflare package``) does it with
 this command. NVFlare's own files, keys among them, are never written.
@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from nvflare.tool.cert.fingerprint import cert_fingerprint_sha256
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from provisioning.guide import STUDY, write_guide
 from provisioning.supply import LOCK, SBOM, Package, lock_text, read_lock, sbom
 from provisioning.workspace import SITE_CONFIGS, SITE_LOCK, find_kits, write_yaml
 from silofl.errors import ConfigError, ExitCode
 from silofl.files import read_json, write_json, write_text
 from silofl.flare.kit import Kit
 from silofl.settings import read_yaml
+from silofl.study import load_study
 
 # Kind of kit -> the policies that it gets into local/. An admin's kit decides nothing.
 POLICIES = {
@@ -47,6 +47,7 @@ class Contents:
         data_root: Holds a folder of data for each site, as for ``silofl simulate --data``; state and results are kept
             below it too. Without it, site.yaml and server.yaml stay as they are in ``site_configs``.
         hospital_kind: The folder of ``site_configs`` that is for hospitals.
+        study: The study.yaml with which hospitals check themselves; a kit keeps the one that it has where not given.
     """
 
     wheel: Path
@@ -54,32 +55,23 @@ class Contents:
     data_root: Path | None = None
     hospital_kind: str = "hospital"
     lock: Path = SITE_LOCK
+    study: Path | None = None
 
 
 def fill_kit(kit: Kit, contents: Contents) -> None:
-    """Put wheel, checksum, policies and INSTALL.md into the kit of a server or a hospital; an admin's stays as it is.
+    """Fill the kit of a server or a hospital; an admin's stays as it is.
 
     Raises:
-        ConfigError: The wheel or a policy is missing.
+        ConfigError: The wheel, a policy or the study is missing or wrong.
     """
     if kit.kind not in POLICIES:
         return
     checksum = _put_wheel(kit.folder, contents.wheel)
     lock_checksum = _put_supply(kit.folder, contents, checksum)
     _put_policies(kit, contents)
-    pages = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, keep_trailing_newline=True
-    )
-    text = pages.get_template("INSTALL.md.j2").render(
-        kit=kit,
-        host=kit.address.host,
-        port=kit.address.port,
-        wheel=contents.wheel.name,
-        checksum=checksum,
-        lock_checksum=lock_checksum,
-        root=cert_fingerprint_sha256(kit.root),
-    )
-    (kit.folder / "INSTALL.md").write_text(text, encoding="utf-8")
+    if kit.kind == "hospital" and contents.study:
+        _put_study(kit.folder, contents.study)
+    write_guide(kit, {"wheel": contents.wheel.name, "checksum": checksum, "lock_checksum": lock_checksum})
 
 
 def _put_wheel(folder: Path, wheel: Path) -> str:
@@ -108,6 +100,19 @@ def _put_supply(folder: Path, contents: Contents, checksum: str) -> str:
     write_text(folder / LOCK, lock_text([own, *packages], header))
     write_json(folder / SBOM, sbom(own, packages))
     return hashlib.sha256((folder / LOCK).read_bytes()).hexdigest()
+
+
+def _put_study(folder: Path, path: Path) -> None:
+    """Put a study.yaml into a kit, with the model beside it that it names."""
+    names = {path: STUDY}
+    study = load_study(path)
+    if study.model_file:
+        names[path.with_name(study.model_file)] = study.model_file
+    for source, name in names.items():
+        if not source.is_file():
+            raise ConfigError(f"{source.name} must be beside {path}, which names it; put it there")
+        if not (folder / name).exists() or not source.samefile(folder / name):
+            shutil.copyfile(source, folder / name)
 
 
 def _put_policies(kit: Kit, contents: Contents) -> None:
@@ -191,11 +196,12 @@ def add_contents_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="holds a folder of data for each site")
     parser.add_argument("--site-configs", type=Path, default=SITE_CONFIGS, metavar="DIR", help="policies of sites")
     parser.add_argument("--kind", default="hospital", help="its folder for hospitals, as hospital_gpu")
+    parser.add_argument("--study", type=Path, metavar="STUDY.yaml", help="with which hospitals check themselves")
 
 
 def contents_of(options: argparse.Namespace, wheel: Path) -> Contents:
     """Return the contents that the options describe."""
-    return Contents(wheel, options.site_configs, options.data_root, options.kind)
+    return Contents(wheel, options.site_configs, options.data_root, options.kind, study=options.study)
 
 
 def run(options: argparse.Namespace) -> int:

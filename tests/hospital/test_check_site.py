@@ -1,13 +1,15 @@
 import json
 import stat
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from silofl.cli import main
 from silofl.errors import ConfigError
 from silofl.hospital import check_site as module
-from silofl.hospital.check_site import CHECKS, LOG, check_site
+from silofl.hospital.check_site import CHECKS, LOG, check_site, print_checkup
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 NETWORK = "server,tls,clock,preflight"
@@ -35,6 +37,12 @@ def test_a_table_names_every_check_and_the_verdict(checked):
     code, out = checked("--skip", f"{NETWORK},training,leaving")
     assert code == 0 and "Site north may join small" in out
     assert "versions" in out and "preflight" not in out
+
+
+def test_a_narrow_window_cuts_nothing_off_the_digest(candidate):
+    site, out = candidate(), StringIO()
+    print_checkup(check_site(site, set(CHECKS) - {"study"}), Console(file=out, width=60))
+    assert site.study.digest in "".join(out.getvalue().split())
 
 
 def test_a_fault_in_the_data_keeps_the_site_from_joining_and_no_case_is_named(checked, kit, pictures):

@@ -1,6 +1,7 @@
 import json
 import shutil
 from collections import namedtuple
+from importlib.metadata import PathDistribution, version
 from unittest.mock import Mock
 
 import pytest
@@ -15,6 +16,20 @@ def test_the_installed_packages_are_the_pinned_ones(candidate):
     answer = machine.versions(candidate())
     assert answer.status == "ok"
     assert answer.facts["torch"] == torch.__version__
+
+
+def test_a_wheels_extras_need_not_be_installed(candidate, monkeypatch, tmp_path):
+    info = tmp_path / "silofl-0.2.0.dist-info"
+    info.mkdir()
+    pins = [f"monai=={version('monai')}", 'nothing-like-it==1.0; extra == "dicom"']
+    lines = ["Metadata-Version: 2.1", "Name: silofl", "Version: 0.2.0", *(f"Requires-Dist: {pin}" for pin in pins)]
+    (info / "METADATA").write_text("\n".join(lines))
+    # As from a wheel, without a pyproject.toml above the package.
+    monkeypatch.setattr(machine.silofl, "__file__", str(tmp_path / "silofl" / "__init__.py"))
+    monkeypatch.setattr(machine, "distribution", lambda name: PathDistribution(info))
+    assert machine.versions(candidate()).status == "ok"
+    (info / "METADATA").write_text("\n".join([*lines, "Requires-Dist: nothing-like-it==1.0"]))
+    assert "not nothing-like-it none" in machine.versions(candidate()).sentence
 
 
 @pytest.mark.parametrize(("version", "shown"), [("0.1", "monai 0.1"), (None, "monai none")])

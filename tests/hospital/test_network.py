@@ -1,9 +1,28 @@
 import shutil
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from aiohttp import WSServerHandshakeError
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from nvflare.fuel.f3.drivers.aio_http_driver import AioHttpDriver
+from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo, Mode
+from nvflare.lighter.utils import load_private_key
 
+from silofl.files import read_json
+from silofl.flare.kit import read_certificate
 from silofl.hospital import network
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch):
+    """The machine on which tests run may have a proxy of its own."""
+    for name in network.PROXIES:
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -23,6 +42,81 @@ def test_a_server_of_another_project_is_not_trusted(candidate, serve, strangers,
     with serve(strangers, port):
         answer = network.tls(candidate())
     assert answer.status == "failed" and "must be signed by the kit's root" in answer.sentence
+
+
+@pytest.fixture
+def impostor(federation, tmp_path):
+    """Make kits whose server shows a certificate in the server's name that others, or the root itself, signed."""
+
+    def make(issuer, signer, ends=timedelta(days=9)):
+        startup, key = tmp_path / "impostor" / "localhost" / "startup", ec.generate_private_key(ec.SECP256R1())
+        startup.mkdir(parents=True)
+        shutil.copy(federation / "localhost" / "startup" / "rootCA.pem", startup)
+        subject, now = read_certificate(federation / "localhost" / "startup" / "server.crt").subject, datetime.now(UTC)
+        builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+        builder = builder.not_valid_before(now - timedelta(days=99)).not_valid_after(now + ends)
+        (startup / "server.crt").write_bytes(builder.sign(signer, hashes.SHA256()).public_bytes(Encoding.PEM))
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (startup / "server.key").write_bytes(private)
+        return startup.parents[1]
+
+    return make
+
+
+def test_an_inspection_of_tls_in_between_is_named_with_its_issuer(candidate, serve, impostor, port):
+    gateway = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Clinic Web Gateway CA")])
+    with serve(impostor(gateway, ec.generate_private_key(ec.SECP256R1())), port):
+        answer = network.tls(candidate())
+    assert answer.status == "failed" and answer.facts == {"issuer": "CN=Clinic Web Gateway CA"}
+    assert "not by 'CN=Clinic Web Gateway CA': something between here and the server answers" in answer.sentence
+    assert f"ask the network people to exempt localhost:{port} from it" in answer.sentence
+
+
+def test_a_gateway_that_takes_the_roots_own_name_is_found_by_its_signature(candidate, serve, impostor, port):
+    root = candidate().kit.root
+    with serve(impostor(root.subject, ec.generate_private_key(ec.SECP256R1())), port):
+        answer = network.tls(candidate())
+    assert answer.status == "failed" and "another root of this name" in answer.sentence
+
+
+def test_a_certificate_of_the_own_root_that_has_ended_is_no_inspection(candidate, serve, federation, impostor, port):
+    root = candidate().kit.root
+    key = load_private_key(read_json(federation.parent / "state" / "cert.json")["root_pri_key"])
+    with serve(impostor(root.subject, key, ends=timedelta(days=-1)), port):
+        answer = network.tls(candidate())
+    assert answer.status == "failed" and "certificate has expired: call the lead" in answer.sentence
+
+
+@pytest.mark.parametrize("name", ["https_proxy", "HTTPS_PROXY", "ALL_PROXY"])
+def test_a_proxy_that_nvflare_does_not_use_is_named_where_the_server_is_out_of_reach(
+    candidate, monkeypatch, name, port
+):
+    monkeypatch.setenv(name, "http://proxy.example.org:3128")
+    answer = network.server(candidate())
+    assert answer.status == "failed" and f"{name} is set, but NVFlare uses no proxy" in answer.sentence
+    assert f"let this machine connect to localhost:{port} (TCP) directly, past the proxy" in answer.sentence
+    # It may hold a password.
+    assert "3128" not in answer.sentence
+
+
+def test_a_proxy_is_no_matter_where_the_server_answers_without_it(candidate, monkeypatch, serve, federation, port):
+    monkeypatch.setenv("https_proxy", "http://proxy.example.org:3128")
+    with serve(federation, port):
+        answer = network.server(candidate())
+    assert answer.status == "ok" and "proxy" not in answer.sentence
+
+
+def test_nvflares_driver_goes_past_a_proxy(monkeypatch, serve, federation, kit, port):
+    """What the sentence says: with a proxy set, the driver of kits still dials the server itself."""
+    monkeypatch.setenv("https_proxy", "http://localhost:9")
+    files = {"ca_cert": "rootCA.pem", "client_cert": "client.crt", "client_key": "client.key"}
+    params = {key: str(kit / "startup" / name) for key, name in files.items()}
+    params |= {"scheme": "https", "host": "localhost", "port": port, "secure": True}
+    driver = AioHttpDriver()
+    connector = ConnectorInfo("site", driver, params, Mode.ACTIVE, 0, 0, False, threading.Event())
+    # The server here speaks TLS with the kit's root, and no WebSocket: nobody else would answer so.
+    with serve(federation, port), pytest.raises(WSServerHandshakeError, match="404"):
+        driver.connect(connector)
 
 
 def test_a_site_of_another_project_is_refused_by_the_server(candidate, kit, serve, federation, strangers, port):

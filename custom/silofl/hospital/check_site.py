@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from silofl.errors import ConfigError, ExitCode, SiloFLError, nearest
@@ -134,7 +134,8 @@ def check_site(candidate: Candidate, skipped: Collection[str] = ()) -> Checkup:
 
 def print_checkup(checkup: Checkup, console: Console) -> None:
     """Print the answers as a table, and whether the site may join."""
-    table = Table("check", "status", "finding", box=SIMPLE_HEAD)
+    # Folded, not cut off: the study's digest is compared letter by letter.
+    table = Table("check", "status", Column("finding", overflow="fold"), box=SIMPLE_HEAD)
     for name, answer in checkup.answers.items():
         table.add_row(name, Text(answer.status, STYLES[answer.status]), Text(answer.sentence))
     console.print(table, soft_wrap=False)

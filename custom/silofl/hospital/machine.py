@@ -135,7 +135,10 @@ def _pins() -> tuple[str, list[Requirement]]:
         installed = distribution("silofl")
     except PackageNotFoundError:
         return "", []
-    return installed.metadata.get("Requires-Python") or "", [Requirement(text) for text in installed.requires or []]
+    wanted = [Requirement(text) for text in installed.requires or []]
+    # What belongs to an extra, as highdicom to `dicom`, nobody has to install.
+    pins = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return installed.metadata.get("Requires-Python") or "", pins
 
 
 def _version(name: str) -> str | None:

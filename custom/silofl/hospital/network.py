@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from silofl.flare.kit import DAYS_TO_WARN, Kit
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from silofl.flare.kit import DAYS_TO_WARN, Address, Kit
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
 
 TIMEOUT_S = 5
 CLOCK_WARNING_S, CLOCK_FAILURE_S = 30, 300
+# Programs look for a proxy under these names; NVFlare's driver of the scheme http, which kits have, at none of them.
+PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 # Scheme -> bytes that make such a server answer: a request for a page, or HTTP/2's connection preface.
 GREETINGS = {
     "http": b"GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n",
@@ -64,21 +70,36 @@ def validity(until: datetime, now: datetime) -> Finding:
 
 
 def server(candidate: Candidate) -> Finding:
-    """Check that the server's name can be resolved and that its port is open."""
+    """Check that the server's name can be resolved and that its port is open, without a proxy."""
     host, port = candidate.kit.address.host, candidate.kit.address.port
+    way_out = _past_proxy(candidate.kit.address)
     try:
         socket.getaddrinfo(host, port)
     except OSError:
-        return failed(f"the server's name {host} must be known to this network; it is not: add it to DNS or /etc/hosts")
+        return failed(
+            f"the server's name {host} must be known to this network; it is not: add it to DNS or /etc/hosts{way_out}"
+        )
     try:
         socket.create_connection((host, port), TIMEOUT_S).close()
     except OSError as error:
         reason = error.strerror or "no answer in time"
         return failed(
             f"the server {host}:{port} must be reachable, not {reason!r}; open this way out in the firewall, or ask "
-            "the study lead whether it runs"
+            f"the study lead whether it runs{way_out}"
         )
     return ok(f"the server {host}:{port} is reachable", host=host, port=port)
+
+
+def _past_proxy(address: Address) -> str:
+    """Return what to ask the network people where a proxy is set that NVFlare does not use; empty where none is."""
+    name = next((name for name in PROXIES if os.environ.get(name)), None)
+    # gRPC's own driver does use the proxy.
+    if name is None or address.scheme == "grpc":
+        return ""
+    return (
+        f". {name} is set, but NVFlare uses no proxy: ask the network people to let this machine connect to "
+        f"{address.host}:{address.port} (TCP) directly, past the proxy"
+    )
 
 
 def tls(candidate: Candidate) -> Finding:
@@ -91,8 +112,17 @@ def tls(candidate: Candidate) -> Finding:
     try:
         found = shake_hands(candidate.kit)
     except ssl.SSLCertVerificationError as error:
+        stranger = _foreign_issuer(candidate.kit)
+        if stranger is None:
+            return failed(
+                f"the server's certificate must be signed by the kit's root; {error.verify_message}: call the lead"
+            )
         return failed(
-            f"the server's certificate must be signed by the kit's root; {error.verify_message}: call the lead"
+            f"the server's certificate must be signed by the kit's root, not by {stranger!r}: something between here "
+            "and the server answers in its place, as TLS inspection does; ask the network people to exempt "
+            f"{address.host}:{address.port} from it. Where nothing inspects, it is another network's server: call the "
+            "lead",
+            issuer=stranger,
         )
     except OSError as error:
         reason = getattr(error, "reason", None) or error.strerror or "no answer in time"
@@ -104,6 +134,36 @@ def tls(candidate: Candidate) -> Finding:
             f"the server must be {address.identity!r}, not {found.server!r}, as its certificate says: call the lead"
         )
     return ok(f"site and {found.server!r} accept each other over {found.protocol}", protocol=found.protocol)
+
+
+def _foreign_issuer(kit: Kit) -> str | None:
+    """Return who issued the certificate at the server's address; None where the kit's root did, or none is shown."""
+    try:
+        shown = x509.load_der_x509_certificate(_shown_certificate(kit))
+    except (OSError, ValueError):
+        return None
+    issuer = shown.issuer.rfc4514_string()
+    try:
+        shown.verify_directly_issued_by(kit.root)
+    except (InvalidSignature, ValueError, TypeError):
+        # Another network's root may have the name of this one.
+        return f"{issuer}, another root of this name" if shown.issuer == kit.root.subject else issuer
+    return None
+
+
+def _shown_certificate(kit: Kit) -> bytes:
+    """Return the certificate that is shown at the server's address, trusted or not; nothing is sent to its owner.
+
+    Raises:
+        OSError: There is no handshake, or nobody is there.
+    """
+    context, address = kit.tls(), kit.address
+    context.verify_mode = ssl.CERT_NONE
+    with (
+        socket.create_connection((address.host, address.port), TIMEOUT_S) as line,
+        context.wrap_socket(line, server_hostname=address.host) as secured,
+    ):
+        return secured.getpeercert(binary_form=True) or b""
 
 
 def clock(candidate: Candidate) -> Finding:

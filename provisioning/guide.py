@@ -1,0 +1,95 @@
+"""What the people and the machine of a kit follow: INSTALL.md, and a hospital's files for systemd and nftables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from nvflare.tool.cert.fingerprint import cert_fingerprint_sha256
+
+from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
+from silofl.files import make_folder, write_text
+from silofl.flare.kit import Kit
+from silofl.hospital.candidate import Candidate
+from silofl.settings import load, read_yaml
+from silofl.site import Site
+from silofl.study import load_study
+
+# Where INSTALL.md has a hospital put the software, everything else, and the kit.
+SOFTWARE, HOME = "/opt/silofl", "/var/lib/silofl"
+FOLDER = f"{HOME}/kit"
+STUDY, SYSTEM = "study.yaml", "system"
+TEMPLATES = Path(__file__).parent
+GUIDES = {"hospital": "INSTALL.md.j2", "server": "INSTALL_server.md.j2"}
+# Measured: the packages of the lock once installed, with torch for the CPU.
+SOFTWARE_BYTES = 2 * GIB
+
+
+def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
+    """Write the INSTALL.md of a server or a hospital, and a hospital's files for its machine.
+
+    Args:
+        kit: The kit, with its policies and, where the lead gives one, its study.
+        facts: What INSTALL.md has people compare: ``wheel``, ``checksum``, ``lock_checksum``.
+
+    Raises:
+        ConfigError: The kit's study or site.yaml is wrong.
+    """
+    pages = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True)
+    values = {
+        "kit": kit,
+        "host": kit.address.host,
+        "port": kit.address.port,
+        "root": cert_fingerprint_sha256(kit.root),
+        "software": SOFTWARE,
+        **facts,
+    }
+    if kit.kind == "hospital":
+        values |= _places(kit) | _needs(kit)
+        make_folder(kit.folder / SYSTEM)
+        for template in sorted((TEMPLATES / SYSTEM).glob("silofl*.j2")):
+            text = pages.get_template(f"{SYSTEM}/{template.name}").render(values)
+            write_text(kit.folder / SYSTEM / template.stem, text)
+    write_text(kit.folder / "INSTALL.md", pages.get_template(GUIDES[kit.kind]).render(values))
+
+
+def _places(kit: Kit) -> dict[str, Any]:
+    """Return the folders that a hospital's INSTALL.md and services name."""
+    settings = read_yaml(kit.folder / "local" / "site.yaml")
+    study = load_study(kit.folder / STUDY).name if (kit.folder / STUDY).is_file() else "STUDY"
+    named = settings["data"]
+    data = named if isinstance(named, str) else named.get(study, f"{HOME}/data/{{study}}")
+    written = [_fixed(str(settings[key])) for key in ("state_dir", "cache_dir") if settings.get(key)]
+    data = data.replace("{study}", study).replace("{site}", kit.name)
+    return {
+        "home": HOME,
+        "folder": FOLDER,
+        "data": data,
+        "data_parent": str(Path(data).parent),
+        "state_parent": written[0],
+        "written": " ".join([HOME, *sorted({place for place in written if not Path(place).is_relative_to(HOME)})]),
+        "keeps_all": settings.get("keep_days") is None,
+    }
+
+
+def _fixed(place: str) -> str:
+    """Return the part of a folder's path that is the same for all studies."""
+    return re.split(r"[{$]", place)[0].rstrip("/")
+
+
+def _needs(kit: Kit) -> dict[str, Any]:
+    """Return the kit's study, and the disk and memory that it needs; no study where the kit has none."""
+    path, software = kit.folder / STUDY, f"{SOFTWARE_BYTES / GIB:.0f} GiB"
+    if not path.is_file():
+        return {"study": None, "disk": software}
+    study = load_study(path)
+    candidate = Candidate(kit, study, path, load(Site, kit.folder / "local" / "site.yaml"))
+    return {
+        "study": study,
+        "disk": software,
+        "state": f"{site_disk_bytes(study, candidate.num_sites) / GIB:.2f} GiB",
+        "memory": f"{site_memory_bytes(study) / GIB:.1f} GiB",
+    }
