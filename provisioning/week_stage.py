@@ -169,12 +169,13 @@ class Stage:
         path = self.kit(name).folder / "local" / "site.yaml"
         write_yaml(path, read_yaml(path) | keys)
 
-    def check_site(self, name: str, study: Path, may_join: bool = True) -> dict[str, Any]:
+    def check_site(self, name: str, study: Path, *words: str, may_join: bool = True) -> dict[str, Any]:
         """Have a hospital check itself with a study.
 
         Args:
             name: The hospital.
             study: The job's folder.
+            words: More of the command.
             may_join: What it is to find.
 
         Returns:
@@ -183,8 +184,8 @@ class Stage:
         Raises:
             TrainingError: It finds something else.
         """
-        words = ("check-site", "--kit", self.kit(name).folder, "--study", study_file(study), "--json")
-        found = json.loads(self.silofl(*words, code=0 if may_join else 1))
+        where = ("--kit", self.kit(name).folder, "--study", study_file(study))
+        found = json.loads(self.silofl("check-site", *where, "--json", *words, code=0 if may_join else 1))
         check(found["may_join"] is may_join, f"check-site of {name} must say may_join {may_join}, not the contrary")
         return {one["check"]: one["sentence"] for one in found["checks"] if one["status"] == "failed"}
 
