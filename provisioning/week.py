@@ -67,5 +67,5 @@ def _write_page(path: Path, rows: list[tuple[str, str, float]], planned: int) ->
     """Write what has happened so far and what was seen."""
     lines = [f"# A week of a network, {len(rows)} of {planned} events", ""]
     for number, (what, seen, seconds) in enumerate(rows, start=1):
-        lines += [f"{number}. **{what}** ({seconds:.0f} s)", *(f"    - {part}" for part in seen.split("; ")), ""]
+        lines += [f"{number}. **{what}** ({seconds:.0f} s): {seen}", ""]
     write_text(path, "\n".join(lines))
