@@ -140,9 +140,10 @@ class Network:
         with self.session(person) as session:
             return Path(session.download_job_result(number, str(target)))
 
-    def start(self, kit: Kit) -> None:
-        """Start a participant from its kit."""
-        command = start_command(kit)
+    def start(self, kit: Kit, **environment: str) -> None:
+        """Start a participant from its kit, with changes to its environment."""
+        changes = [f"{name}={value}" for name, value in environment.items()]
+        command = ["env", *changes, *start_command(kit)]
         if self._namespaces:
             command = self._namespaces.inside(kit.name, command)
         self._running[kit.name] = ProcessTree(command, self.logs / f"{kit.name}.txt")

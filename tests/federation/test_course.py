@@ -382,7 +382,7 @@ def test_a_test_in_every_round_changes_no_weight_and_no_choice(play, make_study,
     assert_alike(plain.models("east"), tested.models("east"))
     assert plain.server.best_round == tested.server.best_round and plain_tests.scores == tests.scores
     if name == "guarded":
-        assert plain.server.parts["guard"].joined == tested.server.parts["guard"].joined != {}
+        assert plain.server.parts["guard"].choices == tested.server.parts["guard"].choices != {}
     for before, now in zip(plain.server.ledger, tested.server.ledger, strict=True):
         assert before.validation == now.validation and before.notes == now.notes
         assert before.test is None and (now.test is not None) == (now.round <= study.training_rounds)

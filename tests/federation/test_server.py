@@ -66,8 +66,9 @@ def test_a_site_that_joins_under_such_a_name_is_refused_too(play, site):
         game.server.join(site)
 
 
-def test_a_site_that_joins_late_is_asked_from_then_on_and_has_the_shared_model(play):
-    game, late = play(sites=("east", "west")), play(sites=("north",), folder="late")
+@pytest.mark.parametrize("guard", [False, True])
+def test_a_site_that_joins_late_is_asked_from_then_on_and_has_the_shared_model(play, guard):
+    game, late = play(sites=("east", "west"), guard=guard), play(sites=("north",), folder="late", guard=guard)
     game.rounds(1)
     game.server.join("north")
     game.sites["north"] = late.sites["north"]

@@ -318,7 +318,7 @@ def test_to_the_guard_the_super_model_is_one_candidate(play, monkeypatch, name):
     options = FROM_SHARED.get(name, {"rounds": 2, "training": SGD})
     game = play(guard=True, **options | algorithm_of(f"fedsm-{name}"))
     game.finish()
-    assert game.server.parts["guard"].joined.keys() == set(SITES)
+    assert game.server.parts["guard"].choices.keys() == set(SITES)
     assert len(seen) == 3 and all(found.keys() == {"federated", "local"} for found in seen)
     assert all(list(found["federated"].models) == ["global", *SITES] for found in seen)
 

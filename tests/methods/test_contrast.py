@@ -174,7 +174,7 @@ def test_the_guards_local_model_has_the_projection_head_and_no_run_without_one_b
     again = moon_of_windows("again", guard=True, data=with_validation)
     for game in (ours, plain, again):
         game.finish()
-        assert set(game.server.parts["guard"].joined) == {"ann", "bob", "eva"}
+        assert set(game.server.parts["guard"].choices) == {"ann", "bob", "eva"}
     kept, without, borrowed = (game.kept("ann", 3)["guard"]["local"] for game in (ours, plain, again))
     assert kept["state"]["network.head.2.weight"].shape == (6, 100) and kept["rounds"] == 3
     assert without["state"]["network.head.weight"].shape == (2, 100) and "is_borrowed" not in without

@@ -65,7 +65,7 @@ def test_the_local_model_is_that_of_local_training_and_the_federated_run_is_what
     before = [record.as_dict() | {"started_at": "", "seconds": 0, "notes": []} for record in without.server.ledger]
     after = [record.as_dict() | {"started_at": "", "seconds": 0, "notes": []} for record in guarded.server.ledger]
     assert before == after
-    assert guarded.server.parts["guard"].joined.keys() == set(SITES)
+    assert guarded.server.parts["guard"].choices.keys() == set(SITES)
 
 
 def stubbed(monkeypatch, **scores):
@@ -113,7 +113,7 @@ def test_a_site_writes_the_model_that_it_chose_and_says_no_more_than_that(play, 
     answer = game.answers["guard_choose"]["east"]
     assert not answer.arrays and answer.meta.keys() == {"round", "guard"}
     assert not any(message.arrays for task in ("guard_tune", "guard_choose") for message in game.sent[task].values())
-    joined = game.server.parts["guard"].joined["east"]
+    joined = game.server.parts["guard"].choices["east"]
     assert (joined.chosen, joined.default, joined.unit, joined.num_units) == (chosen, "blend", "patient", 2)
     assert joined.verdict == ("keeps its own model" if chosen == "local" else "too few to say")
     model = SuperModel.load(game.folder("east") / "chosen", "cpu")
@@ -172,7 +172,7 @@ def test_a_run_takes_the_local_model_that_another_run_of_the_same_training_has_l
     assert (ours.get("is_borrowed"), theirs.get("is_borrowed"), others.get("is_borrowed")) == (None, True, None)
     assert_equal(ours["best"]["state"], theirs["best"]["state"])
     assert_equal(ours["state"], theirs["state"])
-    joined = [game.server.parts["guard"].joined["east"] for game in (first, second)]
+    joined = [game.server.parts["guard"].choices["east"] for game in (first, second)]
     assert joined[0].test["local"] == joined[1].test["local"]
     assert joined[0].validation["local"] == joined[1].validation["local"]
 
@@ -199,7 +199,7 @@ def test_a_site_without_validation_data_trains_no_model_beside_and_makes_no_choi
     part = game.sites["north"].data
     game.sites["north"].__dict__["data"] = replace(part, validation=part.validation.taken([]))
     game.finish()
-    assert game.server.parts["guard"].joined.keys() == {"east", "west"}
+    assert game.server.parts["guard"].choices.keys() == {"east", "west"}
     assert "guard" not in game.kept("north", 3)
 
 
@@ -207,7 +207,7 @@ def test_a_site_that_came_late_says_since_when_it_trains_its_own_model(play):
     game = play(guard=True, federation={"max_missed_rounds": 1})
     game.round(absent=("west",))
     game.finish()
-    joined = game.server.parts["guard"].joined
+    joined = game.server.parts["guard"].choices
     assert (joined["west"].local_since, joined["east"].local_since) == (2, 1)
 
 
@@ -219,7 +219,7 @@ def test_a_run_that_is_taken_up_chooses_the_same(play, tmp_path):
         broken.sites[site] = SiteRounds(site, broken.study, broken.settings)
     for game in (straight, broken):
         game.finish()
-    assert straight.server.parts["guard"].joined == broken.server.parts["guard"].joined
+    assert straight.server.parts["guard"].choices == broken.server.parts["guard"].choices
 
 
 def test_the_choice_leaves_through_the_gate_and_nothing_beside_it_does(play):

@@ -1,15 +1,20 @@
+import importlib
+import pkgutil
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import yaml
 
 import silofl
+from silofl import methods
 from silofl.algorithms.recipe import algorithm_names
 from silofl.errors import ConfigError
 from silofl.methods import parts
+from silofl.methods.part import Part
 from silofl.methods.parts import kind_of, kinds, start_parts
 from silofl.methods.work import Work
 
@@ -39,6 +44,15 @@ def test_the_models_come_first_and_every_part_is_known_by_its_role(make_study):
     assert all(part.role == role for role, part in found.items())
 
 
+def test_no_value_of_a_part_has_the_name_of_what_a_part_can_do():
+    for module in pkgutil.iter_modules(methods.__path__, f"{methods.__name__}."):
+        importlib.import_module(module.name)
+    found, abilities = Part.__subclasses__(), {name for name, value in vars(Part).items() if callable(value)}
+    assert len(found) >= 10
+    # A value with a default would take the place of the function.
+    assert [kind for kind in found if {field.name for field in fields(kind)} & abilities] == []
+
+
 def test_site_halves_are_those_of_the_same_files(make_study):
     study = make_study(name="fedsm", input="harmofl", model=INSTANCE)
     names = [half.name for half in parts.site_parts(Work("a", study, None, None, None))]
@@ -62,6 +76,7 @@ BROKEN = {
 }
 RUN = """
 import sys
+from dataclasses import fields
 from pathlib import Path
 from silofl.federation.alone import run_alone
 from silofl.site import Site

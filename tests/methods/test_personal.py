@@ -263,6 +263,6 @@ def test_the_guard_chooses_among_the_personal_and_the_local_model(personal, name
     game = personal(name, rounds=2, guard=True)
     without = personal(name, rounds=2, folder="without")
     assert game.finish().scores == without.finish().scores
-    joined = game.server.parts["guard"].joined
+    joined = game.server.parts["guard"].choices
     assert joined.keys() == set(SITES) and not any(game.server.ledger[-1].failed)
     assert_equal(game.models("east"), without.models("east"))

@@ -147,6 +147,20 @@ def test_a_server_that_takes_no_job_leaves_no_folder_so_that_it_can_be_tried_aga
     assert not (tmp_path / "out").exists()
 
 
+def test_a_program_that_reads_the_ledger_while_the_run_ends_reads_a_whole_one(server, lead, monkeypatch, tmp_path):
+    server(("RUNNING FINISHED:COMPLETED", "complete"))
+    file, opened, download = tmp_path / "out" / "ledger.json", [], module.Lead.download
+
+    def read_meanwhile(self, *arguments):
+        opened.append(file.open())
+        return download(self, *arguments)
+
+    monkeypatch.setattr(module.Lead, "download", read_meanwhile)
+    assert lead()[0] == 0
+    with opened[0] as before:
+        assert len(json.load(before)) == 1 and len(json.loads(file.read_text())) == 2
+
+
 def test_a_run_that_was_stopped_before_its_first_round_begins_anew(server, lead):
     submitted = server(("FINISHED:ABNORMAL", "stopped before a round"), ("FINISHED:COMPLETED", "complete"))
     assert lead()[0] == 0

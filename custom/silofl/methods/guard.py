@@ -71,11 +71,11 @@ class GuardPart(Part):
 
     Attributes:
         study: The study.
-        joined: Site -> its choice; not part of the checkpoint, because the run ends with it.
+        choices: Site -> its choice; not part of the checkpoint, because the run ends with it.
     """
 
     study: Study
-    joined: dict[str, Joined] = field(default_factory=dict)
+    choices: dict[str, Joined] = field(default_factory=dict)
     role: str = ROLE
     entry: ClassVar[type[Entry]] = Entry
 
@@ -98,15 +98,15 @@ class GuardPart(Part):
         if exchange.task != CHOOSE:
             return self
         found = {site: answer.entries[ROLE].joined for site, answer in replies.accepted.items()}
-        return replace(self, joined={site: joined for site, joined in found.items() if joined})
+        return replace(self, choices={site: joined for site, joined in found.items() if joined})
 
     def notes(self, exchange: Exchange) -> Sequence[str]:
         """Return each site's choice."""
-        return [choice_sentence(site, one) for site, one in self.joined.items()] if exchange.task == CHOOSE else ()
+        return [choice_sentence(site, one) for site, one in self.choices.items()] if exchange.task == CHOOSE else ()
 
     def results(self, run: Run, tests: Mapping[str, Any]) -> dict[str, Any]:
         """Return the sites' choices."""
-        return {"joining": self.joined} if self.joined else {}
+        return {"joining": self.choices} if self.choices else {}
 
 
 class SiteGuard(SitePart):

@@ -16,7 +16,7 @@ from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.outcome import stopped_results
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
-from silofl.files import write_json, write_text
+from silofl.files import copy_file, write_json, write_text
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.options import add_json, console_for, natural
@@ -219,7 +219,9 @@ class Watch:
         found = self.lead.download(self.number, self.out / "jobs") / "workspace" / "silofl"
         if not (found / RESULT).is_file():
             raise TrainingError(f"job {self.number} must begin; NVFlare ended it as {status}: {details or 'no reason'}")
-        shutil.copytree(found, self.out, dirs_exist_ok=True)
+        for path in (path for path in found.rglob("*") if path.is_file()):
+            # Atomically: a program that reads the ledger while the run goes on finds it whole.
+            copy_file(path, self.out / path.relative_to(found))
         shutil.rmtree(found)
         self._lines.show()
         results = read_results(self.out)
