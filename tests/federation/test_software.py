@@ -66,7 +66,8 @@ def test_a_changed_package_takes_part_and_is_named_in_the_ledger(play):
     game = play()
     record = game.round(change=running("west", package=OTHER, torch="2.12.1"))
     (note,) = record.notes
-    assert note.startswith("site 'west' runs torch 2.12.1 instead of ") and "other files of silofl" in note
+    assert note.startswith("site 'west' runs other software than the server: torch 2.12.1 instead of ")
+    assert "other files of silofl" in note
     assert record.answered == ["east", "north", "west"] and record.software["west"]["package"] == OTHER
     assert Round.from_dict(record.as_dict()) == record
     # Once: it has not changed again.

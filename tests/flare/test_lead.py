@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from nvflare.fuel.flare_api.api_spec import AuthorizationError, JobNotFound, JobNotRunning
 
-from silofl.errors import TrainingError
+from silofl.errors import ConfigError, TrainingError
 from silofl.files import write_json
 from silofl.flare import lead as module
 from silofl.flare.lead import Lead, Progress, answer_progress
@@ -56,6 +56,9 @@ class Session:
     def get_job_meta(self, number):
         return self._answer("meta")
 
+    def download_job_result(self, number, target):
+        return self._answer("download")
+
     def do_app_command(self, number, topic, data):
         return self._answer("progress")
 
@@ -91,3 +94,9 @@ def test_a_lead_without_the_right_learns_so_and_one_whose_job_starts_does_not_lo
 def test_a_server_that_stays_away_is_named_with_its_address(lead):
     with pytest.raises(TrainingError, match="the server server:8002 must answer within 0 s; it did not: gone"):
         lead(meta=OSError("gone")).find("x")
+
+
+@pytest.mark.parametrize("error", [JobNotFound("no such job"), AuthorizationError("not yours")])
+def test_a_job_of_nobody_or_of_somebody_else_cannot_be_fetched_and_the_lead_is_named(lead, error, tmp_path):
+    with pytest.raises(ConfigError, match=f"the server knows and that lead submitted; NVFlare says: .*{error}"):
+        lead(download=error).download("x", tmp_path)

@@ -121,7 +121,7 @@ class Round:
         self.software = {site: one.model_dump() for site, one in new.items()}
         for site, one in new.items():
             if differences := here().differences(one):
-                self.notes.append(f"site {site!r} runs {', '.join(differences)}, as the server does")
+                self.notes.append(f"site {site!r} runs other software than the server: {', '.join(differences)}")
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""

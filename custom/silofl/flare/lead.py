@@ -190,7 +190,7 @@ class Lead:
             except (AuthorizationError, JobNotFound) as error:
                 raise ConfigError(
                     "the job must be one that the server knows and that "
-                    f"{self._kit.name} submitted; NVFlare says: {error}"
+                    f"{self.kit.name} submitted; NVFlare says: {error}"
                 ) from None
             except Exception as error:  # NVFlare raises what it likes where a server goes away
                 self.__exit__()
