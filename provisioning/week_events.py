@@ -163,7 +163,7 @@ def upgraded_and_broken(stage: Stage) -> str:
     run = stage.go_on(LONG)
     found = run.wait_for("east and south answer", lambda one: sorted(one.answered) == ["east", "south"])
     note = next(
-        (note for one in run.ledger for note in one.notes if note.startswith("site 'east' runs other files")), ""
+        (note for one in run.ledger for note in one.notes if note.startswith("site 'east' runs other software")), ""
     )
     check(digest_of(changed / "silofl")[:12] in note, "a note must name the changed package of east")
     check(f"not {silofl.__version__}" in found.failed.get("north", ""), "the ledger must say why north takes no part")
