@@ -149,20 +149,17 @@ def test_what_a_killed_run_leaves_to_download_says_how_it_goes_on(finished, tmp_
     assert not (folder.path / "results.json").exists()
 
 
+# What a lead downloads of every finished run.
+COPIED = {"results.json", "ledger.json", "metrics.csv", "metrics_summary.json", "round_metrics.jsonl", "model"}
+
+
 def test_results_are_copied_without_the_checkpoint_for_who_downloads_the_job(finished, tmp_path):
     game, tests, folder = finished
     folder.save(game.server)
     folder.finish(game.server, tests)
     folder.copy_results(tmp_path / "job" / "silofl")
     copied = {path.name for path in (tmp_path / "job" / "silofl").iterdir()}
-    assert copied == {
-        "results.json",
-        "ledger.json",
-        "metrics.csv",
-        "metrics_summary.json",
-        "round_metrics.jsonl",
-        "model",
-    }
+    assert copied == COPIED
     folder.copy_results(folder.path)
     assert (folder.path / "checkpoint.pt").is_file()
 
@@ -173,16 +170,7 @@ def test_the_files_of_a_part_and_the_super_model_are_copied_too(play, tmp_path):
     folder.finish(game.server, game.finish())
     write_json(folder.path / "weights.json", [])
     folder.copy_results(tmp_path / "copy")
-    assert {path.name for path in (tmp_path / "copy").iterdir()} == {
-        "results.json",
-        "ledger.json",
-        "metrics.csv",
-        "metrics_summary.json",
-        "round_metrics.jsonl",
-        "model",
-        "supermodel",
-        "weights.json",
-    }
+    assert {path.name for path in (tmp_path / "copy").iterdir()} == COPIED | {"supermodel", "weights.json"}
 
 
 @pytest.mark.parametrize(

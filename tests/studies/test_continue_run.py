@@ -14,7 +14,7 @@ from silofl.studies import continue_run as module
 from silofl.studies.run import Watch, set_run
 from silofl.study import load_study
 
-from .test_run import JOB, RUN, finished, lead, server  # noqa: F401
+from .test_run import JOB, RUN, Connection, finished, lead, server  # noqa: F401
 
 NUMBER = "3a4ab1f3-5838-4363-b0e7-49dce91e418a"
 STUDY = "app/config/study.yaml"
@@ -55,16 +55,7 @@ def left(finished, tmp_path, monkeypatch):  # noqa: F811
         if results:
             write_json(folder / "workspace" / "silofl" / "results.json", results(study).as_dict())
 
-        class Lead:
-            def __init__(self, kit, patience_s):
-                pass
-
-            def __enter__(self):
-                return self
-
-            def __exit__(self, *reason):
-                pass
-
+        class Lead(Connection):
             def status(self, number):
                 assert number == NUMBER
                 return status, ""

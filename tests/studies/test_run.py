@@ -34,6 +34,19 @@ def finished(tmp_path_factory, site_data, make_study):
     return folder.path, game.study
 
 
+class Connection:
+    """A lead's connection, which a test gives what the server answers."""
+
+    def __init__(self, kit, patience_s):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *reason):
+        pass
+
+
 @pytest.fixture
 def server(monkeypatch, finished):
     """A server whose jobs end as written down: each NVFlare's words for its status, and the folder that it leaves.
@@ -42,16 +55,7 @@ def server(monkeypatch, finished):
     """
     ends, submitted, waited = [], [], []
 
-    class Lead:
-        def __init__(self, kit, patience_s):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *reason):
-            pass
-
+    class Lead(Connection):
         def submit(self, job):
             submitted.append(yaml.safe_load((job / "app" / "config" / "study.yaml").read_text()))
             self.words, self.asked = iter(ends[len(submitted) - 1][0].split()), 0

@@ -202,8 +202,8 @@ class Course:
         Returns:
             The tasks that were sent first, all answers, and what sites have lost for good.
         """
-        server = self.server
-        sent = {site: server.task(site, exchange) for site in exchange.sites or server.sites if site in present(server)}
+        server, here = self.server, present(self.server)
+        sent = {site: server.task(site, exchange) for site in exchange.sites or here if site in here}
         answers = self.ask(exchange.task, sent)
         lost = take_lost(server, exchange, answers.held)
         if lost and not self.is_aborted():
