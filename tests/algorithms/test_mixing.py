@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 import tracemalloc
 
 import numpy as np
@@ -76,6 +79,26 @@ def test_memory_stays_near_inputs_and_outputs(count, size):
     tracemalloc.stop()
     assert len(mixed) == 4
     assert peak + outputs <= 1.15 * (2 * outputs)
+
+
+MIXED_BY_TWENTY = """
+import hashlib, numpy as np
+from silofl.algorithms.mixing import mix
+rng = np.random.default_rng(0)
+params = {f"s{k}": {"w": rng.standard_normal(200_001), "b": rng.standard_normal(70_000, np.float32)} for k in range(20)}
+weights = rng.random((20, 20))
+mixed = mix(params, weights / weights.sum(axis=1, keepdims=True))
+print(hashlib.sha256(b"".join(array.tobytes() for site in mixed.values() for array in site.values())).hexdigest())
+"""
+
+
+def test_the_bits_do_not_depend_on_the_threads():
+    # Where NumPy is left to itself, two threads already give other bits here than one.
+    def digest(threads):
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": str(threads)}
+        return subprocess.check_output([sys.executable, "-c", MIXED_BY_TWENTY], env=environment)
+
+    assert digest(1) == digest(2) == digest(4)
 
 
 def test_other_names_are_refused_with_site_and_key():

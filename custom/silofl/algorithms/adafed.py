@@ -7,12 +7,14 @@ version calls the method FedAP).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
+from scipy.spatial.distance import pdist, squareform
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -175,15 +177,14 @@ def distances(statistics: Sequence[Sequence[tuple[ArrayLike, ArrayLike]]]) -> ND
         AggregationError: Sites differ in layers or shapes, or hold negative variances or numbers that are not finite.
     """
     points = [_points(site, k) for k, site in enumerate(statistics)]
-    for k, site in enumerate(points):
-        if [layer.shape for layer in site] != [layer.shape for layer in points[0]]:
+    for k, (sizes, _, _) in enumerate(points):
+        if sizes != points[0][0]:
             raise AggregationError(f"site {k} must have the layers of site 0; their numbers or sizes differ")
-    total = np.zeros((len(points), len(points)))
-    for i, left in enumerate(points):
-        for j, right in enumerate(points[:i]):
-            # For Gaussians with diagonal covariance the Wasserstein distance is the Euclidean one of `_points` (Eq. 6).
-            total[i, j] = total[j, i] = sum(np.linalg.norm(a - b) for a, b in zip(left, right, strict=True))
-    return total
+    means, deviations = (np.stack([point[i] for point in points]) for i in (1, 2))
+    edges = np.cumsum([0, *points[0][0]])
+    # For Gaussians with diagonal covariance the Wasserstein distance is the Euclidean one of (mu, sqrt(r)) (Eq. 6).
+    layers = [np.hstack([means[:, a:b], deviations[:, a:b]]) for a, b in pairwise(edges)]
+    return squareform(sum(map(pdist, layers), np.zeros(len(points) * (len(points) - 1) // 2)))
 
 
 def adafed_weights(distance: ArrayLike, self_weight: float) -> NDArray[np.float64]:
@@ -292,15 +293,12 @@ def _recorder(moments: _Moments) -> object:
     return record
 
 
-def _points(site: Sequence[tuple[ArrayLike, ArrayLike]], number: int) -> list[NDArray]:
-    """Return each layer as one point, means then standard deviations."""
-    points = []
-    for mean, variance in site:
-        mean, variance = np.asarray(mean, np.float64), np.asarray(variance, np.float64)
-        if mean.shape != variance.shape or not np.all(np.isfinite(mean)) or not np.all(variance >= 0):
-            raise AggregationError(f"site {number} must have finite means and variances of at least 0, of one shape")
-        points.append(np.concatenate([mean.ravel(), np.sqrt(variance).ravel()]))
-        # `variance >= 0` refuses NaN but lets infinity pass.
-        if not np.all(np.isfinite(points[-1])):
-            raise AggregationError(f"site {number} must have finite variances; one is infinite")
-    return points
+def _points(statistics: Sequence[tuple[ArrayLike, ArrayLike]], number: int) -> tuple[list[int], NDArray, NDArray]:
+    """Return the layers' sizes, and the means and the standard deviations of all layers in a row."""
+    means, variances = ([np.ravel(np.asarray(layer[i], np.float64)) for layer in statistics] for i in (0, 1))
+    sizes = [mean.size for mean in means]
+    mean, variance = (np.concatenate([np.empty(0), *arrays]) for arrays in (means, variances))
+    is_finite = np.all(np.isfinite(mean)) and np.all(np.isfinite(variance))
+    if sizes != [variance.size for variance in variances] or not is_finite or not np.all(variance >= 0):
+        raise AggregationError(f"site {number} must have finite means and finite variances of at least 0, of one shape")
+    return sizes, mean, np.sqrt(variance)

@@ -21,6 +21,9 @@ from silofl.algorithms.steps import Batch, Loss, Step, frozen_statistics, full_p
 from silofl.errors import ConfigError, DataError, TrainingError
 from silofl.settings import Fraction, Positive
 
+# Images transformed at a time on a CPU, whose cache their spectra fit.
+PIECE = 16
+
 
 class Amplitude(Answer):
     """Input normalisation by a shared Fourier amplitude.
@@ -181,14 +184,17 @@ class AmplitudeNorm(nn.Module):
         # torch has no FFT in bfloat16, and half precision would lose the phase.
         with torch.autocast(images.device.type, enabled=False):
             wide = images if images.dtype == torch.float64 else images.float()
-            spectrum = torch.fft.rfftn(wide, dim=self.axes)
-            # The squared amplitude: a complex abs() costs four times as much.
-            power = spectrum.real.square().addcmul_(spectrum.imag, spectrum.imag)
             if self.training and not self.is_fixed:
+                # The amplitude is the whole batch's, so all of it is transformed before the first image is changed.
+                spectrum, power = self._spectrum(wide)
                 self._update(power.detach().sqrt())
-            elif not (torch.compiler.is_exporting() or self.is_known):
+                return self._with_amplitude(spectrum, power)
+            if torch.compiler.is_exporting():
+                return self._with_amplitude(*self._spectrum(wide))
+            if not self.is_known:
                 raise TrainingError("the amplitude must be learned or fixed before evaluation; train one round first")
-            return torch.fft.irfftn(self._replace(spectrum, power), s=self.shape[1:], dim=self.axes)
+            few = PIECE if images.device.type == "cpu" else max(1, len(wide))
+            return torch.cat([self._with_amplitude(*self._spectrum(piece)) for piece in wide.split(few)])
 
     def extra_repr(self) -> str:
         """Describe the module in a printed model."""
@@ -200,6 +206,14 @@ class AmplitudeNorm(nn.Module):
         weight = self.momentum if self.is_known else 1.0
         self.running_amplitude.lerp_(mean, weight)
         self.has_learned = True
+
+    def _spectrum(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the half spectrum and its squared amplitude; a complex abs() costs four times as much."""
+        spectrum = torch.fft.rfftn(images, dim=self.axes)
+        return spectrum, spectrum.real.square().addcmul_(spectrum.imag, spectrum.imag)
+
+    def _with_amplitude(self, spectrum: Tensor, power: Tensor) -> Tensor:
+        return torch.fft.irfftn(self._replace(spectrum, power), s=self.shape[1:], dim=self.axes)
 
     def _replace(self, spectrum: Tensor, power: Tensor) -> Tensor:
         """Give the bins of the band the running amplitude; a bin without measurable phase gets phase 0."""

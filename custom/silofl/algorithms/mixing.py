@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from silofl.errors import AggregationError
 
 Arrays = dict[str, NDArray]
 
-# Numbers summed at a time: half a MiB in float64, which a processor's cache holds.
-PIECE = 1 << 16
+# Numbers of all sites that are summed at a time: half a MiB in float64, which a processor's cache holds.
+CACHE = 1 << 16
 
 
 def mix(params: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
@@ -36,20 +39,17 @@ def mix(params: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
     _check_weights(weights, sites)
     check_updates(params)
     # By the bytes of the row: sites with equal rows share one sum, so FedAvg costs one sum and not K.
-    first_with_row: dict[bytes, int] = {}
-    leaders = [first_with_row.setdefault(row.tobytes(), i) for i, row in enumerate(weights)]
+    rows = {row.tobytes(): row for row in weights}
+    listened = [list(rows).index(row.tobytes()) for row in weights]
     mixed: dict[str, Arrays] = {site: {} for site in sites}
-    for name in params[sites[0]] if sites else ():
-        arrays = [params[site][name] for site in sites]
-        new: dict[int, NDArray] = {}
-        for i, leader in enumerate(leaders):
-            if not is_float(arrays[i]):
-                # A mean of counters, such as BatchNorm's num_batches_tracked, would be no integer.
-                mixed[sites[i]][name] = arrays[i]
-                continue
-            if leader not in new:
-                new[leader] = _weighted_sum(arrays, weights[leader])
-            mixed[sites[i]][name] = new[leader]
+    with _one_thread():
+        for name in params[sites[0]] if sites else ():
+            arrays = [params[site][name] for site in sites]
+            # A mean of counters, such as BatchNorm's num_batches_tracked, would be no integer.
+            averaged = is_float(arrays[0])
+            new = _weighted_sums(arrays, np.stack(list(rows.values()))) if averaged else arrays
+            for own, (site, row) in enumerate(zip(sites, listened, strict=True)):
+                mixed[site][name] = new[row if averaged else own]
     return mixed
 
 
@@ -106,14 +106,34 @@ def is_float(array: NDArray) -> bool:
     return np.issubdtype(np.asarray(array).dtype, np.floating)
 
 
-def _weighted_sum(arrays: list[NDArray], row: NDArray) -> NDArray:
-    """Sum piece by piece, so that the float64 numbers never take more than a piece's memory."""
+def _weighted_sums(arrays: list[NDArray], rows: NDArray) -> list[NDArray]:
+    """Return the sum of the arrays for each row of weights, (rows, arrays): piece by piece, in float64.
+
+    In float32 every further site would round the sum again, and the mean of equal models would not be that model.
+    """
     arrays = [np.asarray(array) for array in arrays]
-    total = np.empty(arrays[0].shape, dtype=arrays[0].dtype)
-    flat, parts = total.reshape(-1), [array.reshape(-1) for array in arrays]
-    # In float64 and rounded once at the end: in float32 every further site would round the sum again, and the mean of
-    # equal models would not be that model.
-    for start in range(0, flat.size, PIECE):
-        piece = slice(start, start + PIECE)
-        flat[piece] = sum(weight * part[piece].astype(np.float64) for part, weight in zip(parts, row, strict=True))
-    return total
+    sums = [np.empty(arrays[0].shape, dtype=arrays[0].dtype) for _ in rows]
+    flat, parts = [total.reshape(-1) for total in sums], [array.reshape(-1) for array in arrays]
+    size = min(max(1, CACHE // len(parts)), max(1, parts[0].size))
+    wide, mixed = np.empty((len(parts), size)), np.empty((len(rows), size))
+    for start in range(0, parts[0].size, size):
+        piece = slice(start, min(start + size, parts[0].size))
+        here = slice(piece.stop - start)
+        for row, part in zip(wide, parts, strict=True):
+            row[here] = part[piece]
+        np.matmul(rows, wide[:, here], out=mixed[:, here])
+        for row, total in zip(mixed, flat, strict=True):
+            total[piece] = row[here]
+    return sums
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let NumPy's matrix products run in one thread: several may add up in another order, to other bits."""
+    with _libraries().limit(limits=1, user_api="blas"):
+        yield
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
