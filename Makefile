@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 RUN := .venv/bin/python
 
-.PHONY: demo federation federation-week test test-all test-fuzz test-faults lint format docs bench bench-nuclei clean
+.PHONY: demo federation federation-week test test-all test-fuzz test-faults lint format docs bench bench-growth bench-nuclei clean
 
 demo: .venv/installed
 	$(RUN) -m silofl demo --out demo
@@ -44,9 +44,13 @@ format: .venv/installed
 docs: .venv/installed
 	$(RUN) -m silofl.studies.reference docs/study.md
 
+# The promises of speed, each beside its rival; on two quiet cores. SHORT=--short fails on gross breaks only.
 bench: .venv/installed
-	$(RUN) bench/speed.py
-	$(RUN) bench/scale.py
+	$(RUN) bench/speed.py $(SHORT)
+
+# How a round grows with examples, sites, parameters and rounds: pictures in runs/growth.
+bench-growth: .venv/installed
+	$(RUN) bench/growth.py runs/growth
 
 # make bench-nuclei SOURCE=<the nuclei set> OUT=runs/nuclei
 OUT ?= runs/nuclei

@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,7 @@ from silofl.data.importers import ImportOptions, import_layout
 
 JOB = Path(__file__).parents[1] / "jobs" / "adafed_mednist"
 CLASSES, PICTURES, SIZE = 6, 675, 28
+CORES = len(os.sched_getaffinity(0))
 GIB = 2**30
 
 
@@ -35,25 +38,57 @@ def main() -> None:
     parser.add_argument("--sites", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=12)
     options = parser.parse_args()
+    found = of_sites(options.sites, options.rounds)
+    print(f"{options.sites} sites, {options.rounds} rounds, {CORES} cores")
+    print(f"memory of the whole simulation at its peak: {found.peak / GIB:.1f} GiB")
+    print(f"a round in the simulator: {found.round_s:.2f} s (median); ", end="")
+    print(f"the sites' own work, one after the other: {found.work_s:.2f} s")
+    print(f"overhead of a round: {found.overhead_s:.2f} s")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What a simulation takes.
+
+    Attributes:
+        peak: Most memory of all its processes, in bytes.
+        round_s: Seconds of a round in the simulator, the median.
+        work_s: Seconds of the same round with all sites in one process.
+    """
+
+    peak: int
+    round_s: float
+    work_s: float
+
+    @property
+    def overhead_s(self) -> float:
+        """Seconds of a round beyond the sites' work, shared by the cores."""
+        return self.round_s - self.work_s / CORES
+
+
+def of_sites(sites: int, rounds: int) -> Scale:
+    """Run f-AdaFed on small pictures at many sites, both ways."""
+    labels = ", ".join(f"{number}: class {number}" for number in range(CLASSES))
+    choices = (f"labels={{{labels}}}", "algorithm={name: adafed}", "device=cpu", f"rounds={rounds}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_pictures(folder / "pictures.npz")
-        dealt = ImportOptions(num_sites=options.sites, alpha=0.1, test=0.5, validation=0.0)
+        dealt = ImportOptions(num_sites=sites, alpha=0.1, test=0.5, validation=0.0)
         import_layout("medmnist", folder / "pictures.npz", folder / "data", dealt)
-        rounds = ("--rounds", str(options.rounds))
-        peak, round_s = simulated(folder, "network", *rounds)
-        _, work = simulated(folder, "alone", "--alone", *rounds)
-    cores = len(os.sched_getaffinity(0))
-    print(f"{options.sites} sites, {options.rounds} rounds, {cores} cores")
-    print(f"memory of the whole simulation at its peak: {peak / GIB:.1f} GiB")
-    print(f"a round in the simulator: {round_s:.2f} s (median); the sites' own work, one after the other: {work:.2f} s")
-    print(f"overhead of a round: {round_s - work / cores:.2f} s")
+        return both_ways(JOB, folder, choices)
 
 
-def write_pictures(path: Path) -> None:
-    """Write a set of MedMNIST's form: blurred stripes of a direction for each class, with noise."""
+def both_ways(job: Path, folder: Path, choices: Sequence[str]) -> Scale:
+    """Run a job on ``folder / "data"``, with choices for ``--set``, in the simulator and in one process."""
+    options = [part for choice in choices for part in ("--set", choice)]
+    peak, round_s = simulated(job, folder, "network", *options)
+    return Scale(peak, round_s, simulated(job, folder, "alone", "--alone", *options)[1])
+
+
+def write_pictures(path: Path, pictures: int = PICTURES) -> None:
+    """Write a set of MedMNIST's form: noisy stripes, of a direction for each class, so many pictures of each."""
     rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(CLASSES, dtype=np.uint8), PICTURES)
+    labels = np.repeat(np.arange(CLASSES, dtype=np.uint8), pictures)
     rows, columns = np.mgrid[:SIZE, :SIZE]
     angles = labels[:, None, None] * np.pi / CLASSES
     phase = rng.uniform(0, 6, (len(labels), 1, 1))
@@ -64,16 +99,14 @@ def write_pictures(path: Path) -> None:
     np.savez(path, **arrays, **{f"{part}_labels": labels[start::3, None] for part, start in parts.items()})
 
 
-def simulated(folder: Path, name: str, *options: str) -> tuple[int, float]:
-    """Run f-AdaFed on the set; returns the peak of its memory in bytes, and the median seconds of a round."""
-    labels = ", ".join(f"{number}: class {number}" for number in range(CLASSES))
-    options += ("--set", f"labels={{{labels}}}", "--set", "algorithm={name: adafed}", "--set", "device=cpu")
-    command = [sys.executable, "-m", "silofl", "simulate", str(JOB), "--data", str(folder / "data"), *options]
+def simulated(job: Path, folder: Path, name: str, *options: str) -> tuple[int, float]:
+    """Run a job; returns the peak of its memory in bytes, and the median seconds of a round."""
+    command = [sys.executable, "-m", "silofl", "simulate", str(job), "--data", str(folder / "data"), *options]
     process = subprocess.Popen([*command, "--out", str(folder / name)], stdout=subprocess.DEVNULL)
     peak = 0
     while process.poll() is None:
         peak = max(peak, memory_of(process.pid))
-        time.sleep(1)
+        time.sleep(0.5)
     if process.returncode:
         sys.exit(f"the simulation must end with 0, not {process.returncode}")
     # The first round waits for all processes to start.

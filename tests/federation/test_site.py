@@ -1,5 +1,7 @@
 import errno
+import gc
 import logging
+import weakref
 from functools import partial
 
 import numpy as np
@@ -11,6 +13,7 @@ from silofl.errors import AggregationError, DataError
 from silofl.federation.site import SiteRounds
 from silofl.federation.state import SiteState
 from silofl.files import save_tensors
+from silofl.methods import work
 from silofl.methods.part import Message
 from silofl.methods.work import Work
 from silofl.settings import load
@@ -55,6 +58,26 @@ def test_an_evaluation_changes_nothing_that_is_kept(play):
     content = before[0].read_bytes()
     game.finish()
     assert sorted((game.folder("east") / "rounds").iterdir()) == before and before[0].read_bytes() == content
+
+
+@pytest.mark.parametrize("name", ["fedavg", "harmofl", "softpull", "ditto"])
+def test_a_tasks_models_are_let_go_at_its_end_and_not_when_the_garbage_collector_comes(play, monkeypatch, name):
+    built, build = [], work.build_models
+
+    def build_models(*arguments):
+        models = build(*arguments)
+        built.extend(weakref.ref(model) for model in models.values())
+        return models
+
+    game = play(name=name, rounds=2)
+    game.round()
+    monkeypatch.setattr(work, "build_models", build_models)
+    gc.disable()
+    try:
+        game.round()
+        assert built and not any(model() for model in built)
+    finally:
+        gc.enable()
 
 
 def test_the_answer_to_test_names_no_case(play):

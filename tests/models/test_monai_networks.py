@@ -9,6 +9,7 @@ from silofl.models.features import feature_layer
 from silofl.models.monai_networks import FORMS
 from silofl.models.names import head_names
 from silofl.models.networks import check_network
+from silofl.models.normalization import InstanceNorm2d
 from silofl.settings import parse
 from silofl.study import Study
 from silofl.study_sections import CLASSIFICATION_ONLY, SEGMENTATION_ONLY
@@ -64,7 +65,7 @@ def test_a_network_answers_and_learns_and_its_head_gives_the_answer(name):
 
 
 @pytest.mark.parametrize("name", [name for name in FORMS if FORMS[name].norm])
-@pytest.mark.parametrize(("normalization", "kind"), [("instance", nn.InstanceNorm2d), ("group", nn.GroupNorm)])
+@pytest.mark.parametrize(("normalization", "kind"), [("instance", InstanceNorm2d), ("group", nn.GroupNorm)])
 def test_a_network_takes_the_studys_normalisation(name, normalization, kind):
     model = build_plain_model(study_of(name, normalization=normalization), seed=0)
     kinds = {type(module) for module in model.modules() if "Norm" in type(module).__name__}

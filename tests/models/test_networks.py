@@ -8,6 +8,7 @@ from silofl.algorithms.harmofl import AmplitudeNorm
 from silofl.models import build_model, build_plain_model
 from silofl.models.names import traveling_names
 from silofl.models.networks import build_models
+from silofl.models.normalization import InstanceNorm2d
 
 NETWORKS = ("unet", "densenet121", "lenet5", "activity_cnn")
 # Two convolutions a block, nine blocks; four dense blocks of 6, 12, 24 and 16 layers of two, one a transition and two.
@@ -29,7 +30,7 @@ def images(count=2, shape=SHAPE, seed=0):
     [
         ("batch", nn.BatchNorm2d),
         ("batch_stateless", nn.BatchNorm2d),
-        ("instance", nn.InstanceNorm2d),
+        ("instance", InstanceNorm2d),
         ("group", nn.GroupNorm),
     ],
 )

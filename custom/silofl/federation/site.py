@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 
@@ -142,7 +143,8 @@ class SiteRounds:
             task=task,
             cache=self.site.cache_folder(self.study.name, self.name),
         )
-        answer = work.answer()
+        with closing(work):
+            answer = work.answer()
         if work.to_keep:
             # Of another task it is the state that it began from, with more beside it.
             states.save(number if task == TRAIN else held, work.to_keep, asked.best_round)

@@ -78,6 +78,15 @@ class Work:
             part.prepare()
         return self.__dict__["models"]
 
+    def close(self) -> None:
+        """Let go of the models and the parts.
+
+        Work and parts hold each other, and large models would wait for Python's garbage collector, which counts
+        objects and not their size.
+        """
+        for name in ("parts", "models", "deployed"):
+            self.__dict__.pop(name, None)
+
     @property
     def own(self) -> HarmonizedModel:
         """The site's own model: the personalised one, or the only one."""

@@ -16,7 +16,7 @@ from silofl.models.alexnet import AlexNet
 from silofl.models.features import with_projection_head
 from silofl.models.lenet5 import LeNet5
 from silofl.models.monai_networks import build_monai_network, check_normalization
-from silofl.models.normalization import groups_of
+from silofl.models.normalization import INSTANCE_NORMS, groups_of
 from silofl.study import Study
 from silofl.study_sections import ModelSettings, PatchSettings
 
@@ -229,10 +229,14 @@ def _norm(normalization: str) -> tuple[str, dict[str, object]]:
 
 
 def _with_own_norms(network: nn.Module, normalization: str) -> nn.Module:
-    # MONAI takes one number of groups for all levels, and gives its DenseNet no BatchNorm without state.
+    # MONAI takes one number of groups for all levels, gives its DenseNet no BatchNorm without state, and takes torch's
+    # own InstanceNorm.
     for name, module in list(network.named_modules()):
         if isinstance(module, nn.GroupNorm):
             module.num_groups = groups_of(module.num_channels)
+        elif type(module) in INSTANCE_NORMS and not module.track_running_stats:
+            own = INSTANCE_NORMS[type(module)]
+            network.set_submodule(name, own(module.num_features, module.eps, affine=module.affine))
         elif isinstance(module, _BatchNorm) and normalization == "batch_stateless":
             stateless = type(module)(module.num_features, affine=False, track_running_stats=False)
             network.set_submodule(name, stateless)

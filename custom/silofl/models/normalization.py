@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 # A GroupNorm of eight groups fits every level whose channels are a multiple of eight; others get one group.
 GROUPS = 8
@@ -13,12 +13,38 @@ def groups_of(channels: int) -> int:
     return GROUPS if channels % GROUPS == 0 else 1
 
 
+class _InOwnGroups:
+    """InstanceNorm as a GroupNorm with a group for each channel: the same function of the same weights.
+
+    torch's InstanceNorm copies feature maps whose channels come last in memory to and fro: a step of a U-Net takes a
+    fifth longer with it, and an evaluation half as long again.
+    """
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Return feature maps (B, channels, *spatial), each channel with mean 0 and variance 1 before the weights."""
+        if maps.shape[2:].numel() == 1:
+            # One value has no variance: torch's own layer refuses it, where a GroupNorm would return zeros.
+            return super().forward(maps)
+        return nn.functional.group_norm(maps, self.num_features, self.weight, self.bias, self.eps)
+
+
+class InstanceNorm2d(_InOwnGroups, nn.InstanceNorm2d):
+    """InstanceNorm of images."""
+
+
+class InstanceNorm3d(_InOwnGroups, nn.InstanceNorm3d):
+    """InstanceNorm of volumes."""
+
+
+INSTANCE_NORMS = {nn.InstanceNorm2d: InstanceNorm2d, nn.InstanceNorm3d: InstanceNorm3d}
+
+
 def map_norm(normalization: str, channels: int) -> nn.Module:
     """Return the normalisation layer after a convolution, for feature maps (B, channels, H, W)."""
     return {
         "batch": lambda: nn.BatchNorm2d(channels),
         "batch_stateless": lambda: nn.BatchNorm2d(channels, affine=False, track_running_stats=False),
-        "instance": lambda: nn.InstanceNorm2d(channels, affine=True),
+        "instance": lambda: InstanceNorm2d(channels, affine=True),
         "group": lambda: nn.GroupNorm(groups_of(channels), channels),
     }[normalization]()
 

@@ -1,0 +1,133 @@
+"""The promises of whole runs: a study beside a plain loop of the same, twenty sites, and many parameters."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import growth
+import scale
+import torch
+from measured import Row
+from scale import GIB
+
+from silofl.data.batches import training_batches
+from silofl.data.phantoms import SITES, make_phantoms
+from silofl.data.site_data import SiteData, load_site_data
+from silofl.data.transforms import augmentation
+from silofl.models import build_plain_model
+from silofl.studies.simulation import changed_study
+from silofl.study import Study
+from silofl.training.device import seed_of
+from silofl.training.evaluation import evaluate
+from silofl.training.loop import make_optimizer
+from silofl.training.losses import make_loss
+
+JOB = Path(__file__).parents[1] / "jobs" / "fedavg_phantoms"
+ROUNDS = 8
+# No guard, whose local model the plain loop does not train.
+CHANGES = {"guard": False, "rounds": ROUNDS, "device": "cpu"}
+CPU = torch.device("cpu")
+
+
+def whole_run(is_short: bool) -> Iterator[Row]:
+    """Compare four phantom sites and eight rounds of the demonstration's FedAvg with a plain loop over the same."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_phantoms(folder / "phantoms", 0)
+        study = study_of_demonstration()
+        started = time.perf_counter()
+        data = {site: load_site_data(folder / "phantoms" / site, study, folder / "cache", False) for site in SITES}
+        reading = time.perf_counter() - started
+        rounds, plain = plain_loop(study, data)
+        plain += reading
+        alone, _ = silofl(folder, "alone", "--alone")
+        network, ledger = silofl(folder, "network")
+    cores = len(os.sched_getaffinity(0))
+    what = f"4 sites, {ROUNDS} rounds of FedAvg on phantoms, "
+    yield Row(f"{what}--alone", alone, "a plain loop, reading, rounds and test", plain, 1.5)
+    yield Row(f"{what}simulator", network, "a plain loop, reading, rounds and test", plain, 1.8)
+    usual = statistics.median(ledger[1:])
+    yield Row("of that, the simulator's round", usual, f"the plain round on {cores} cores", rounds / cores, 1.5)
+    yield Row("of that, all that is no round", network - ROUNDS * usual, "-", None, 45)
+
+
+def plain_loop(study: Study, data: Mapping[str, SiteData]) -> tuple[float, float]:
+    """Train and validate as FedAvg does, in the shortest code; returns the median round's seconds, and all."""
+    model, loss, augment = build_plain_model(study, 0), make_loss(study), augmentation(study)
+    optimizers = {site: make_optimizer(study.training, model).state_dict() for site in data}
+    total = sum(len(one.training) for one in data.values())
+    started, times, shared = time.perf_counter(), [], copy.deepcopy(model.state_dict())
+    for number in range(1, study.rounds + 1):
+        begun = time.perf_counter()
+        mean = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in shared.items()}
+        for site, one in data.items():
+            model.load_state_dict(shared)
+            if number > 1:
+                evaluate(model, one.validation, study, CPU)
+            optimizer = make_optimizer(study.training, model)
+            optimizer.load_state_dict(optimizers[site])
+            model.train()
+            seed = seed_of(0, site, number, 1)
+            for inputs, targets in training_batches(one.training, study.training.batch_size, augment, seed, "cpu"):
+                optimizer.zero_grad()
+                loss(model(inputs), targets).backward()
+                optimizer.step()
+            optimizers[site] = copy.deepcopy(optimizer.state_dict())
+            for name, value in model.state_dict().items():
+                mean[name] += len(one.training) / total * value
+        shared = {name: value.to(shared[name].dtype) for name, value in mean.items()}
+        times.append(time.perf_counter() - begun)
+    model.load_state_dict(shared)
+    for one in data.values():
+        evaluate(model, one.validation, study, CPU)
+        evaluate(model, one.test, study, CPU)
+    return statistics.median(times), time.perf_counter() - started
+
+
+def silofl(folder: Path, name: str, *options: str) -> tuple[float, list[float]]:
+    """Simulate the demonstration's FedAvg with a cache of its own; returns its seconds, and those of each round."""
+    command = [sys.executable, "-m", "silofl", "simulate", str(JOB), "--data", str(folder / "phantoms"), *options]
+    for key, value in CHANGES.items():
+        command += ["--set", f"{key}={json.dumps(value)}"]
+    command += ["--out", str(folder / name), "--cache", str(folder / f"cache-{name}")]
+    started = time.perf_counter()
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    seconds = time.perf_counter() - started
+    return seconds, [record["seconds"] for record in json.loads((folder / name / "ledger.json").read_text())]
+
+
+def study_of_demonstration() -> Study:
+    """Return the demonstration's study of FedAvg."""
+    return changed_study(JOB, CHANGES)
+
+
+def many_sites(is_short: bool) -> Iterator[Row]:
+    """Measure twenty sites with LeNet-5 in the simulator: what a round costs beyond the work, and all their memory."""
+    found = scale.of_sites(sites=20, rounds=12)
+    yield Row("20 sites, LeNet-5, simulator: a round beyond the sites' work", found.overhead_s, "-", None, 1.2)
+    yield Row("20 sites, LeNet-5, simulator: memory of all", found.peak / GIB, "-", None, 8.5, "GiB")
+
+
+def many_parameters(is_short: bool) -> Iterator[Row]:
+    """Measure a model of 31 M parameters for each of four sites, beside the work alone; takes 14 GiB of disk."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        growth.write_tiles(folder / "data", SITES)
+        choices = growth.choices_of_tiles((64, 128, 256, 512, 1024, 64))
+        choices += ["algorithm={name: softpull}", "guard=false", "device=cpu"]
+        found = scale.both_ways(growth.TILES_JOB, folder, choices)
+    what = "31 M parameters, a model of its own to each of 4 sites, simulator: "
+    yield Row(f"{what}a round beyond the sites' work", found.overhead_s, "-", None, 6.0)
+    yield Row(f"{what}memory of all", found.peak / GIB, "-", None, 9.0, "GiB")
+
+
+MEASURES = (whole_run, many_sites, many_parameters)
