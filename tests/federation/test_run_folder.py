@@ -34,6 +34,19 @@ def test_a_finished_run_is_complete_and_says_which_round_its_numbers_come_from(f
     assert state["input_norm.is_fixed"] and "network.model.0.conv.weight" in state
 
 
+def test_the_ledger_holds_each_record_as_it_is_with_notes_that_came_after_its_round(play, tmp_path):
+    game = play(rounds=3)
+    folder = RunFolder(tmp_path / "run", game.study)
+    for number in range(3):
+        game.round()
+        folder.save(game.server)
+        assert json.loads((folder.path / "ledger.json").read_text()) == [one.as_dict() for one in game.server.ledger]
+        game.server.ledger[-1].notes.append(f"said after round {number + 1}")
+    folder.save(game.server)
+    written = json.loads((folder.path / "ledger.json").read_text())
+    assert [record["notes"][-1] for record in written] == [f"said after round {number}" for number in (1, 2, 3)]
+
+
 def run_code(folder, monkeypatch, state_dir=None):
     """Execute the code in the README of the models as it is printed, and return its names and the README."""
     text = (folder.path / "model" / "README.md").read_text()

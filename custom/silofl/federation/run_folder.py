@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
@@ -74,6 +75,8 @@ class RunFolder:
         self.path, self.study = path, study
         # Whether the checkpoint there may take the place of the one before it.
         self._is_whole = False
+        # The records of ledger.json as they were last written.
+        self._written: list[str] = []
         make_folder(path)
 
     def locked(self) -> AbstractContextManager[None]:
@@ -248,7 +251,12 @@ class RunFolder:
         return None, damage
 
     def _write_ledger(self, ledger: Sequence[Round]) -> None:
-        write_json(self.path / FILE, [record.as_dict() for record in ledger])
+        # Notes are added to the last record alone: those before what was the last are as they were, and to put all into
+        # words again would make each round of a long run longer than the one before.
+        known = max(0, min(len(self._written), len(ledger)) - 1)
+        new = (json.dumps(record.as_dict(), indent=1, allow_nan=False) for record in ledger[known:])
+        self._written[known:] = new
+        write_text(self.path / FILE, "[\n" + ",\n".join(self._written) + "\n]\n")
 
     def _write_records(self, server: ServerRounds, tests: Mapping[str, SiteScore]) -> None:
         self._write_ledger(server.ledger)
