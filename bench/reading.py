@@ -26,7 +26,7 @@ from silofl.training.loop import train
 
 # Preparing is more than decoding: pictures in a process that may crash, volumes unpacked once before to see their size;
 # intensities and sizes, checks of each label, checksums.
-FIRST = {"tiles": 10.0, "scans": 6.0}
+FIRST = {"tiles": 12.0, "scans": 6.0}
 TILES, SIDE, SCANS, SCAN = 400, 128, 8, (192, 192, 40)
 
 
