@@ -140,6 +140,7 @@ def test_weights_that_make_no_sense_are_refused(distance, self_weight, message):
         ([([np.nan], [1.0])], "site 1 must have finite means"),
         ([([0.0], [-1.0])], "variances of at least 0"),
         ([([0.0], [np.inf])], "finite variances of at least 0"),
+        ([(np.zeros((1, 1)), [1.0])], "of one shape"),
         ([([0.0, 1.0], [1.0, 1.0])], "site 1 must have the layers of site 0"),
         ([([0.0], [1.0]), ([0.0], [1.0])], "site 1 must have the layers of site 0"),
     ],

@@ -54,6 +54,13 @@ def test_integer_buffers_are_never_averaged():
     assert (mixed["a"]["w"], mixed["b"]["w"]) == (3, 8)
 
 
+def test_a_site_that_sends_integers_where_others_do_not_keeps_its_own():
+    params = sites([1, 3], [5, 7]) | {"c": {"w": np.array([2, 4])}}
+    mixed = mix(params, uniform_weights(3))
+    np.testing.assert_array_equal(mixed["c"]["w"], [2, 4])
+    np.testing.assert_allclose(mixed["a"]["w"], np.float32([8 / 3, 14 / 3]))
+
+
 def test_the_senders_arrays_are_not_changed():
     params = sites([1, 0], [0, 1])
     mix(params, uniform_weights(2))

@@ -295,10 +295,9 @@ def _recorder(moments: _Moments) -> object:
 
 def _points(statistics: Sequence[tuple[ArrayLike, ArrayLike]], number: int) -> tuple[list[int], NDArray, NDArray]:
     """Return the layers' sizes, and the means and the standard deviations of all layers in a row."""
-    means, variances = ([np.ravel(np.asarray(layer[i], np.float64)) for layer in statistics] for i in (0, 1))
-    sizes = [mean.size for mean in means]
-    mean, variance = (np.concatenate([np.empty(0), *arrays]) for arrays in (means, variances))
-    is_finite = np.all(np.isfinite(mean)) and np.all(np.isfinite(variance))
-    if sizes != [variance.size for variance in variances] or not is_finite or not np.all(variance >= 0):
+    means, variances = ([np.asarray(layer[i], np.float64) for layer in statistics] for i in (0, 1))
+    is_alike = [mean.shape for mean in means] == [variance.shape for variance in variances]
+    mean, variance = (np.concatenate([np.empty(0), *map(np.ravel, arrays)]) for arrays in (means, variances))
+    if not (is_alike and np.isfinite(mean).all() and np.isfinite(variance).all() and (variance >= 0).all()):
         raise AggregationError(f"site {number} must have finite means and finite variances of at least 0, of one shape")
-    return sizes, mean, np.sqrt(variance)
+    return [mean.size for mean in means], mean, np.sqrt(variance)

@@ -189,12 +189,12 @@ class AmplitudeNorm(nn.Module):
                 spectrum, power = self._spectrum(wide)
                 self._update(power.detach().sqrt())
                 return self._with_amplitude(spectrum, power)
-            if torch.compiler.is_exporting():
-                return self._with_amplitude(*self._spectrum(wide))
-            if not self.is_known:
+            if not (torch.compiler.is_exporting() or self.is_known):
                 raise TrainingError("the amplitude must be learned or fixed before evaluation; train one round first")
-            few = PIECE if images.device.type == "cpu" else max(1, len(wide))
-            return torch.cat([self._with_amplitude(*self._spectrum(piece)) for piece in wide.split(few)])
+            # An exported program holds for batches of all sizes.
+            if torch.compiler.is_exporting() or images.device.type != "cpu" or len(wide) <= PIECE:
+                return self._with_amplitude(*self._spectrum(wide))
+            return torch.cat([self._with_amplitude(*self._spectrum(piece)) for piece in wide.split(PIECE)])
 
     def extra_repr(self) -> str:
         """Describe the module in a printed model."""

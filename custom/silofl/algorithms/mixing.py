@@ -39,17 +39,17 @@ def mix(params: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
     _check_weights(weights, sites)
     check_updates(params)
     # By the bytes of the row: sites with equal rows share one sum, so FedAvg costs one sum and not K.
-    rows = {row.tobytes(): row for row in weights}
-    listened = [list(rows).index(row.tobytes()) for row in weights]
+    places: dict[bytes, int] = {}
+    listened = [places.setdefault(row.tobytes(), len(places)) for row in weights]
+    rows = np.array([weights[listened.index(place)] for place in places.values()])
     mixed: dict[str, Arrays] = {site: {} for site in sites}
     with _one_thread():
         for name in params[sites[0]] if sites else ():
             arrays = [params[site][name] for site in sites]
             # A mean of counters, such as BatchNorm's num_batches_tracked, would be no integer.
-            averaged = is_float(arrays[0])
-            new = _weighted_sums(arrays, np.stack(list(rows.values()))) if averaged else arrays
-            for own, (site, row) in enumerate(zip(sites, listened, strict=True)):
-                mixed[site][name] = new[row if averaged else own]
+            new = _weighted_sums(arrays, rows) if any(map(is_float, arrays)) else []
+            for site, own, row in zip(sites, arrays, listened, strict=True):
+                mixed[site][name] = new[row] if is_float(own) else own
     return mixed
 
 
