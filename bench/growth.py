@@ -11,10 +11,9 @@ memory grows with the rounds. About a quarter of an hour on two cores.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +21,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import scale
 from matplotlib.ticker import NullFormatter, ScalarFormatter
+from reading import write_tiles
 
 from silofl.data.importers import ImportOptions, import_layout
 
@@ -30,6 +30,8 @@ LINEAR = 1.05
 # Of the memory after few rounds, how much more after many.
 FLAT = 1.05
 TILES_JOB = scale.JOB.parent / "fedavg_phantoms"
+# Eight of them train: one batch of small tiles, so that the parameters weigh most.
+FEW_TILES = (10, (32, 32))
 FEDAVG = ("algorithm={name: fedavg}", "guard=false", "device=cpu")
 # Widths of the U-Net's six stages -> its parameters in millions.
 WIDTHS = {(8, 8, 16, 32, 64, 8): 0.12, (32, 32, 64, 128, 192, 32): 1.55, (64, 64, 160, 320, 544, 64): 10.5}
@@ -102,7 +104,7 @@ def parameters() -> Growth:
 
 
 def rounds() -> Growth:
-    """Measure 10 to 200 rounds of four sites with LeNet-5."""
+    """Measure 25 to 200 rounds of four sites with LeNet-5."""
     numbers = [25, 50, 100, 200]
     growth = grown("rounds", numbers, lambda folder, number: of_pictures(folder, 4, 400, number))
     seconds = [number * one for number, one in zip(numbers, growth.seconds, strict=True)]
@@ -132,34 +134,16 @@ def of_tiles(widths: tuple[int, ...]) -> tuple[float, int]:
     """Return the seconds of a round of FedAvg with a U-Net of such widths, and the most memory."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_tiles(folder / "data", ("north", "south"))
+        for site in ("north", "south"):
+            write_tiles(folder / "data" / site, *FEW_TILES)
         return run(TILES_JOB, folder, *FEDAVG, *choices_of_tiles(widths))
 
 
 def choices_of_tiles(widths: tuple[int, ...]) -> list[str]:
-    """Return what the study of `write_tiles` has else than `TILES_JOB`."""
+    """Return what a study of `FEW_TILES` has else than `TILES_JOB`."""
     plain = [f"data.{key}=[]" for key in ("transforms", "volume_transforms", "augment")]
     model = [f"model.features={list(widths)}", "model.normalization=group", "training.optimizer=sgd"]
     return [*plain, *model, "labels={1: nucleus}", "rounds=4"]
-
-
-def write_tiles(folder: Path, names: Sequence[str]) -> None:
-    """Write sites with eight training tiles of 32 x 32 each: one batch, so that the parameters weigh most."""
-    from PIL import Image
-
-    rng = np.random.default_rng(0)
-    for site in names:
-        records = []
-        for number in range(10):
-            record = {key: f"{key}s/{number}.png" for key in ("image", "label")}
-            arrays = rng.integers(0, 255, (32, 32)), rng.random((32, 32)) > 0.7
-            for relative, array in zip(record.values(), arrays, strict=True):
-                (folder / site / relative).parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(array.astype(np.uint8)).save(folder / site / relative)
-            records.append(record | {"patient": f"p{number}"})
-        parts = {"training": records[:8], "validation": records[8:9], "test": records[9:]}
-        manifest = {"task": "segmentation", "labels": {"1": "nucleus"}, **parts}
-        (folder / site / "dataset.json").write_text(json.dumps(manifest))
 
 
 def run(job: Path, folder: Path, *choices: str) -> tuple[float, int]:

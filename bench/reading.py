@@ -81,11 +81,11 @@ def study_of_scans() -> Study:
     return parse(Study, base | {"model": {"name": "unet"}, "algorithm": {"name": "fedavg"}}, "bench")
 
 
-def write_tiles(folder: Path) -> list[Path]:
-    """Write a site of noisy colour tiles; returns its files."""
+def write_tiles(folder: Path, count: int = TILES, shape: tuple[int, ...] = (SIDE, SIDE, 3)) -> list[Path]:
+    """Write a site of noisy tiles, grey or in colour; returns its files."""
     rng = np.random.default_rng(0)
-    images = [rng.integers(0, 255, (SIDE, SIDE, 3), dtype=np.uint8) for _ in range(TILES)]
-    masks = [(rng.random((SIDE, SIDE)) > 0.7).astype(np.uint8) for _ in range(TILES)]
+    images = [rng.integers(0, 255, shape, dtype=np.uint8) for _ in range(count)]
+    masks = [(rng.random(shape[:2]) > 0.7).astype(np.uint8) for _ in range(count)]
     return write_site(
         folder, ".png", images, masks, {"1": "nucleus"}, lambda array, path: Image.fromarray(array).save(path)
     )
@@ -106,7 +106,7 @@ def write_scans(folder: Path) -> list[Path]:
 def write_site(
     folder: Path, suffix: str, images: list, masks: list, labels: dict[str, str], save: object
 ) -> list[Path]:
-    """Write images and label maps with their dataset.json: nine in ten train."""
+    """Write images and label maps with their dataset.json: a tenth each validates and tests."""
     records, files = [], []
     for number, arrays in enumerate(zip(images, masks, strict=True)):
         record = {key: f"{key}s/{number}{suffix}" for key in ("image", "label")}

@@ -17,6 +17,7 @@ import growth
 import scale
 import torch
 from measured import Row
+from reading import write_tiles
 from scale import GIB
 
 from silofl.data.batches import training_batches
@@ -43,7 +44,7 @@ def whole_run(is_short: bool) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_phantoms(folder / "phantoms", 0)
-        study = study_of_demonstration()
+        study = changed_study(JOB, CHANGES)
         started = time.perf_counter()
         data = {site: load_site_data(folder / "phantoms" / site, study, folder / "cache", False) for site in SITES}
         reading = time.perf_counter() - started
@@ -105,11 +106,6 @@ def silofl(folder: Path, name: str, *options: str) -> tuple[float, list[float]]:
     return seconds, [record["seconds"] for record in json.loads((folder / name / "ledger.json").read_text())]
 
 
-def study_of_demonstration() -> Study:
-    """Return the demonstration's study of FedAvg."""
-    return changed_study(JOB, CHANGES)
-
-
 def many_sites(is_short: bool) -> Iterator[Row]:
     """Measure twenty sites with LeNet-5 in the simulator: what a round costs beyond the work, and all their memory."""
     found = scale.of_sites(sites=20, rounds=12)
@@ -121,7 +117,8 @@ def many_parameters(is_short: bool) -> Iterator[Row]:
     """Measure a model of 31 M parameters for each of four sites, beside the work alone; takes 14 GiB of disk."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        growth.write_tiles(folder / "data", SITES)
+        for site in SITES:
+            write_tiles(folder / "data" / site, *growth.FEW_TILES)
         choices = growth.choices_of_tiles((64, 128, 256, 512, 1024, 64))
         choices += ["algorithm={name: softpull}", "guard=false", "device=cpu"]
         found = scale.both_ways(growth.TILES_JOB, folder, choices)
