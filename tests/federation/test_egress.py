@@ -323,3 +323,18 @@ def test_what_is_refused_is_recorded_with_the_reason(gate):
 def test_every_kind_has_a_purpose_of_its_own(gate, kind):
     purpose = gate(algorithm=SENDERS[kind]).purpose(kind)
     assert len(purpose.split()) > 5 and purpose not in OTHERS.values()
+
+
+@pytest.mark.parametrize(("precision", "others"), [("float32", {"float16", "float64"}), ("float16", {"float64"})])
+def test_half_precision_leaves_only_where_the_study_asks_for_it(make_study, precision, others):
+    study = make_study(name="fedavg")
+    federation = study.federation.model_copy(update={"precision": precision})
+    study = study.model_copy(update={"federation": federation})
+    here, arrays = Gate.of(study, Site(data="/data", state_dir="/state")), honest(study)
+    reasons = {}
+    for dtype in ("float16", "float32", "float64"):
+        given = {name: array.astype(dtype) for name, array in arrays.items()}
+        reasons[dtype] = here.refusal(request(), Message(given, META))
+    refused = {dtype for dtype, reason in reasons.items() if reason is not None}
+    assert refused == others
+    assert all("leave only as float32 of shape" in reasons[dtype] for dtype in refused)

@@ -10,7 +10,16 @@ FEATURES = [16, 8, 8, 8, 12, 16]
 def make_study():
     """Build a study by its network, its algorithm and what differs from the defaults."""
 
-    def make(network="unet", normalization="batch", algorithm=None, labels=None, channels=1, neighbours=0, **model):
+    def make(
+        network="unet",
+        normalization="batch",
+        algorithm=None,
+        labels=None,
+        channels=1,
+        neighbours=0,
+        federation=None,
+        **model,
+    ):
         is_unet = network == "unet"
         settings = {
             "name": "small",
@@ -20,6 +29,7 @@ def make_study():
             "data": {"channels": channels, "neighbours": neighbours},
             "model": {"name": network, "normalization": normalization, **model},
             "algorithm": algorithm or {"name": "fedavg"},
+            "federation": federation or {},
         }
         if is_unet:
             settings["model"] = {"features": FEATURES, **settings["model"]}

@@ -17,7 +17,7 @@ from ..conftest import SMALL_UNET
 SITES = ("east", "north", "west")
 
 
-def make_study(rounds=4, has_weights=False, **algorithm):
+def make_study(rounds=4, has_weights=False, precision="float32", **algorithm):
     weights = {"weights": "weights.pt", "weights_sha256": "0" * 64} if has_weights else {}
     values = {
         "name": "small",
@@ -28,6 +28,7 @@ def make_study(rounds=4, has_weights=False, **algorithm):
         "model": {**SMALL_UNET, **weights},
         "training": {"batch_size": 2, "learning_rate": 0.01},
         "algorithm": algorithm,
+        "federation": {"precision": precision},
     }
     return parse(Study, values, "study.yaml")
 
@@ -66,6 +67,10 @@ RECIPES = {
     "pretrained": {"name": "adafed", "preset": "paper"},
     "pretrained, everything at home": {"name": "local", "start_from_pretrained": True},
     "weights in a file, BatchNorm at home": {"name": "fedbn", "has_weights": True},
+    "half of the bytes": {"name": "fedavg", "precision": "float16"},
+    "half, of two models and a selector": {"name": "fedsm", "selector": {"steps": 3}, "precision": "float16"},
+    "half, with an amplitude": {"name": "harmofl", "precision": "float16"},
+    "half, but for running statistics": {"name": "adafed", "preset": "paper", "precision": "float16"},
 }
 
 

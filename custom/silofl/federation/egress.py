@@ -22,6 +22,7 @@ from silofl.federation.server import ServerRounds
 from silofl.methods.answer import Answer, plain_text
 from silofl.methods.part import Exchange, Expected, Kind, Message
 from silofl.methods.parts import kind_of, kinds
+from silofl.models.precision import types_on_wire
 from silofl.models.roles import role_of
 from silofl.settings import MOST, Section, parse
 from silofl.site import Site
@@ -184,7 +185,7 @@ class Gate:
                     f"of the kind {self.kind(name)}: ask the site for its egress.jsonl"
                 )
             shape, dtype = _shape(expected[name], request.shapes.get(name)), expected[name].dtype
-            if np.shape(array) != shape or np.asarray(array).dtype != dtype:
+            if np.shape(array) != shape or np.asarray(array).dtype not in types_on_wire(dtype, self.study):
                 return (
                     f"the site lets {name!r} leave only as {dtype} of shape {shape}, not as {np.asarray(array).dtype} "
                     f"of shape {np.shape(array)}; ask the site for its egress.jsonl"

@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 import yaml
 
 from silofl.algorithms.mixing import Arrays
@@ -42,9 +40,10 @@ from silofl.files import (
 )
 from silofl.inference import directory
 from silofl.inference.readme import case_code, loading_code
-from silofl.methods.model import arrays_of_parts
+from silofl.methods.model import arrays_of_parts, tensors_of
 from silofl.methods.part import Part
 from silofl.methods.parts import kinds
+from silofl.models.precision import as_received
 from silofl.schema import plain, read_file
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
@@ -280,8 +279,7 @@ class RunFolder:
         for site, arrays in models.items():
             if arrays:
                 file = f"{name}-{site}.pt" if site else f"{name}.pt"
-                state = {key: torch.from_numpy(np.array(array)) for key, array in (arrays | beside).items()}
-                save_tensors(self.path / "model" / file, state)
+                save_tensors(self.path / "model" / file, tensors_of(as_received(arrays | beside, self.study)))
 
     def _describe_models(self, server: ServerRounds) -> None:
         """Write the study beside its models, and how to load one."""

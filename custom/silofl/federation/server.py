@@ -25,6 +25,7 @@ from silofl.federation.reported import Reported, is_better_than_best, reported_o
 from silofl.methods.answer import Answer, Metrics, read_answer
 from silofl.methods.part import OF_MODELS, TEST, TRAIN, Exchange, Expected, Message, Part, Replies, check_arrays
 from silofl.methods.parts import start_parts
+from silofl.models.precision import narrowed, widened
 from silofl.software import Software, here
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
@@ -94,10 +95,9 @@ class ServerRounds:
 
     def facts(self) -> dict[str, Any]:
         """Return the facts that are written into a model: rounds, and the validation it was chosen by."""
-        reported = self.reported
-        validation = {site: score.as_dict() for site, score in reported.validation.items()}
-        numbers = {"rounds": self.finished_rounds, "reported_round": reported.round}
-        return {"run": self.id, **numbers, "validation": validation}
+        best = self.reported
+        validation = {site: score.as_dict() for site, score in best.validation.items()}
+        return {"run": self.id, "rounds": self.finished_rounds, "reported_round": best.round, "validation": validation}
 
     def held(self, site: str, number: int) -> int:
         """Return the last round, up to one, whose state a site has, as far as is known; 0 for none."""
@@ -127,11 +127,11 @@ class ServerRounds:
     def task(self, site: str, exchange: Exchange) -> Message:
         """Return a task for a site, with every part's share of it."""
         meta = {"run": self.id, "round": exchange.round, "step": exchange.step, "best_round": self.best_round}
-        meta |= {"held": self.held(site, exchange.models_round)}
-        message = Message(meta=meta if site in self.software else meta | {"software": here().model_dump()})
+        software = {} if site in self.software else {"software": here().model_dump()}
+        message = Message(meta=meta | {"held": self.held(site, exchange.models_round)} | software)
         for part in self._parts_for(exchange).values():
             message |= part.to_send(site, exchange, self)
-        return message
+        return replace(message, arrays=narrowed(message.arrays, self.study))
 
     def expected(self, site: str, exchange: Exchange) -> dict[str, Expected]:
         """Return the arrays of a correct answer, with their conditions."""
@@ -141,7 +141,7 @@ class ServerRounds:
         """Read a site's answer; the errors of `read_answer`."""
         entries = {role: part.entry for role, part in self.parts.items() if part.entry}
         test = next((part.test_score for part in self.parts.values() if part.test_task), SiteScore)
-        return read_answer(site, message.arrays, message.meta, entries, test)
+        return read_answer(site, widened(message.arrays, self.study), message.meta, entries, test)
 
     def learn_image_shape(self, answers: Sequence[Answer]) -> None:
         """Take the shape that most answers give, or the first of as many, where none is known yet."""

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from silofl.federation.state import SiteState
 from silofl.methods.answer import plain_text
 from silofl.methods.part import TRAIN, Message
 from silofl.methods.work import Work
+from silofl.models.precision import narrowed, widened
 from silofl.site import Site
 from silofl.software import Software, here
 from silofl.study import Study
@@ -116,6 +118,7 @@ class SiteRounds:
             SiloFLError: It cannot be done; the sentence may name a case.
         """
         asked, rounds = Asked.of(message), self.study.total_rounds
+        message = replace(message, arrays=widened(message.arrays, self.study))
         if asked.software is not None:
             self._check_together(asked.software)
         if not (1 if task == TRAIN else 0) <= asked.round <= rounds:
@@ -148,6 +151,7 @@ class SiteRounds:
         if work.to_keep:
             # Of another task it is the state that it began from, with more beside it.
             states.save(number if task == TRAIN else held, work.to_keep, asked.best_round)
+        answer = replace(answer, arrays=narrowed(answer.arrays, self.study))
         return answer if asked.software is None else answer | Message(meta={"software": here().model_dump()})
 
     def _check_together(self, server: Software) -> None:

@@ -41,6 +41,7 @@ from silofl.models.names import (
     write_arrays,
 )
 from silofl.models.networks import build_models
+from silofl.models.precision import as_received
 from silofl.models.roles import GLOBAL, role_of, with_role
 from silofl.study import Study
 from silofl.training.evaluation import evaluate, numbers_of_test
@@ -162,7 +163,7 @@ class ModelPart(Part):
             return None
         named = self.own or {GLOBAL: self.common}
         states = {
-            name: complete_state(self.study, run.image_shape, arrays | arrays_of_parts(run))
+            name: complete_state(self.study, run.image_shape, as_received(arrays | arrays_of_parts(run), self.study))
             for name, arrays in named.items()
         }
         return Contents(

@@ -32,6 +32,7 @@ from silofl.methods.collected import ROLE as COLLECTED
 from silofl.methods.model import arrays_of_parts, complete_state, filled
 from silofl.methods.part import BEFORE, END, Exchange, Kind, Message, Part, Replies, Run, SitePart
 from silofl.methods.work import Work
+from silofl.models.precision import as_received
 from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, of_role, role_of, with_role
 from silofl.models.selector import build_selector
 from silofl.settings import Section
@@ -149,7 +150,8 @@ class SuperModelPart(Part):
 
     def contents(self, run: Run) -> Contents:
         """Return the super model itself."""
-        return _contents(_all_models(run) | _selector(run), self._facts(run), self.study, run.image_shape, {})
+        arrays = as_received(_all_models(run) | _selector(run), self.study)
+        return _contents(arrays, self._facts(run), self.study, run.image_shape, {})
 
     def results(self, run: Run, tests: Mapping[str, SuperScore]) -> dict[str, Any]:
         """Return the value of each model, the selector's choices, and the values by threshold."""

@@ -17,6 +17,7 @@ from silofl.federation.server import ServerRounds
 from silofl.methods.part import VALIDATE, Exchange, Message
 from silofl.models.names import read_arrays
 from silofl.models.networks import build_plain_model
+from silofl.models.precision import bytes_on_wire
 from silofl.software import here
 from silofl.study import Study
 
@@ -61,7 +62,7 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
     def weigh(task: str, messages: Mapping[str, Message]) -> Answers:
         site, message = next(iter(messages.items()))
         expected = server.expected(site, Exchange(task, message.meta["round"], message.meta["step"]))
-        size = sum(one.num_bytes for one in expected.values())
+        size = sum(bytes_on_wire(one.dtype, one.num_bytes, study) for one in expected.values())
         if server.finished_rounds == study.total_rounds or task.startswith(VALIDATE):
             traffic.finish_bytes_to += message.num_bytes
             traffic.finish_bytes_from += size

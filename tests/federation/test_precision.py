@@ -1,0 +1,47 @@
+"""Whole runs whose numbers travel in half precision."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from silofl.federation.alone import run_alone
+from silofl.files import load_tensors
+from silofl.methods.part import TRAIN
+from silofl.models.precision import as_received, widened
+
+
+@pytest.fixture
+def half(make_study):
+    return make_study(federation={"precision": "float16"})
+
+
+def test_changes_travel_in_half_precision_and_are_added_to_what_is_not_rounded(play, half):
+    run, single = play(study=half), play(folder="single")
+    begun = run.models("east")
+    run.round()
+    single.round()
+    sent, answered = run.sent[TRAIN]["east"], run.answers[TRAIN]
+    assert {array.dtype.name for array in [*sent.arrays.values(), *answered["west"].arrays.values()]} == {"float16"}
+    assert sent.num_bytes == single.sent[TRAIN]["east"].num_bytes / 2
+    examples = {site: answer.meta["num_examples"] for site, answer in answered.items()}
+    for name, array in run.models("east").items():
+        changes = [n * widened(answered[site].arrays, half)[name].astype(np.float64) for site, n in examples.items()]
+        np.testing.assert_allclose(array, begun[name] + sum(changes) / sum(examples.values()), rtol=1e-6, atol=1e-8)
+        assert not np.array_equal(array, as_received({name: array}, half)[name]) or not array.any()
+
+
+def test_the_models_that_are_written_are_those_that_sites_got(site_data, tmp_path, settings_in, make_study):
+    study = make_study(name="harmofl", federation={"precision": "float16"})
+    run_alone(study, tmp_path / "run", ("east", "north"), settings_in(tmp_path / "state"), None)
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["status"] == "COMPLETE"
+    written = load_tensors(tmp_path / "run" / "model" / "best.pt")
+    weights = {name: tensor for name, tensor in written.items() if tensor.dtype == torch.float32}
+    assert len(weights) > 8 and max(tensor.abs().max() for tensor in weights.values()) <= 65504
+    for name, tensor in weights.items():
+        assert torch.equal(tensor, tensor.half().float()), name
+
+
+def test_a_restarted_server_goes_on_with_what_it_had_not_rounded(play, half):
+    play(study=half).goes_on_as(play(study=half, folder="whole"))

@@ -1,0 +1,68 @@
+"""Numbers on the wire in half precision."""
+
+import numpy as np
+import pytest
+
+from silofl.models.precision import as_received, bytes_on_wire, narrowed, types_on_wire
+
+ARRAYS = {
+    "model/weight": np.array([0.1, -3e-5, 7e-8, 1e-8, 65504.0], np.float32),
+    "model/large": np.array([1.0, -65520.0], np.float32),
+    "model/none": np.zeros((0, 3), np.float32),
+    "model/number": np.array([np.nan, 1], np.float32),
+    "statistics/mean": np.array([0.1, 0.2]),
+    "model/count": np.array(7),
+}
+
+
+@pytest.fixture
+def half(make_study):
+    return make_study(federation={"precision": "float16"})
+
+
+def test_nothing_is_rounded_unless_the_study_asks_for_it(make_study):
+    assert narrowed(ARRAYS, make_study()) is ARRAYS
+
+
+def test_single_precision_travels_as_half_where_every_number_fits(half):
+    sent = narrowed(ARRAYS, half)
+    assert {name: array.dtype.name for name, array in sent.items()} == {
+        "model/weight": "float16",
+        "model/large": "float32",
+        "model/none": "float16",
+        "model/number": "float32",
+        "statistics/mean": "float64",
+        "model/count": "int64",
+    }
+    np.testing.assert_array_equal(sent["model/weight"], ARRAYS["model/weight"].astype(np.float16))
+    assert sent["model/large"] is ARRAYS["model/large"]
+
+
+def test_both_ends_compute_in_single_precision(half):
+    received = as_received(ARRAYS, half)
+    assert received["model/weight"].dtype == np.float32 and received["statistics/mean"].dtype == np.float64
+    np.testing.assert_allclose(received["model/weight"][:2], ARRAYS["model/weight"][:2], rtol=1e-3)
+    # What is below the least number of half precision, 6e-8, is lost.
+    assert received["model/weight"][3] == 0
+    for name, array in received.items():
+        np.testing.assert_array_equal(array, as_received(received, half)[name], name)
+
+
+def test_an_array_that_nobody_may_write_into_travels_too(half):
+    array = np.ones(3, np.float32)
+    array.flags.writeable = False
+    assert narrowed({"a": array}, half)["a"].dtype == np.float16
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "types", "size"),
+    [
+        ("float32", "float32", ("float32",), 8),
+        ("float32", "float16", ("float16", "float32"), 4),
+        ("float64", "float16", ("float64",), 8),
+    ],
+)
+def test_types_and_bytes_on_the_wire(make_study, dtype, precision, types, size):
+    study = make_study(federation={"precision": precision})
+    assert types_on_wire(dtype, study) == types
+    assert bytes_on_wire(dtype, 8, study) == size
