@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from silofl.models.precision import as_received, bytes_on_wire, narrowed, types_on_wire
+from silofl.models.precision import as_received, bytes_on_wire, narrowed, narrowed_together, types_on_wire
 
 ARRAYS = {
     "model/weight": np.array([0.1, -3e-5, 7e-8, 1e-8, 65504.0], np.float32),
@@ -46,6 +46,16 @@ def test_both_ends_compute_in_single_precision(half):
     assert received["model/weight"][3] == 0
     for name, array in received.items():
         np.testing.assert_array_equal(array, as_received(received, half)[name], name)
+
+
+def test_what_several_sites_are_sent_is_rounded_once_and_held_once(half):
+    own = np.full(3, 0.2, np.float32)
+    sent = narrowed_together({"east": ARRAYS, "north": {"own": own} | ARRAYS, "west": {}}, half)
+    for name, array in narrowed(ARRAYS, half).items():
+        np.testing.assert_array_equal(sent["east"][name], array)
+        assert sent["east"][name] is sent["north"][name]
+    np.testing.assert_array_equal(sent["north"]["own"], own.astype(np.float16))
+    assert sent["west"] == {}
 
 
 def test_an_array_that_nobody_may_write_into_travels_too(half):

@@ -7,8 +7,8 @@ All of them therefore take the same course and give the same weights.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -34,6 +34,7 @@ from silofl.methods.part import (
     Message,
     Replies,
 )
+from silofl.models.precision import narrowed_together
 from silofl.training.site_score import SiteScore
 
 
@@ -203,11 +204,11 @@ class Course:
             The tasks that were sent first, all answers, and what sites have lost for good.
         """
         server, here = self.server, present(self.server)
-        sent = {site: server.task(site, exchange) for site in exchange.sites or here if site in here}
+        sent = self._tasks([site for site in exchange.sites or here if site in here], exchange)
         answers = self.ask(exchange.task, sent)
         lost = take_lost(server, exchange, answers.held)
         if lost and not self.is_aborted():
-            again = {site: server.task(site, exchange) for site in lost}
+            again = self._tasks(lost, exchange)
             if record:
                 record.add_traffic(again, {})
             answers = answers.after(self.ask(exchange.task, again), lost)
@@ -218,6 +219,12 @@ class Course:
         if notes:
             (record or server.ledger[-1]).notes += notes
         return sent, answers, notes
+
+    def _tasks(self, sites: Iterable[str], exchange: Exchange) -> dict[str, Message]:
+        """Return each site's task as it travels."""
+        tasks = {site: self.server.task(site, exchange) for site in sites}
+        arrays = narrowed_together({site: task.arrays for site, task in tasks.items()}, self.server.study)
+        return {site: replace(task, arrays=arrays[site]) for site, task in tasks.items()}
 
     def _write_notes(self, exchange: Exchange, record: Round | None) -> None:
         notes = [note for part in self.server.parts.values() for note in part.notes(exchange)]

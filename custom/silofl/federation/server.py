@@ -25,7 +25,7 @@ from silofl.federation.reported import Reported, is_better_than_best, reported_o
 from silofl.methods.answer import Answer, Metrics, read_answer
 from silofl.methods.part import OF_MODELS, TEST, TRAIN, Exchange, Expected, Message, Part, Replies, check_arrays
 from silofl.methods.parts import start_parts
-from silofl.models.precision import narrowed, widened
+from silofl.models.precision import widened
 from silofl.software import Software, here
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
@@ -131,7 +131,7 @@ class ServerRounds:
         message = Message(meta=meta | {"held": self.held(site, exchange.models_round)} | software)
         for part in self._parts_for(exchange).values():
             message |= part.to_send(site, exchange, self)
-        return replace(message, arrays=narrowed(message.arrays, self.study))
+        return message
 
     def expected(self, site: str, exchange: Exchange) -> dict[str, Expected]:
         """Return the arrays of a correct answer, with their conditions."""

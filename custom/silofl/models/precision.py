@@ -6,6 +6,8 @@ job, which a run in one process does not have; here every run rounds alike, and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -24,11 +26,18 @@ def narrowed(arrays: Arrays, study: Study) -> Arrays:
     return {name: _half(array) if _fits(array) else array for name, array in arrays.items()}
 
 
+def narrowed_together(messages: Mapping[str, Arrays], study: Study) -> dict[str, Arrays]:
+    """Return the arrays for each site as they travel; what several sites are sent is rounded once, and held once."""
+    halves = {id(array): array for arrays in messages.values() for array in arrays.values()}
+    halves = {key: narrowed({"": array}, study)[""] for key, array in halves.items()}
+    return {site: {name: halves[id(array)] for name, array in arrays.items()} for site, arrays in messages.items()}
+
+
 def widened(arrays: Arrays, study: Study) -> Arrays:
     """Return received arrays as both ends compute with them: float16 as float32, where the study lets it travel."""
     if study.federation.precision == "float32":
         return arrays
-    # By torch: NumPy takes twenty times as long for numbers below 6e-5, which many changes of a model are.
+    # By torch, here and below: NumPy takes twenty times as long for numbers below 6e-5, as many changes are.
     return {name: torch.tensor(array).float().numpy() if _is_half(array) else array for name, array in arrays.items()}
 
 
