@@ -50,7 +50,7 @@ def test_the_summary_has_the_last_rounds_means_and_the_best_rounds_values():
 
 
 def test_each_round_is_one_line_with_the_means_and_every_sites_numbers():
-    first, second = map(json.loads, round_metrics("dice", LEDGER).splitlines())
+    first, second = map(json.loads, (round_metrics("dice", record) for record in LEDGER))
     # loss (0.5 + 1) / 2; only east measured a drift
     assert [(one["name"], one["value"]) for one in first["aggregated_metrics"]] == [
         ("drift", 2.0),
@@ -67,7 +67,7 @@ def test_each_round_is_one_line_with_the_means_and_every_sites_numbers():
 
 
 def test_a_number_that_json_does_not_know_is_left_out():
-    line = json.loads(round_metrics("dice", [Round(1, metrics={"east": {"loss": float("nan"), "drift": 1.0}})]))
+    line = json.loads(round_metrics("dice", Round(1, metrics={"east": {"loss": float("nan"), "drift": 1.0}})))
     assert line["sites"][0]["metrics"] == line["aggregated_metrics"] == [{"name": "drift", "value": 1.0}]
 
 
@@ -102,7 +102,7 @@ def test_the_keys_are_those_of_nvflares_own_writer(of_nvflare):
     assert ours.keys() == summary.keys()
     for key in ("schema_version", "status", "round_metrics_file"):
         assert ours[key] == summary[key]
-    first = json.loads(round_metrics("dice", LEDGER).splitlines()[0])
+    first = json.loads(round_metrics("dice", LEDGER[0]))
     assert first.keys() == line.keys() and first["sites"][0].keys() == line["sites"][0].keys()
     assert ours["best_metrics"][0].keys() == summary["best_metrics"][0].keys()
 

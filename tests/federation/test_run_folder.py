@@ -8,6 +8,7 @@ import torch
 from silofl.errors import ConfigError
 from silofl.federation.course import Course
 from silofl.federation.results import read_results
+from silofl.federation.metrics_summary import round_metrics
 from silofl.federation.run_folder import RECORDS, RunFolder
 from silofl.files import write_json
 
@@ -34,13 +35,17 @@ def test_a_finished_run_is_complete_and_says_which_round_its_numbers_come_from(f
     assert state["input_norm.is_fixed"] and "network.model.0.conv.weight" in state
 
 
-def test_the_ledger_holds_each_record_as_it_is_with_notes_that_came_after_its_round(play, tmp_path):
+def test_each_round_is_written_as_it_is_with_what_came_after_it(play, tmp_path):
     game = play(rounds=3)
     folder = RunFolder(tmp_path / "run", game.study)
     for number in range(3):
         game.round()
         folder.save(game.server)
-        assert json.loads((folder.path / "ledger.json").read_text()) == [one.as_dict() for one in game.server.ledger]
+        records = [one.as_dict() for one in game.server.ledger]
+        assert json.loads((folder.path / "ledger.json").read_text()) == records
+        assert folder.load().ledger == game.server.ledger
+        lines = "".join(round_metrics("dice", record) for record in game.server.ledger)
+        assert (folder.path / "round_metrics.jsonl").read_text() == lines
         game.server.ledger[-1].notes.append(f"said after round {number + 1}")
     folder.save(game.server)
     written = json.loads((folder.path / "ledger.json").read_text())

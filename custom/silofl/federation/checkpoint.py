@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from silofl import schema
@@ -24,8 +24,13 @@ FORMAT = 3
 MAY_CHANGE = ("continue_run", "federation")
 
 
-def checkpoint(server: ServerRounds) -> dict[str, Any]:
-    """Return a run as plain values and tensors."""
+def checkpoint(server: ServerRounds, records: Iterable[str] | None = None) -> dict[str, Any]:
+    """Return a run as plain values and tensors.
+
+    Args:
+        server: The run.
+        records: The records of its ledger as JSON, where they have been put into words already.
+    """
     plain = {
         "study": plain_study(server.study),
         "run": server.id,
@@ -34,10 +39,10 @@ def checkpoint(server: ServerRounds) -> dict[str, Any]:
         "shape": server.image_shape,
         "lost": server.lost,
         "domain": schema.plain(server.domain),
-        "ledger": [record.as_dict() for record in server.ledger],
     }
+    records = [json.dumps(record.as_dict()) for record in server.ledger] if records is None else records
     return {
-        "json": json.dumps(plain),
+        "json": json.dumps(plain)[:-1] + f', "ledger": [{", ".join(records)}]}}',
         "parts": {role: part.state() for role, part in server.parts.items()},
         "best_parts": {role: part.state() for role, part in server.best_parts.items()},
     }

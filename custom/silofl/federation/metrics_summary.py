@@ -52,19 +52,16 @@ def metrics_summary(
     }
 
 
-def round_metrics(metric: str, ledger: Sequence[Round]) -> str:
-    """Return one line of JSON for each round: the means over the sites, and each site's numbers and examples."""
-    return "".join(json.dumps(_round(record, metric), allow_nan=False) + "\n" for record in ledger)
-
-
-def _round(record: Round, metric: str) -> dict[str, Any]:
-    return {
+def round_metrics(metric: str, record: Round) -> str:
+    """Return a line of JSON on a round: the means over the sites, and each site's numbers and examples."""
+    values = {
         "round": record.round,
         "aggregated_metrics": _means(record, metric),
         "sites": [_site(record, site, metric) for site in sorted({*record.metrics, *record.validated})],
         "skipped_metrics": [],
         "key_metric": {"name": _validation(metric), "mode": "max"},
     }
+    return json.dumps(values, allow_nan=False) + "\n"
 
 
 def _site(record: Round, site: str, metric: str) -> dict[str, Any]:

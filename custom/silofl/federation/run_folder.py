@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,9 @@ class RunFolder:
         self.path, self.study = path, study
         # Whether the checkpoint there may take the place of the one before it.
         self._is_whole = False
-        # The records of ledger.json as they were last written.
-        self._written: list[str] = []
+        # The finished rounds in the words of ledger.json, and in those of round_metrics.jsonl.
+        self._records: list[str] = []
+        self._lines: list[str] = []
         make_folder(path)
 
     def locked(self) -> AbstractContextManager[None]:
@@ -153,7 +155,7 @@ class RunFolder:
     def save(self, server: ServerRounds) -> None:
         """Write the checkpoint, then ledger and metrics for people; the checkpoint before it is kept."""
         # The checkpoint first: after a stop in between, the resumed run writes the others again.
-        save_state(self.path / NEXT, FORMAT, checkpoint(server))
+        save_state(self.path / NEXT, FORMAT, checkpoint(server, self._in_words(server.ledger)))
         if self._is_whole:
             (self.path / CHECKPOINT).replace(self.path / BEFORE)
         (self.path / NEXT).replace(self.path / CHECKPOINT)
@@ -249,13 +251,13 @@ class RunFolder:
                 damage.append(str(error))
         return None, damage
 
+    def _in_words(self, ledger: Sequence[Round]) -> list[str]:
+        """Return the records of finished rounds as JSON."""
+        _renew(self._records, ledger, lambda record: json.dumps(record.as_dict(), indent=1, allow_nan=False))
+        return self._records
+
     def _write_ledger(self, ledger: Sequence[Round]) -> None:
-        # Notes are added to the last record alone: those before what was the last are as they were, and to put all into
-        # words again would make each round of a long run longer than the one before.
-        known = max(0, min(len(self._written), len(ledger)) - 1)
-        new = (json.dumps(record.as_dict(), indent=1, allow_nan=False) for record in ledger[known:])
-        self._written[known:] = new
-        write_text(self.path / FILE, "[\n" + ",\n".join(self._written) + "\n]\n")
+        write_text(self.path / FILE, "[\n" + ",\n".join(self._in_words(ledger)) + "\n]\n")
 
     def _write_records(self, server: ServerRounds, tests: Mapping[str, SiteScore]) -> None:
         self._write_ledger(server.ledger)
@@ -270,7 +272,8 @@ class RunFolder:
         write_text(self.path / "metrics.csv", metrics_csv(ledger, metric, reported, values))
         if ledger:
             write_json(self.path / SUMMARY, metrics_summary(self.study.name, metric, ledger, reported, values))
-            write_text(self.path / ROUNDS, round_metrics(metric, ledger))
+            _renew(self._lines, ledger, partial(round_metrics, metric))
+            write_text(self.path / ROUNDS, "".join(self._lines))
 
     def _save_models(self, name: str, server: ServerRounds, parts: Mapping[str, Part]) -> None:
         """Save one file where all sites have the same model, else one a site."""
@@ -302,6 +305,15 @@ class RunFolder:
         where = where_complete(recipe, server.id, is_simulation=place is not None)
         folder = f"../{place}" if place else f"STATE_DIR/{server.id}/{directory.FOLDER}"
         return MODEL_README.format(**known, where=where, code=case_code(folder, shape))
+
+
+def _renew(words: list[str], ledger: Sequence[Round], into_words: Callable[[Round], str]) -> None:
+    """Put into words what has changed since the last time: the record that was the last then, and those after it.
+
+    To put all of them into words anew would make each round of a long run longer than the one before.
+    """
+    known = max(0, min(len(words), len(ledger)) - 1)
+    words[known:] = map(into_words, ledger[known:])
 
 
 def check_lead(path: Path, lead: str | None, continued: str | None = None) -> None:
