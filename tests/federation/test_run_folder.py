@@ -7,8 +7,8 @@ import torch
 
 from silofl.errors import ConfigError
 from silofl.federation.course import Course
-from silofl.federation.results import read_results
 from silofl.federation.metrics_summary import round_metrics
+from silofl.federation.results import read_results
 from silofl.federation.run_folder import RECORDS, RunFolder
 from silofl.files import write_json
 
