@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 
 from silofl.errors import ConfigError, PauseError, PinError, nearest
 from silofl.extensions import Extension
-from silofl.settings import NAME, WORDS, Count, Name, Section
+from silofl.settings import NAME, WORDS, Count, Name, Positive, Section
 
 
 def _digest(value: str) -> str:
@@ -52,6 +52,8 @@ class Site(Section):
             dataset.json does not know count as none.
         may_leave: Kinds of arrays that a site with the egress filter lets leave, as ``check-site`` names them; all that
             a study sends where not given.
+        max_epsilon: What the differential privacy of a study may spend here, in all its runs together; a study without
+            ``privacy.dp_sgd`` then gets no answer, and one that has spent it no more. No limit where not given.
         extensions: Networks, losses and transforms of reviewed packages that may run here, as ``package==1.2.0/name``;
             none where not given.
     """
@@ -67,6 +69,7 @@ class Site(Section):
     # The least number of people that a count or a mean may stand for in many health statistics (OHDSI's too).
     min_patients: Annotated[int, Field(ge=0, le=1_000_000)] = 5
     may_leave: tuple[Name, ...] | None = None
+    max_epsilon: Positive | None = None
     extensions: tuple[Extension, ...] = ()
 
     def data_folder(self, study: str, site: str) -> Path:
@@ -117,6 +120,18 @@ class Site(Section):
             raise PinError(
                 f"study {study!r} must be submitted and signed by the lead whom the site has pinned, not by {named}; "
                 "have that lead submit it, or ask the site to pin another"
+            )
+
+    def check_private(self, study: str, is_private: bool) -> None:
+        """Refuse a study without differential privacy where the site asks for it.
+
+        Raises:
+            PinError: It has none; the sentence is fit for the server.
+        """
+        if self.max_epsilon is not None and not is_private:
+            raise PinError(
+                f"study {study!r} must have privacy.dp_sgd, as max_epsilon {self.max_epsilon:g} of the site asks; add "
+                "it, or ask the site"
             )
 
     def check_paused(self, study: str) -> None:

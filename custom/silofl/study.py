@@ -22,6 +22,7 @@ from silofl.study_sections import (
     DataSettings,
     FederationSettings,
     ModelSettings,
+    PrivacySettings,
     TrainingSettings,
 )
 
@@ -75,6 +76,7 @@ class Study(Section):
     training: TrainingSettings = TrainingSettings()
     algorithm: AlgorithmSettings
     federation: FederationSettings = FederationSettings()
+    privacy: PrivacySettings = PrivacySettings()
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -130,6 +132,7 @@ class Study(Section):
             )
         self._check_shared_rounds()
         self._check_patience()
+        self._check_privacy()
         for answer in self.recipe.answers:
             answer.check_training(self.training)
             answer.check_model(self.model)
@@ -195,6 +198,33 @@ class Study(Section):
                     f"federation.patience must be null with algorithm.{key}, whose rounds come last and may then not "
                     f"come, not {self.federation.patience}; remove one of both"
                 )
+
+    def _check_privacy(self) -> None:
+        """Refuse what would leak past the noise of `privacy`."""
+        if not self.is_private:
+            return
+        others = [answer.section for answer in self.recipe.answers if not answer.is_of_steps]
+        if others:
+            raise ConfigError(
+                "algorithm.name must be one of which nothing but models leaves with privacy.dp_sgd, not "
+                f"{self.algorithm.name!r} with {', '.join(others)}; take fedavg"
+            )
+        if "batch" in self.model.normalization:
+            raise ConfigError(
+                "model.normalization must be instance or group with privacy.dp_sgd, not "
+                f"{self.model.normalization!r}, by which images see each other; change it"
+            )
+        if self.training.has_batch_dice:
+            raise ConfigError(
+                "training.has_batch_dice must be false with privacy.dp_sgd, so that each image has its own gradient"
+            )
+        if self.is_guarded:
+            raise ConfigError("guard must be false with privacy.dp_sgd; its local model learns from whole batches")
+
+    @property
+    def is_private(self) -> bool:
+        """Whether models learn with differential privacy, so that nothing else of their training may leave."""
+        return self.privacy.dp_sgd is not None
 
     @cached_property
     def digest(self) -> str:

@@ -314,6 +314,39 @@ class TrainingSettings(Section):
         return self
 
 
+class DpSgdSettings(Section):
+    """Training with differential privacy at every site: DP-SGD, by Opacus (``pip install 'silofl[dp]'``).
+
+    What it promises holds for what leaves a site of its training: the models. Validation and test scores, and the
+    numbers of patients and examples, are sent as they are.
+
+    Attributes:
+        noise: Deviation of the noise in the sum of a batch's gradients, in multiples of ``clip``.
+        clip: Norm to which the gradient of each unit in a batch is clipped.
+        delta: The probability with which epsilon need not hold; below 1 over the units of the smallest site.
+        unit: Whom it protects: a ``patient``, of whom each step takes at most one example; or, where nobody knows the
+            patients, an ``example``, which protects somebody with several of them less.
+    """
+
+    noise: Positive
+    clip: Positive
+    delta: Annotated[Positive, Field(lt=1)] = 1e-5
+    unit: Literal["patient", "example"] = "patient"
+
+
+class PrivacySettings(Section):
+    """Formal privacy; none by default.
+
+    Attributes:
+        dp_sgd: As ``{noise: 1.0, clip: 1.0, delta: 0.00001}``. Training losses then stay at the site; each step's draw
+            and noise are secret, so that the same study and seed give other weights each time. It goes with algorithms
+            of which nothing but models leaves, as ``fedavg``, ``fedopt``, ``fedper``, ``softpull``; without BatchNorm,
+            whose images see each other, without ``training.has_batch_dice``, and without the guard.
+    """
+
+    dp_sgd: DpSgdSettings | None = None
+
+
 class AlgorithmSettings(BaseModel):
     """An algorithm, one of its presets, and what the study changes in it.
 

@@ -50,6 +50,19 @@ def test_the_summary_adds_up_rounds_arrays_and_bytes(tmp_path):
     assert "- **weights**: what weights tell.\n" in told and "amplitude" not in told
 
 
+def test_the_page_says_what_differential_privacy_has_spent(tmp_path):
+    log = EgressLog(tmp_path / "run", "north", "organs", RISKS)
+    log.write([record(1)])
+    assert "epsilon" not in (tmp_path / "run" / "egress.md").read_text()
+    for number, epsilon in ((1, 1.25), (2, 2.5)):
+        log.write([record(number, "numbers") | {"values": {"metrics": {"epsilon": epsilon}}}])
+    log.write([record(3, "numbers", refused=True) | {"values": {"metrics": {"epsilon": 9.0}}}])
+    assert "spend epsilon 2.5 at the" in (tmp_path / "run" / "egress.md").read_text()
+    again = EgressLog(tmp_path / "run", "north", "organs", RISKS)
+    again.write([record(4)])
+    assert "spend epsilon 2.5 at the" in (tmp_path / "run" / "egress.md").read_text()
+
+
 def test_a_run_that_goes_on_adds_to_its_records(tmp_path):
     EgressLog(tmp_path, "north", "organs", RISKS).write([record(1)])
     EgressLog(tmp_path, "north", "organs", RISKS).write([record(2)])

@@ -1,5 +1,6 @@
 import json
 import tempfile
+from dataclasses import replace
 
 import nibabel
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 from PIL import Image
 
 from silofl.federation.egress import Gate
-from silofl.hospital.trial import kinds_of, leaving, training
+from silofl.hospital.trial import kinds_of, leaving, privacy, training
+from silofl.training.private import Spent, epsilon_of
 
 
 def test_a_rounds_steps_are_counted_and_timed(candidate):
@@ -136,3 +138,25 @@ def test_the_weights_of_a_projection_head_are_weights(candidate, pictures):
     assert {f"model/network.head.{i}.{name}" for i in (0, 2, 3) for name in ("weight", "bias")} <= {
         *kinds["weights"]["names"]
     }
+
+
+PRIVATE = {"guard": False, "model": {"features": [4] * 6, "normalization": "instance"}}
+PRIVATE |= {"privacy": {"dp_sgd": {"noise": 2.0, "clip": 1.0, "delta": 0.01}}}
+
+
+def test_a_site_learns_what_the_whole_study_would_spend(candidate):
+    answer = privacy(candidate(**PRIVATE))
+    assert answer.status == "ok" and "4 rounds spend epsilon" in answer.sentence
+    assert "at delta 0.01 for each of 5 patients" in answer.sentence
+    assert answer.facts["epsilon"] == epsilon_of([Spent(2.0, 0.4, 8)], 0.01)
+    trained = leaving(candidate(**PRIVATE))
+    assert trained.status == "ok" and set(trained.facts["kinds"]) == {"weights", "numbers"}
+
+
+def test_a_site_that_allows_less_must_not_join(candidate):
+    held = candidate(**PRIVATE)
+    limited = replace(held, settings=held.settings.model_copy(update={"max_epsilon": 0.1}))
+    answer = privacy(limited)
+    assert answer.status == "failed"
+    assert "max_epsilon of site.yaml must be at least what the study spends, not 0.1" in answer.sentence
+    assert privacy(candidate()).status == "ok" and "no differential privacy" in privacy(candidate()).sentence

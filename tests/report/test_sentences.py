@@ -7,6 +7,7 @@ from silofl.report.sentences import (
     caveats,
     metric_sentence,
     normalization_label,
+    privacy_sentence,
     regions_text,
     remedy_sentence,
     split_sentence,
@@ -43,6 +44,14 @@ def test_each_metric_is_defined_and_an_unknown_one_named():
     assert "background" in metric_sentence("dice_with_background")
     assert "right" in metric_sentence("accuracy")
     assert metric_sentence("hausdorff") == "The study's metric is hausdorff."
+
+
+def test_what_differential_privacy_has_spent_is_said_by_site(results):
+    assert privacy_sentence(results()) == ""
+    spent = {"epsilon": {"west": 2.5, "east": 1.25}, "delta": 0.001, "unit": "patient", "noise": 1.0, "clip": 0.5}
+    sentence = privacy_sentence(results(privacy=spent))
+    assert sentence.startswith("Differential privacy of each patient in training")
+    assert "epsilon 1.25 at east; 2.5 at west, at delta 0.001 (DP-SGD with noise 1 and clip 0.5)" in sentence
 
 
 def test_regions_are_named_with_the_labels_of_their_unions(results):

@@ -38,6 +38,7 @@ class ServerOptimizer(Answer):
 
     section: ClassVar[str] = "server_optimizer"
     method: ClassVar[str] = "server_optimizer"
+    is_of_steps: ClassVar[bool] = True
     rule: Rule = "adam"
     learning_rate: Positive = 0.01
     beta1: BelowOne = 0.9

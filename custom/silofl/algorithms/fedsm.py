@@ -36,6 +36,7 @@ class SoftPull(Answer):
     """
 
     section: ClassVar[str] = "softpull"
+    is_of_steps: ClassVar[bool] = True
     self_weight: Share = 0.7
 
     def weights(self, num_sites: int) -> NDArray[np.float64]:

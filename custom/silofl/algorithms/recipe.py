@@ -63,6 +63,8 @@ class Answer(Section):
         takes_own_steps: Whether a site uses the model only after steps of its own, so that what it validates, tests and
             keeps is nobody else's.
         sends_model_once: Whether a model that stays at home in training leaves once, after it, into the super model.
+        is_of_steps: Whether all that leaves a site for it follows from plain steps of its model, so that noise in each
+            step covers it.
     """
 
     # Strict: YAML's `true` is not 1 here, and `"0.5"` is no number.
@@ -75,6 +77,7 @@ class Answer(Section):
     measures_drift: ClassVar[bool] = False
     takes_own_steps: ClassVar[bool] = False
     sends_model_once: ClassVar[bool] = False
+    is_of_steps: ClassVar[bool] = False
 
     @property
     def needs_pretrained(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +22,12 @@ Batch = tuple[Tensor, Tensor]
 
 
 def training_batches(
-    part: Examples, batch_size: int, augment: Compose | None, seed: int, device: torch.device | str
+    part: Examples,
+    batch_size: int,
+    augment: Compose | None,
+    seed: int,
+    device: torch.device | str,
+    drawn: Sequence[np.ndarray] | None = None,
 ) -> Iterator[Batch]:
     """Yield one epoch in an order, and with patches and augmentations, that depend on the seed alone.
 
@@ -34,6 +39,7 @@ def training_batches(
         augment: The study's augmentation, from `silofl.data.transforms.augmentation`; it is not changed.
         seed: Not negative; a site gives each epoch its own.
         device: Where the tensors go.
+        drawn: The examples of each batch, one of which may have none; as the seed has it where None.
 
     Yields:
         Inputs float32 (B, C, *spatial) and targets int64, (B, *spatial) label maps or (B,) classes.
@@ -43,7 +49,10 @@ def training_batches(
     """
     order = np.random.default_rng(seed).permutation(_shown(part))
     augment, sampler = _seeded(augment, seed), PatchSampler(part.patches, seed) if part.patches else None
-    for chosen in _groups(order, batch_size):
+    for chosen in _groups(order, batch_size) if drawn is None else drawn:
+        if not len(chosen):
+            yield torch.zeros((0, *part.image_shape), device=device), torch.zeros(0, dtype=torch.long, device=device)
+            continue
         images, targets = _patches(part, chosen, sampler) if sampler else (part.images[chosen], part.targets[chosen])
         # Not `if augment`: asking a Compose for its truth counts its transforms, which seeds them anew at random.
         is_plain = augment is None

@@ -24,9 +24,13 @@ Study {study}, run {run}, to the study's server; first {begin}, last {end} (UTC)
 
 `egress.jsonl` holds each array by name, shape and SHA-256, and all numbers, with the time in UTC. Its last record is
 number {last.number}, with the hash `{last.hash}`; `silofl egress-check` checks them all.
-
+{spent}
 | | answer to | kind | what it is | rounds | records | bytes |
 | --- | --- | --- | --- | --- | --- | --- |
+"""
+SPENT = """
+Differential privacy: all models that have left so far, of all runs of this study, spend epsilon {epsilon:.3g} at the
+study's delta. Validation and test scores, and the numbers of patients and images, are sent as they are.
 """
 RISKS = "\n## What it can tell, to whom, and which switch stops it\n\n"
 
@@ -83,6 +87,7 @@ class EgressLog:
         self._sums: dict[tuple[bool, str, str], Sum] = {}
         self._names = {"site": site, "study": study, "run": folder.name}
         self._times: list[str] = []
+        self._epsilon: float | None = None
         self._risks = risks
         # Bytes that have been read or written, and where the chain stands after them.
         self._size, self._last = 0, Link()
@@ -111,7 +116,9 @@ class EgressLog:
             self._size, self._last = stream.tell(), last
         self._add(timed)
         rows = [_row(*key, self._sums[key]) for key in sorted(self._sums)]
-        header = HEADER.format(**self._names, begin=min(self._times), end=max(self._times), last=self._last)
+        spent = "" if self._epsilon is None else SPENT.format(epsilon=self._epsilon)
+        times = {"begin": min(self._times), "end": max(self._times)}
+        header = HEADER.format(**self._names, **times, last=self._last, spent=spent)
         sent = sorted({kind for _, _, kind in self._sums} & self._risks.keys())
         risks = "".join(f"- **{kind}**: {self._risks[kind]}.\n" for kind in sent)
         write_text(self.path.with_suffix(".md"), header + "".join(rows) + f"{RISKS}{risks}")
@@ -152,6 +159,7 @@ class EgressLog:
     def _add(self, records: Iterable[Mapping[str, Any]]) -> None:
         for record in records:
             self._times = [*self._times[:1], record["time"]]
+            self._epsilon = _epsilon(record) or self._epsilon
             self._sums.setdefault((record["refused"], record["task"], record["kind"]), Sum()).add(record)
 
 
@@ -171,6 +179,13 @@ def left(path: Path) -> dict[str, Sum]:
             # Cut off by a kill, or altered: `egress-check` says which.
             continue
     return sums
+
+
+def _epsilon(record: Mapping[str, Any]) -> float | None:
+    """Return what a record of an answer's numbers says that was spent by then; None where it says nothing."""
+    metrics = (record.get("values") or {}).get("metrics")
+    found = metrics.get("epsilon") if isinstance(metrics, dict) else None
+    return found if isinstance(found, float) and not record["refused"] else None
 
 
 def _row(is_refused: bool, task: str, kind: str, total: Sum) -> str:

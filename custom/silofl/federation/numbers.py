@@ -39,7 +39,8 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
     if not exchange.is_needed:
         return
     metrics = numbers.metrics
-    wanted = {"num_examples": numbers.num_examples, "steps": numbers.steps, "loss": metrics.loss}
+    wanted = {"num_examples": numbers.num_examples, "steps": numbers.steps}
+    wanted |= {"epsilon": metrics.epsilon} if study.is_private else {"loss": metrics.loss}
     if exchange.task == TRAIN and study.recipe.measures_drift:
         wanted["drift"] = metrics.drift
     for name, value in wanted.items():

@@ -20,6 +20,7 @@ from silofl.inference.super_results import SuperResults
 from silofl.schema import given, group, markdown, optional, plain, read, read_file
 from silofl.training.joined import Joined
 from silofl.training.site_score import Counts, MaybeCounts, SiteScore, SurfaceScore, Values
+from silofl.training.spent import Privacy
 
 FILE = "results.json"
 UNFINISHED = "UNFINISHED"
@@ -146,6 +147,7 @@ class Results:
         everyone: Of a simulated classification: the sites' models on the test data of all sites.
         joining: Site -> the model that it chose, and how it does against its own, of sites that chose.
         ended_early: Why the run ended before the study's last round, where federation.patience ended it.
+        privacy: What training with differential privacy has spent, where the study has it.
         left: Site -> the last round that its update went into, of sites that left the study for good.
         digest: SHA-256 of the study's settings, as check-site and estimate print it; absent from older results.
     """
@@ -180,6 +182,7 @@ class Results:
     digest: str | None = optional()
     ended_early: str | None = optional()
     regions: Mapping[str, tuple[int, ...]] | None = optional()
+    privacy: Privacy | None = optional()
 
     def __post_init__(self) -> None:
         """Refuse the result of a finished run without its test."""

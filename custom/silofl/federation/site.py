@@ -41,11 +41,13 @@ class SiteRounds:
 
     Raises:
         ExtensionError: The study names a part of a package that the site has not allowed or not installed.
+        PinError: The site asks for differential privacy, which the study has not.
     """
 
     def __init__(self, name: str, study: Study, site: Site, latest: Callable[[], Site] | None = None) -> None:
         self.name, self.study, self.site = name, study, site
         self._latest = latest or (lambda: site)
+        site.check_private(study.name, study.is_private)
         allow(site.extensions)
         for named in study.extensions:
             find(*named)
@@ -141,6 +143,7 @@ class SiteRounds:
             device=self.device,
             folder=folder,
             min_patients=self.site.min_patients,
+            max_epsilon=self.site.max_epsilon,
             kept=kept,
             held=held,
             task=task,

@@ -41,6 +41,7 @@ CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "clock": network.clock,
     "preflight": network.preflight,
     "data": data.data,
+    "privacy": training.privacy,
     "training": training.training,
     "leaving": training.leaving,
 }
@@ -51,6 +52,7 @@ WAITS_FOR = {
     "tls": ("server",),
     "preflight": ("server",),
     "data": ("packages",),
+    "privacy": ("data",),
     "training": ("data",),
     "leaving": ("data", "egress"),
 }

@@ -17,6 +17,7 @@ def pinned(candidate: Candidate) -> Finding:
     try:
         # Who will submit the study is not known yet.
         candidate.settings.check_pinned(study.name, study.digest, {lead})
+        candidate.settings.check_private(study.name, study.is_private)
     except PinError as error:
         return failed(str(error), sha256=study.digest)
     whose = f"pinned, for lead {lead}" if lead else "not pinned: site.yaml has no studies, so that any may come"

@@ -19,6 +19,7 @@ from silofl.hospital.finding import Finding, failed, ok
 from silofl.methods.part import BEFORE, TRAIN, Exchange, Message
 from silofl.methods.work import Work
 from silofl.training.device import choose_device
+from silofl.training.private import epsilon_of, round_of
 
 NUMBERS = "numbers"
 
@@ -49,6 +50,31 @@ def training(candidate: Candidate) -> Finding:
         f"{cost.peak_bytes / GIB:.2f} GiB at most",
         **facts,
     )
+
+
+def privacy(candidate: Candidate) -> Finding:
+    """Count what the study's differential privacy spends at the site if all rounds come.
+
+    Raises:
+        SiloFLError: It cannot be counted for the site's data.
+    """
+    study, limit = candidate.study, candidate.settings.max_epsilon
+    if not study.is_private:
+        return ok("the study has no differential privacy, and site.yaml asks for none")
+    units, of_round = round_of(study, candidate.data.training)
+    settings = study.privacy.dp_sgd
+    epsilon = epsilon_of([of_round._replace(steps=of_round.steps * study.training_rounds)], settings.delta)
+    spends = (
+        f"{study.training_rounds} rounds spend epsilon {epsilon:.3g} at delta {settings.delta:g} for each of {units} "
+        f"{settings.unit}s"
+    )
+    if limit is not None and epsilon > limit:
+        return failed(
+            f"max_epsilon of site.yaml must be at least what the study spends, not {limit:g}: {spends}; ask for more "
+            "noise or fewer rounds",
+            epsilon=epsilon,
+        )
+    return ok(spends, epsilon=epsilon)
 
 
 def leaving(candidate: Candidate) -> Finding:

@@ -46,6 +46,7 @@ class Metrics(Section, Generic[S]):
     Attributes:
         loss: Of the site's own model, mean over the steps; those of other learners are beside it as ``loss_<role>``.
         drift: HarmoFL's, where the study measures it.
+        epsilon: Spent by all that has left of the training, where the study has differential privacy.
         validation: The score on validation data; None without such data.
         round_test: The same models' score on test data, where the study evaluates every round.
         test: The score of the run's model on test data.
@@ -56,6 +57,7 @@ class Metrics(Section, Generic[S]):
     __pydantic_extra__: dict[LossName, Number]
     loss: Number | None = None
     drift: Annotated[Number, Field(ge=0)] | None = None
+    epsilon: Annotated[Number, Field(ge=0)] | None = None
     validation: SiteScore | None = None
     round_test: SiteScore | None = None
     test: S | None = None
@@ -63,7 +65,7 @@ class Metrics(Section, Generic[S]):
     @property
     def training(self) -> dict[str, float]:
         """The numbers of a round's training by name."""
-        own = {"loss": self.loss, "drift": self.drift}
+        own = {"loss": self.loss, "drift": self.drift, "epsilon": self.epsilon}
         return {name: value for name, value in own.items() if value is not None} | self.__pydantic_extra__
 
 

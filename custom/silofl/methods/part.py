@@ -374,6 +374,14 @@ class SitePart:
         """Return a model as the site validates, tests and keeps it: the task's own, or a copy that went on."""
         return model
 
+    def draw(self, examples: Examples) -> Sequence[NDArray[np.int64]] | None:
+        """Return the rows of each batch of an epoch, where this part draws them; None where it does not."""
+        return None
+
+    def measured(self) -> dict[str, float]:
+        """Return numbers of the training that leave with its loss."""
+        return {}
+
     def validated(self, own: Score) -> None:
         """Take note of the score of the site's own model on its validation data."""
 

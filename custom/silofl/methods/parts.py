@@ -46,7 +46,8 @@ def _modules(study: Study) -> list[ModuleType]:
     recipe = study.recipe
     personal = (("collected", recipe.collects_personal), ("personal", recipe.tunes_personal))
     first = ["model", *(name for name, is_on in personal if is_on)]
-    names = [*first, *(answer.method for answer in recipe.answers if answer.method), *beside]
+    private = ["dp_sgd"] if study.is_private else []
+    names = [*first, *(answer.method for answer in recipe.answers if answer.method), *private, *beside]
     return [_module(name) for name in dict.fromkeys(names)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -41,6 +42,7 @@ class Work:
         device: Where to compute.
         folder: The site's folder of the run.
         min_patients: Patients in training that a mean over the site's images must come from.
+        max_epsilon: What differential privacy may spend at the site; None for any.
         kept: Each part's state at home after the round that the task begins from.
         held: That round; 0 where there is none.
         task: Its name.
@@ -55,6 +57,7 @@ class Work:
     device: torch.device
     folder: Path = Path()
     min_patients: int = 0
+    max_epsilon: float | None = None
     kept: Mapping[str, Any] = field(default_factory=dict)
     held: int = 0
     task: str = TRAIN
@@ -161,7 +164,9 @@ class Work:
     def numbers(self, results: Mapping[str, TrainingResult]) -> dict[str, Any]:
         """Return a training's numbers: loss and drift of the site's own model, and the losses of all other learners."""
         own = self.study.recipe.roles[-1] if self.study.recipe.roles[-1] in results else next(iter(results))
-        metrics = {"loss": results[own].loss}
+        # A loss is of the images themselves, and no noise covers it.
+        metrics = {} if self.study.is_private else {"loss": results[own].loss}
+        metrics |= {name: value for part in self.parts for name, value in part.measured().items()}
         named = [role for role, result in results.items() if role != own and not result.stays_home]
         if results[own].drift is not None:
             metrics["drift"] = results[own].drift
@@ -192,8 +197,9 @@ class Work:
         return scores
 
     def _public_domain(self) -> Domain:
-        """Return the domain without the ranges where they come from few images or patients."""
-        return self.domain if self.has_enough_patients else replace(self.domain, intensities=())
+        """Return the domain without the ranges where they come from few images or patients, or may not leave."""
+        may_leave = self.has_enough_patients and not self.study.is_private
+        return self.domain if may_leave else replace(self.domain, intensities=())
 
     def _train(self) -> Message:
         """Validate the received models of the round before, then train one round from them."""
@@ -223,4 +229,9 @@ class Work:
             torch.manual_seed(seed)
             for part in self.parts:
                 part.epoch()
-            yield training_batches(examples, settings.batch_size, augment, seed, self.device)
+            drawn = next((rows for part in self.parts if (rows := part.draw(examples)) is not None), None)
+            if drawn is not None:
+                # Secret, because the seed would tell who knows the study what a draw had done to an image.
+                seed = secrets.randbits(63)
+                torch.manual_seed(seed)
+            yield training_batches(examples, settings.batch_size, augment, seed, self.device, drawn)

@@ -6,7 +6,14 @@ from rich.console import Console
 
 from silofl.federation.results import Results
 from silofl.report.joining import doubts, joining_sentence, joining_table
-from silofl.report.sentences import early_sentence, normalization_label, regions_text, shares_patients, split_sentence
+from silofl.report.sentences import (
+    early_sentence,
+    normalization_label,
+    privacy_sentence,
+    regions_text,
+    shares_patients,
+    split_sentence,
+)
 from silofl.report.tables import (
     MISSING,
     empty_cases_sentence,
@@ -51,5 +58,7 @@ def print_results(results: Results, console: Console) -> None:
         print_lines([sentence], console)
     if results.tested.surface:
         print_lines([surface_sentence(results)], console)
+    if results.privacy:
+        print_lines([privacy_sentence(results)], console)
     if results.everyone:
         print_lines([everyone_sentence(results)], console)

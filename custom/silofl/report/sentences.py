@@ -73,6 +73,21 @@ def early_sentence(results: Results) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
+def privacy_sentence(results: Results) -> str:
+    """Say what differential privacy has spent at each site; nothing where the study has none."""
+    if results.privacy is None:
+        return ""
+    spent, by_site = results.privacy, {}
+    for site, epsilon in sorted(results.privacy.epsilon.items()):
+        by_site.setdefault(f"{epsilon:.3g}", []).append(site)
+    listed = "; ".join(f"{epsilon} at {', '.join(sites)}" for epsilon, sites in by_site.items())
+    return (
+        f"Differential privacy of each {spent.unit} in training, of all models that have left: epsilon {listed}, at "
+        f"delta {spent.delta:g} (DP-SGD with noise {spent.noise:g} and clip {spent.clip:g}). Validation and test "
+        "scores are sent as they are, and other studies on the same people add to it."
+    )
+
+
 def unfinished_sentence(run: Path, can_resume_here: bool, finished: int, rounds: int | None) -> str:
     """Say that a run has no result yet, and how to continue it."""
     of = f" of {rounds}" if rounds else ""

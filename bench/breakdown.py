@@ -1,0 +1,138 @@
+"""Where a round's time goes: the demonstration's FedAvg at three hospitals, in one process, simulated, and over TLS.
+
+    python bench/breakdown.py [--rounds 6] [--port 8102]
+
+The run in one process is profiled: the table lists what server and sites do in a round, in seconds of all sites
+together. What a round takes in NVFlare's simulator, and between kits over mutual TLS on this machine, stands below,
+with what it is beyond that work shared by the cores. About four minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pstats
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from provisioning.make_kits import make_project
+from provisioning.workspace import PROJECT
+from silofl.data.phantoms import make_phantoms
+
+ROOT = Path(__file__).parents[1]
+JOB = ROOT / "jobs" / "fedavg_phantoms"
+CORES = len(os.sched_getaffinity(0))
+# What is done -> its functions, as file and name; after "-" a part within them that has a row of its own.
+PARTS: dict[str, tuple[tuple[str, str], ...]] = {
+    "site: read its state": (("federation/state.py", "load"),),
+    "site: build the network": (("models/networks.py", "build_models"),),
+    "site: load what was received": (("methods/model.py", "prepare"),),
+    "site: optimiser and its state": (("methods/model.py", "learners"),),
+    "site: draw and augment batches": (("data/batches.py", "training_batches"),),
+    "site: steps": (("training/loop.py", "train"), ("-", "site: draw and augment batches")),
+    "site: validation": (("methods/work.py", "scores"),),
+    "site: what changed, and what stays": (("methods/model.py", "finish"), ("methods/model.py", "kept")),
+    "site: the gate": (("federation/egress.py", "refusal"),),
+    "site: write its state": (("federation/state.py", "save"),),
+    "server: tasks": (("federation/course.py", "_tasks"),),
+    "server: read and check answers": (("federation/admission.py", "admitted"),),
+    "server: mix": (("federation/server.py", "merge"),),
+    "server: checkpoint and ledger": (("federation/run_folder.py", "save"),),
+}
+ROUNDS_OF = (("federation/course.py", "run_round"), ("federation/run_folder.py", "save"))
+# In the first round only.
+ONCE = (("data/site_data.py", "load_site_data"),)
+
+
+def main() -> None:
+    """Run the study in all three ways and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--port", type=int, default=8102)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        sites = [one["name"] for one in make_project(PROJECT)["participants"] if one["type"] == "client"]
+        phantoms = make_phantoms(folder / "phantoms", 0)
+        for site in sites:
+            (folder / "data").mkdir(exist_ok=True)
+            (phantoms / site).rename(folder / "data" / site)
+        job = changed_job(folder / "job" / JOB.name, options.rounds)
+        simulated = ["-m", "silofl", "simulate", str(job), "--data", str(folder / "data")]
+        profile = folder / "profile"
+        run("-m", "cProfile", "-o", str(profile), *simulated, "--out", str(folder / "alone"), "--alone")
+        run(*simulated, "--out", str(folder / "network"))
+        network = ["--out", str(folder / "tls"), "--data", str(folder / "data"), "--port", str(options.port)]
+        run("-m", "provisioning", "run-federation", "--jobs", str(job), *network)
+        seconds = seconds_of(pstats.Stats(str(profile)), options.rounds)
+        found = {way: round_of(folder / way) for way in ("alone", "network", "tls")}
+    show(seconds, found, len(sites))
+
+
+def changed_job(target: Path, rounds: int) -> Path:
+    """Copy the job without the guard, with so many rounds, for the CPU."""
+    shutil.copytree(JOB, target)
+    study = target / "app" / "config" / "study.yaml"
+    values = yaml.safe_load(study.read_text()) | {"guard": False, "rounds": rounds, "device": "cpu"}
+    study.write_text(yaml.safe_dump(values))
+    return target
+
+
+def run(*arguments: str) -> None:
+    """Run Python with arguments, quietly, on one thread."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, *arguments], check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+
+
+def seconds_of(stats: pstats.Stats, rounds: int) -> dict[str, float]:
+    """Return the seconds that each part takes in a round, from a profile; the last is what none of them has."""
+    # File and function -> seconds with all that it calls.
+    known = {(file, name): values[3] for (file, _, name), values in stats.stats.items()}
+
+    def within(functions: tuple[tuple[str, str], ...]) -> float:
+        return sum(
+            seconds
+            for (file, name), seconds in known.items()
+            for end, wanted in functions
+            if file.endswith(f"silofl/{end}") and name == wanted
+        )
+
+    found = {}
+    for part, functions in PARTS.items():
+        found[part] = within(functions) - sum(within(PARTS[name]) for end, name in functions if end == "-")
+    found["all else"] = within(ROUNDS_OF) - within(ONCE) - sum(found.values())
+    return {part: seconds / rounds for part, seconds in found.items()}
+
+
+def round_of(folder: Path) -> float:
+    """Return the median seconds of a run's rounds after the first, in which sites start."""
+    (ledger, *_) = sorted(folder.rglob("ledger.json"))
+    return statistics.median(record["seconds"] for record in json.loads(ledger.read_text())[1:])
+
+
+def show(seconds: dict[str, float], found: dict[str, float], sites: int) -> None:
+    """Print the parts by their seconds, and the three ways."""
+    whole = sum(seconds.values())
+    table = Table(f"a round of {sites} sites in one process, profiled", "seconds", "share", box=None)
+    for part, one in sorted(seconds.items(), key=lambda item: -item[1]):
+        table.add_row(part, f"{one:.3f}", f"{one / whole:.1%}")
+    table.add_row("all", f"{whole:.3f}", "")
+    ways = Table("a round", "seconds", f"beyond the work on {CORES} cores", box=None)
+    names = {"alone": "in one process", "network": "NVFlare's simulator", "tls": "kits over mutual TLS"}
+    for way, name in names.items():
+        beyond = "-" if way == "alone" else f"{found[way] - found['alone'] / min(CORES, sites):.3f}"
+        ways.add_row(name, f"{found[way]:.3f}", beyond)
+    Console(width=120).print(table, "", ways, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

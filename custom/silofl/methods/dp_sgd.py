@@ -1,0 +1,134 @@
+"""DP-SGD at every site: the site counts what its answers have spent, and refuses what would be more than it allows.
+
+The count is of all runs of a study at a site, and lies beside them. Only its epsilon leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.algorithms.mixing import Arrays
+from silofl.algorithms.steps import Step
+from silofl.data.parts import Examples
+from silofl.documents import ABSENT, read_json_document
+from silofl.errors import TrainingError
+from silofl.files import write_json
+from silofl.methods.part import TRAIN, Exchange, Kind, Message, Part, Replies, Run, SitePart
+from silofl.study import Study
+from silofl.training.loop import TrainingResult
+from silofl.training.private import Spent, added, drawn_batches, epsilon_of, private_step, round_of
+from silofl.training.site_score import SiteScore
+from silofl.training.spent import Privacy
+
+ROLE = "dp_sgd"
+# Beside the runs of a study.
+FILE = "dp_sgd.json"
+
+
+@dataclass(frozen=True)
+class DpSgdPart(Part):
+    """What the sites have spent, by their last answers.
+
+    Attributes:
+        study: The study.
+        spent: Site -> epsilon.
+    """
+
+    study: Study
+    spent: dict[str, float] = field(default_factory=dict)
+    role: str = ROLE
+
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run) -> DpSgdPart:
+        """Take note of the sites' epsilons."""
+        if exchange.task != TRAIN:
+            return self
+        said = {site: answer.numbers.metrics.epsilon for site, answer in replies.accepted.items()}
+        return replace(self, spent=self.spent | {site: one for site, one in said.items() if one is not None})
+
+    def results(self, run: Run, tests: Mapping[str, SiteScore]) -> dict[str, Any]:
+        """Return the sites' epsilons."""
+        settings = self.study.privacy.dp_sgd
+        return {"privacy": Privacy(self.spent, **settings.model_dump())}
+
+    def state(self) -> dict[str, Any]:
+        """Return a checkpoint."""
+        return {"spent": self.spent}
+
+    def restored(self, state: Mapping[str, Any]) -> DpSgdPart:
+        """Return what `state` described."""
+        return replace(self, spent=dict(state["spent"]))
+
+
+class SiteDpSgd(SitePart):
+    """A site's private steps, and their count."""
+
+    name = ROLE
+
+    def step(self, role: str, step: Step) -> Step:
+        """Return the private step, once it is sure that the round's steps may be taken."""
+        work, settings = self.work, self.work.study.privacy.dp_sgd
+        units, of_round = round_of(work.study, work.data.training)
+        self._spent = added(self._read(), of_round)
+        self._epsilon = epsilon_of(self._spent, settings.delta)
+        limit = work.max_epsilon
+        if limit is not None and self._epsilon > limit:
+            raise TrainingError(
+                f"site {work.site!r} must not spend more than epsilon {limit:g}, as its max_epsilon says; this round "
+                f"would bring it to {self._epsilon:.3g}: end the study, or ask the site"
+            )
+        return private_step(settings, of_round.rate * units)
+
+    def draw(self, examples: Examples) -> Sequence[NDArray[np.int64]]:
+        """Draw an epoch's batches."""
+        return drawn_batches(examples, self.work.study.training.batch_size, self.work.study.privacy.dp_sgd.unit)
+
+    def finish(self, results: Mapping[str, TrainingResult]) -> Message:
+        """Write what is spent with this answer, before it leaves."""
+        write_json(self.work.folder.parent / FILE, {"spent": [one._asdict() for one in self._spent]})
+        return Message()
+
+    def measured(self) -> dict[str, float]:
+        """Return the epsilon of all that has left."""
+        return {"epsilon": self._epsilon}
+
+    def kept(self) -> dict[str, Any]:
+        """Return how many steps had been counted, to know whether the count is lost."""
+        return {"steps": sum(one.steps for one in self._spent)}
+
+    def _read(self) -> list[Spent]:
+        """Return what all runs of the study have spent here.
+
+        Raises:
+            TrainingError: The count is missing, broken, or older than the site's state.
+        """
+        path, kept = self.work.folder.parent / FILE, self.work.kept.get(ROLE) or {"steps": 0}
+        try:
+            found = read_json_document(path)
+            spent = [] if found is ABSENT else [Spent(**one) for one in found["spent"]]
+            counted = sum(one.steps for one in spent)
+        except (OSError, ValueError, TypeError, KeyError):
+            counted = -1
+        if counted < kept["steps"]:
+            raise TrainingError(
+                f"site {self.work.site!r} must hold the count of what its answers have spent of its patients' privacy; "
+                f"{FILE} in its state folder is missing, broken or older than its state: restore it"
+            )
+        return spent
+
+
+def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
+    """Return the server half before anything is spent."""
+    return [DpSgdPart(study)]
+
+
+def kinds(study: Study) -> list[Kind]:
+    """Return no kinds: no array leaves for it."""
+    return []
+
+
+SITE = SiteDpSgd

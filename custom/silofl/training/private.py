@@ -1,0 +1,193 @@
+"""Training with differential privacy: DP-SGD (Abadi et al., CCS 2016, arXiv:1607.00133, Algorithm 1), through Opacus.
+
+Each step draws every unit, a patient or an example, with the same probability on its own (Poisson), clips each drawn
+unit's gradient to a norm, adds noise to their sum, and divides by the expected number of units. What the steps have
+spent is counted by Renyi differential privacy for neighbours that differ in one unit. The draws and the noise come from
+the system's secret random numbers and never from the study's seed, which the server knows.
+"""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from silofl.algorithms.steps import Batch, Loss, Step, full_precision
+from silofl.data.batches import num_batches
+from silofl.data.parts import Examples
+from silofl.errors import ConfigError, TrainingError
+from silofl.study import Study
+from silofl.study_sections import DpSgdSettings
+
+
+class Spent(NamedTuple):
+    """Steps of one kind: their noise in multiples of the norm, the probability of each unit, and their number."""
+
+    noise: float
+    rate: float
+    steps: int
+
+
+def units_of(examples: Examples, unit: str) -> list[NDArray[np.int64]]:
+    """Return the rows of each unit's examples.
+
+    Raises:
+        TrainingError: Units are patients, and somebody's is not known.
+    """
+    if unit == "example":
+        return [np.array([row]) for row in range(len(examples))]
+    rows: dict[str | None, list[int]] = {}
+    for row, patient in enumerate(examples.patients):
+        rows.setdefault(patient, []).append(row)
+    if None in rows:
+        raise TrainingError(
+            f"privacy.dp_sgd.unit must be example where patients are not known, as those of {len(rows[None])} of "
+            f"{len(examples)} training examples; name them in dataset.json, or change it"
+        )
+    return [np.array(of_one) for of_one in rows.values()]
+
+
+def round_of(study: Study, examples: Examples) -> tuple[int, Spent]:
+    """Return how many units a site's training data have, and what a round of training spends.
+
+    Raises:
+        TrainingError: Patients are not known, or delta is too large for so few units.
+    """
+    settings, size = study.privacy.dp_sgd, study.training.batch_size
+    units = len(units_of(examples, settings.unit))
+    if settings.delta >= 1 / units:
+        raise TrainingError(
+            f"privacy.dp_sgd.delta must be below 1 / {units}, the {settings.unit}s in training, not "
+            f"{settings.delta:g}, or one of them could be shown whole; lower it"
+        )
+    steps = num_batches(examples, size) * study.training.local_epochs
+    return units, Spent(settings.noise, rate_of(units, size), steps)
+
+
+def drawn_batches(examples: Examples, batch_size: int, unit: str) -> list[NDArray[np.int64]]:
+    """Draw an epoch's batches, secretly: of each drawn unit one example, so that no unit weighs more than another.
+
+    Args:
+        examples: The training examples.
+        batch_size: Units that a batch has on average, or all where there are fewer.
+        unit: ``patient`` or ``example``.
+
+    Returns:
+        The rows of each batch, as many batches as a plain epoch has; one may be empty.
+    """
+    rng, units = np.random.default_rng(secrets.randbits(128)), units_of(examples, unit)
+    rate = rate_of(len(units), batch_size)
+    batches = []
+    for _ in range(num_batches(examples, batch_size)):
+        is_drawn = rng.random(len(units)) < rate
+        rows = [rng.choice(units[index]) for index in np.flatnonzero(is_drawn)]
+        batches.append(np.array(rows, dtype=np.int64))
+    return batches
+
+
+def rate_of(num_units: int, batch_size: int) -> float:
+    """Return the probability with which a step draws a unit."""
+    return min(1.0, batch_size / num_units)
+
+
+def private_step(settings: DpSgdSettings, units: float) -> Step:
+    """Return a step whose gradient is clipped by example and noisy.
+
+    Args:
+        settings: Norm and noise.
+        units: Examples that a batch has on average.
+    """
+    opacus, generators = _opacus(), {}
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+        inputs, targets = batch
+        if inputs.device not in generators:
+            generators[inputs.device] = torch.Generator(inputs.device).manual_seed(secrets.randbits(63))
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                raise TrainingError(
+                    "the network must have no BatchNorm with privacy.dp_sgd, by which images see each other; take "
+                    "another one, or other model.arguments"
+                )
+            # Opacus sees what goes into a layer, which an activation in place would change behind its back.
+            if getattr(module, "inplace", False):
+                module.inplace = False
+        private = opacus.optimizers.DPOptimizer(
+            optimizer,
+            noise_multiplier=settings.noise,
+            max_grad_norm=settings.clip,
+            expected_batch_size=units,
+            generator=generators[inputs.device],
+            # Several draws a number, against what the last bits of one would tell (Holohan and Braghin, 2021).
+            secure_mode=True,
+        )
+        private.zero_grad(set_to_none=True)
+        value = _gradients(opacus, model, loss, inputs, targets)
+        private.step()
+        for parameter in model.parameters():
+            for name in ("grad_sample", "summed_grad"):
+                vars(parameter).pop(name, None)
+        return value
+
+    return step
+
+
+def epsilon_of(spent: Iterable[Spent], delta: float) -> float:
+    """Return the epsilon of all steps together at a delta."""
+    accountant = _opacus().accountants.RDPAccountant()
+    accountant.history = [tuple(one) for one in spent]
+    if not accountant.history:
+        return 0.0
+    with warnings.catch_warnings():
+        # An order at the end of Opacus's list gives a bound that holds, if not the best.
+        warnings.simplefilter("ignore")
+        return float(accountant.get_epsilon(delta))
+
+
+def added(spent: Sequence[Spent], more: Spent) -> list[Spent]:
+    """Return steps with some more, those of one kind together."""
+    before = sum(one.steps for one in spent if one[:2] == more[:2])
+    return [*(one for one in spent if one[:2] != more[:2]), more._replace(steps=before + more.steps)]
+
+
+def _gradients(opacus: ModuleType, model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Leave each example's own gradient at the parameters; returns the mean loss, detached."""
+    if not len(inputs):
+        # Nobody was drawn: the step is noise alone.
+        for parameter in model.parameters():
+            parameter.grad_sample = torch.zeros((0, *parameter.shape), device=parameter.device)
+        return torch.zeros(())
+    hooked = opacus.GradSampleModule(model, loss_reduction="mean")
+    try:
+        with full_precision(model), warnings.catch_warnings():
+            # The images need no gradient, which torch remarks on.
+            warnings.filterwarnings("ignore", message="Full backward hook is firing")
+            value = loss(hooked(inputs), targets)
+            value.backward()
+        return value.detach()
+    finally:
+        hooked.remove_hooks()
+
+
+def _opacus() -> ModuleType:
+    """Return Opacus, which only studies with differential privacy need.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    try:
+        import opacus
+        import opacus.accountants
+        import opacus.optimizers
+    except ImportError:
+        raise ConfigError(
+            "Opacus must be installed for privacy.dp_sgd; it is missing: pip install 'silofl[dp]'"
+        ) from None
+    return opacus

@@ -1,0 +1,25 @@
+"""What training with differential privacy has spent, in results.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What differential privacy has spent.
+
+    Attributes:
+        epsilon: Site -> what all that has left of its training has spent, in all runs of the study there.
+        delta: The probability with which that need not hold.
+        unit: Whom it protects: a patient, or an example.
+        noise: Deviation of the noise, in multiples of clip.
+        clip: Norm to which gradients were clipped.
+    """
+
+    epsilon: Mapping[str, float]
+    delta: float
+    unit: str
+    noise: float
+    clip: float

@@ -1,0 +1,213 @@
+"""DP-SGD: against its formula written out, and against attacks on what it must hide."""
+
+import copy
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from silofl.algorithms.steps import plain_step
+from silofl.data.parts import Examples
+from silofl.errors import ConfigError, TrainingError
+from silofl.models import build_plain_model
+from silofl.settings import parse
+from silofl.study import Study
+from silofl.study_sections import DpSgdSettings
+from silofl.training import private
+from silofl.training.private import Spent, added, drawn_batches, epsilon_of, private_step, rate_of, round_of
+
+STUDY = {
+    "name": "small",
+    "task": "segmentation",
+    "labels": {1: "blob"},
+    "rounds": 2,
+    "guard": False,
+    "model": {"features": [4] * 6, "normalization": "instance"},
+    "training": {"batch_size": 4},
+    "algorithm": {"name": "fedavg"},
+    "privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0, "delta": 0.001}},
+}
+
+
+def examples(patients):
+    count = len(patients)
+    images = np.random.default_rng(0).random((count, 1, 16, 16), np.float32)
+    return Examples(
+        images, (images[:, 0] > 0.5).astype(np.uint8), tuple(map(str, range(count))), (None,) * count, patients
+    )
+
+
+def linear():
+    torch.manual_seed(0)
+    return nn.Linear(3, 1)
+
+
+def squared(found, wanted):
+    return ((found[:, 0] - wanted) ** 2).mean()
+
+
+def batch(count=4):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(count, 3, generator=generator), torch.randn(count, generator=generator)
+
+
+def moved(model, step, given, rate=0.1):
+    """Return how far a step with a plain optimiser moves a copy of the model, divided by the rate."""
+    model = copy.deepcopy(model)
+    before = torch.cat([p.detach().flatten() for p in model.parameters()])
+    step(model, torch.optim.SGD(model.parameters(), rate), squared, given)
+    return (before - torch.cat([p.detach().flatten() for p in model.parameters()])) / rate
+
+
+def test_without_noise_the_step_is_the_mean_of_clipped_gradients_over_the_expected_number():
+    settings, model, (inputs, targets) = DpSgdSettings(noise=1e-9, clip=0.5), linear(), batch()
+    clipped = []
+    for one in range(len(inputs)):
+        gradient = moved(model, plain_step, (inputs[one : one + 1], targets[one : one + 1]))
+        clipped.append(gradient * min(1, 0.5 / float(gradient.norm())))
+    assert any(float(one.norm()) > 0.49 for one in clipped)
+    found = moved(model, private_step(settings, 8.0), (inputs, targets))
+    torch.testing.assert_close(found, sum(clipped) / 8.0, rtol=1e-4, atol=1e-5)
+
+
+def test_the_noise_has_the_deviation_of_the_setting_in_units_of_the_clip():
+    settings, model = DpSgdSettings(noise=3.0, clip=0.5), linear()
+    step = private_step(settings, 5.0)
+    noise = torch.stack([moved(model, step, batch(0)) for _ in range(400)])
+    assert float(noise.std()) == pytest.approx(3.0 * 0.5 / 5.0, rel=0.08)
+    assert abs(float(noise.mean())) < 0.05
+
+
+def test_no_two_steps_have_the_same_noise_whatever_torchs_seed():
+    settings, model, found = DpSgdSettings(noise=1.0, clip=1.0), linear(), []
+    for _ in range(2):
+        torch.manual_seed(0)
+        found.append(moved(model, private_step(settings, 4.0), batch()))
+    assert not torch.equal(*found)
+
+
+@pytest.mark.parametrize("normalization", ["instance", "group"])
+def test_a_u_net_learns_by_it_and_is_left_as_it_was_made(normalization):
+    study = parse(Study, STUDY | {"model": {"features": [4] * 6, "normalization": normalization}}, "study.yaml")
+    model = build_plain_model(study, 0).train()
+    optimizer, names = torch.optim.Adam(model.parameters()), list(model.state_dict())
+    images, targets = torch.rand(3, 1, 32, 32), torch.randint(0, 2, (3, 32, 32))
+    step = private_step(study.privacy.dp_sgd, 3.0)
+
+    def loss(found, wanted):
+        return nn.functional.binary_cross_entropy_with_logits(found[:, 0], wanted.float())
+
+    for given in ((images, targets), (images[:0], targets[:0]), (images[:1], targets[:1])):
+        before = copy.deepcopy(model.state_dict())
+        assert math.isfinite(float(step(model, optimizer, loss, given)))
+        assert any(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert list(model.state_dict()) == names
+    assert not any(hasattr(p, "grad_sample") or hasattr(p, "summed_grad") for p in model.parameters())
+    assert not any(module._forward_hooks or module._backward_hooks for module in model.modules())
+    torch.save(copy.deepcopy(model).state_dict(), "/dev/null")
+
+
+def test_a_network_in_which_images_see_each_other_is_refused():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    with pytest.raises(TrainingError, match="no BatchNorm with privacy.dp_sgd"):
+        private_step(DpSgdSettings(noise=1.0, clip=1.0), 2.0)(
+            model, torch.optim.SGD(model.parameters(), 0.1), squared, (torch.rand(2, 1, 8, 8), torch.rand(2))
+        )
+
+
+def test_a_patient_with_many_examples_weighs_as_much_as_one_with_one():
+    part = examples(("a",) * 20 + ("b", "c", "d"))
+    counts = np.zeros(len(part))
+    for _ in range(300):
+        for rows in drawn_batches(part, 2, "patient"):
+            patients = [part.patients[row] for row in rows]
+            assert len(patients) == len({*patients})
+            counts[rows] += 1
+    # Eleven batches an epoch: one of a single example would join the one before it.
+    steps = 300 * 11
+    assert counts[:20].sum() / steps == pytest.approx(0.5, abs=0.03)
+    assert counts[20:] / steps == pytest.approx([0.5] * 3, abs=0.03)
+    assert counts[:20].min() > 0
+
+
+def test_examples_are_drawn_each_on_its_own_and_by_no_seed():
+    part = examples((None,) * 12)
+    np.random.seed(0)
+    first = drawn_batches(part, 4, "example")
+    np.random.seed(0)
+    second = drawn_batches(part, 4, "example")
+    assert len(first) == len(second) == 3
+    assert [rows.tolist() for rows in first] != [rows.tolist() for rows in second]
+    sizes = {len(rows) for _ in range(200) for rows in drawn_batches(part, 4, "example")}
+    assert {1, 2, 3, 4, 5, 6, 7} <= sizes
+
+
+def test_units_need_patients_that_are_known():
+    with pytest.raises(TrainingError, match="must be example where patients are not known, as those of 1 of 3"):
+        drawn_batches(examples(("a", "b", None)), 2, "patient")
+
+
+def test_a_delta_that_would_show_somebody_whole_is_refused():
+    study = parse(Study, STUDY | {"privacy": {"dp_sgd": {"noise": 1, "clip": 1, "delta": 0.5}}}, "study.yaml")
+    with pytest.raises(TrainingError, match=r"must be below 1 / 3, the patients in training, not 0.5"):
+        round_of(study, examples(("a", "b", "c")))
+
+
+def test_a_round_is_as_many_steps_as_a_plain_one_with_the_rate_of_its_batches():
+    study = parse(Study, STUDY | {"training": {"batch_size": 4, "local_epochs": 2}}, "study.yaml")
+    assert round_of(study, examples(tuple("abcdefgh" * 2))) == (8, Spent(1.0, 0.5, 8))
+    assert rate_of(3, 4) == 1.0
+
+
+def test_epsilon_is_that_of_the_gaussian_mechanism_where_everybody_is_drawn():
+    # RDP of the Gaussian mechanism of T steps at order a is T a / (2 sigma^2); the conversion of Balle et al. (2020).
+    orders = [1 + x / 10 for x in range(1, 100)] + list(range(12, 64))
+    delta, noise, steps = 1e-5, 4.0, 30
+    by_order = [
+        steps * a / (2 * noise**2) + math.log((a - 1) / a) - (math.log(delta) + math.log(a)) / (a - 1) for a in orders
+    ]
+    assert epsilon_of([Spent(noise, 1.0, steps)], delta) == pytest.approx(min(by_order), rel=1e-6)
+
+
+def test_epsilon_grows_with_steps_and_rate_and_falls_with_noise():
+    grid = {
+        (noise, rate, steps): epsilon_of([Spent(noise, rate, steps)], 1e-5)
+        for noise, rate, steps in itertools.product((0.8, 1.6), (0.05, 0.2), (50, 200))
+    }
+    for (noise, rate, steps), value in grid.items():
+        assert value >= grid[1.6, rate, steps] and value >= grid[noise, 0.05, steps] and value >= grid[noise, rate, 50]
+    assert epsilon_of([], 1e-5) == 0
+
+
+def test_steps_of_one_kind_are_counted_together():
+    spent = added([Spent(1.0, 0.1, 10), Spent(2.0, 0.1, 5)], Spent(1.0, 0.1, 7))
+    assert sorted(spent) == [Spent(1.0, 0.1, 17), Spent(2.0, 0.1, 5)]
+
+
+def test_what_leaves_cannot_tell_whether_a_patient_was_there():
+    """An attacker who knows all but one patient, and plants the worst one, must guess hardly better than chance."""
+    settings, model = DpSgdSettings(noise=4.0, clip=1.0), linear()
+    inputs, targets = batch(4)
+    planted = torch.tensor([[100.0, 0, 0]]), torch.tensor([-1000.0])
+    together = torch.cat([inputs, planted[0]]), torch.cat([targets, planted[1]])
+    direction = moved(model, plain_step, planted)
+    direction = direction / direction.norm()
+
+    def right(step):
+        without = torch.stack([moved(model, step, (inputs, targets)) @ direction for _ in range(400)])
+        present = torch.stack([moved(model, step, together) @ direction for _ in range(400)])
+        threshold = torch.cat([without, present]).median()
+        return float(((present > threshold).float().mean() + (without <= threshold).float().mean()) / 2)
+
+    assert right(plain_step) > 0.99
+    # One step at noise 4 has a total variation of at most 0.1: at best 0.55 of the guesses are right.
+    assert right(private_step(settings, 4.0)) < 0.62
+
+
+def test_without_opacus_one_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "opacus", None)
+    with pytest.raises(ConfigError, match=r"Opacus must be installed for privacy.dp_sgd.*silofl\[dp\]"):
+        private.epsilon_of([Spent(1.0, 0.1, 1)], 1e-5)
