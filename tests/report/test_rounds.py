@@ -1,3 +1,4 @@
+import dataclasses
 import io
 
 from PIL import Image
@@ -38,6 +39,15 @@ def test_each_site_has_a_line_of_its_own_colour(record):
 
 def test_curves_draw_a_run_of_one_round_and_sites_without_values(record):
     assert has_colour(training_curves([record(1, (None, 0.5))], ["east", "west", "new"], "dice", None), LINE_COLOURS[1])
+
+
+def test_with_differential_privacy_what_is_spent_is_drawn_in_place_of_the_loss(record):
+    spent = {"east": {"epsilon": 0.5}, "west": {"epsilon": 0.7}}
+    ledger = [dataclasses.replace(record(number), metrics=spent) for number in (1, 2)]
+    png = training_curves(ledger, ["east", "west"], "dice", 2)
+    assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[1])
+    lost = [dataclasses.replace(one, metrics={}) for one in ledger]
+    assert training_curves(lost, ["east", "west"], "dice", 2) != png
 
 
 def test_the_best_round_changes_the_picture(record):

@@ -44,8 +44,9 @@ def curve_images(run: RunRecords) -> list[Image]:
     """Return the curves of validation, loss, tests by round and drift; none before the first finished round."""
     if not run.ledger:
         return []
-    validation = f"Validation {run.metric} and t" if any(record.validation for record in run.ledger) else "T"
-    alt = f"{validation}raining loss of {len(run.sites)} sites over {len(run.ledger)} rounds"
+    validation = f"Validation {run.metric} and " if any(record.validation for record in run.ledger) else ""
+    words = validation + _of_training(run.ledger)[1]
+    alt = f"{words[:1].upper()}{words[1:]} of {len(run.sites)} sites over {len(run.ledger)} rounds"
     curves = training_curves(run.ledger, run.sites, run.metric, run.best_round)
     images = [Image(curves, f"{alt}. {_best_sentence(run)}", _best_sentence(run))]
     models = model_curves(run.ledger, run.sites, run.metric, run.best_round)
@@ -118,19 +119,29 @@ def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
 
 
 def training_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None) -> bytes:
-    """Draw each site's validation, where there is any, and training loss by round, with the reported round marked."""
+    """Draw each site's validation, where there is any, and training loss by round, with the reported round marked.
+
+    With differential privacy losses stay at the sites, and what is spent stands in their place.
+    """
     has_validation = any(record.validation for record in ledger)
+    key, words = _of_training(ledger)
     figure, (row,) = panels(1, 1 + has_validation, (10.4, 3.9))
-    handles = _site_lines(row[-1], ledger, sites, partial(_measured, "loss"))
+    handles = _site_lines(row[-1], ledger, sites, partial(_measured, key))
     names = list(sites)
     if has_validation:
         _site_lines(row[0], ledger, sites, validation_value)
         handles.append(draw_line(row[0], _rounds(ledger), [mean_validation(record) for record in ledger], **MEAN_STYLE))
         names.append("mean over sites")
         _finish(row[0], ledger, f"Validation: {metric}", best_round)
-    _finish(row[-1], ledger, "Training loss", best_round)
+    _finish(row[-1], ledger, f"{words[:1].upper()}{words[1:]}", best_round)
     legend(figure, handles, names)
     return png(figure)
+
+
+def _of_training(ledger: Sequence[Round]) -> tuple[str, str]:
+    """Return the key of the training's curve in a round's metrics, and its name."""
+    is_private = any("epsilon" in values for record in ledger for values in record.metrics.values())
+    return ("epsilon", "epsilon of differential privacy") if is_private else ("loss", "training loss")
 
 
 def model_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None) -> bytes | None:

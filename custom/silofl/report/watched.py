@@ -186,4 +186,4 @@ def _now() -> str:
 def _curves(watched: Watched) -> Image:
     curves = training_curves(watched.ledger, watched.sites, watched.metric, watched.best_round)
     caption = "The dashed line is the best round so far. A round is validated together with the next one."
-    return Image(curves, f"Validation and training loss of {len(watched.sites)} sites by round.", caption)
+    return Image(curves, f"Validation and training of {len(watched.sites)} sites by round.", caption)
