@@ -10,6 +10,7 @@ with what it is beyond that work shared by the cores. About four minutes on two 
 from __future__ import annotations
 
 import argparse
+import cProfile
 import json
 import os
 import pstats
@@ -18,15 +19,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
+import torch
 import yaml
 from rich.console import Console
 from rich.table import Table
 
-from provisioning.make_kits import make_project
-from provisioning.workspace import PROJECT
+from silofl.cli import main as main_of_silofl
 from silofl.data.phantoms import make_phantoms
+from silofl.federation.course import Course
+from silofl.federation.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 JOB = ROOT / "jobs" / "fedavg_phantoms"
@@ -49,8 +55,6 @@ PARTS: dict[str, tuple[tuple[str, str], ...]] = {
     "server: checkpoint and ledger": (("federation/run_folder.py", "save"),),
 }
 ROUNDS_OF = (("federation/course.py", "run_round"), ("federation/run_folder.py", "save"))
-# In the first round only.
-ONCE = (("data/site_data.py", "load_site_data"),)
 
 
 def main() -> None:
@@ -61,19 +65,18 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        sites = [one["name"] for one in make_project(PROJECT)["participants"] if one["type"] == "client"]
+        project = yaml.safe_load((ROOT / "provisioning" / "project.yml").read_text())
+        sites = [one["name"] for one in project["participants"] if one["type"] == "client"]
         phantoms = make_phantoms(folder / "phantoms", 0)
         for site in sites:
             (folder / "data").mkdir(exist_ok=True)
             (phantoms / site).rename(folder / "data" / site)
         job = changed_job(folder / "job" / JOB.name, options.rounds)
         simulated = ["-m", "silofl", "simulate", str(job), "--data", str(folder / "data")]
-        profile = folder / "profile"
-        run("-m", "cProfile", "-o", str(profile), *simulated, "--out", str(folder / "alone"), "--alone")
+        seconds = profiled([*simulated[2:], "--out", str(folder / "alone"), "--alone"], options.rounds - 1)
         run(*simulated, "--out", str(folder / "network"))
         network = ["--out", str(folder / "tls"), "--data", str(folder / "data"), "--port", str(options.port)]
         run("-m", "provisioning", "run-federation", "--jobs", str(job), *network)
-        seconds = seconds_of(pstats.Stats(str(profile)), options.rounds)
         found = {way: round_of(folder / way) for way in ("alone", "network", "tls")}
     show(seconds, found, len(sites))
 
@@ -93,6 +96,28 @@ def run(*arguments: str) -> None:
     subprocess.run([sys.executable, *arguments], check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
 
 
+def profiled(command: list[str], rounds: int) -> dict[str, float]:
+    """Run a command of silofl here; returns what each part takes in a round after the first."""
+    profile, saved = cProfile.Profile(), {1}
+
+    def only_here(function: Callable[..., None]) -> Callable[..., None]:
+        def measured(one: Course | RunFolder, *arguments: object) -> None:
+            # In the first round images are read and libraries loaded; a last validation saves its round once more.
+            number = one.server.finished_rounds if isinstance(one, Course) else arguments[0].finished_rounds
+            is_other = number in saved if isinstance(one, RunFolder) else number == 0
+            with nullcontext() if is_other else profile:
+                function(one, *arguments)
+            saved.update({number} if isinstance(one, RunFolder) else ())
+
+        return measured
+
+    Course.run_round, RunFolder.save = only_here(Course.run_round), only_here(RunFolder.save)
+    torch.set_num_threads(1)
+    with redirect_stdout(StringIO()):
+        main_of_silofl(command)
+    return seconds_of(pstats.Stats(profile), rounds)
+
+
 def seconds_of(stats: pstats.Stats, rounds: int) -> dict[str, float]:
     """Return the seconds that each part takes in a round, from a profile; the last is what none of them has."""
     # File and function -> seconds with all that it calls.
@@ -109,7 +134,7 @@ def seconds_of(stats: pstats.Stats, rounds: int) -> dict[str, float]:
     found = {}
     for part, functions in PARTS.items():
         found[part] = within(functions) - sum(within(PARTS[name]) for end, name in functions if end == "-")
-    found["all else"] = within(ROUNDS_OF) - within(ONCE) - sum(found.values())
+    found["all else"] = within(ROUNDS_OF) - sum(found.values())
     return {part: seconds / rounds for part, seconds in found.items()}
 
 
