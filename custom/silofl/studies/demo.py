@@ -22,8 +22,6 @@ from silofl.report.tables import print_lines, print_table
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation
 
-# Half of the jobs' own: all five in eight minutes on two cores, and what the table says is there already.
-ROUNDS = 12
 # Run -> its job and the changes to the job's study.
 RUNS: dict[str, tuple[str, dict[str, object]]] = {
     "fedavg_phantoms": ("fedavg_phantoms", {}),
@@ -73,7 +71,7 @@ def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console
     for number, (name, (job, own)) in enumerate(RUNS.items(), start=2):
         run = out / name
         console.print(f"\n{number}. Training {name}: the images stay in their hospital's folder, only updates travel")
-        code = _train(jobs / job, data, run, {"rounds": ROUNDS} | own | changes, console)
+        code = _train(jobs / job, data, run, own | changes, console)
         if code:
             return code
         runs.append(run)
