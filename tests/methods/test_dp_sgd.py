@@ -9,7 +9,7 @@ from silofl.errors import ConfigError, PinError
 from silofl.federation.egress import Gate
 from silofl.federation.outcome import finished_results
 from silofl.federation.site import SiteRounds
-from silofl.methods.dp_sgd import FILE
+from silofl.methods.dp_sgd import FILE, SiteDpSgd
 from silofl.methods.part import TRAIN, Message
 from silofl.settings import parse
 from silofl.study import Study
@@ -58,6 +58,24 @@ def test_all_runs_of_a_study_at_a_site_are_counted_together(play, private):
     again = play(study=private())
     again.server.id = "another"
     assert again.round().metrics["east"]["epsilon"] > first.metrics["east"]["epsilon"]
+
+
+def test_two_runs_at_once_are_both_counted(play, private, monkeypatch):
+    first, second = play(study=private()), play(study=private())
+    second.server.id = "another"
+    original = SiteDpSgd.draw
+
+    def overtaken(part, examples):
+        # While a round of the one trains, one of the other begins and ends.
+        if part.work.site == "east" and part.work.folder.name == "run":
+            second.round()
+        return original(part, examples)
+
+    monkeypatch.setattr(SiteDpSgd, "draw", overtaken)
+    record = first.round()
+    count = json.loads((first.folder("east").parent / FILE).read_text())
+    assert [one["steps"] for one in count["spent"]] == [4]
+    assert record.metrics["east"]["epsilon"] == pytest.approx(epsilon_of([Spent(2.0, 0.4, 4)], 0.01))
 
 
 def test_a_site_spends_no_more_than_it_lets(play, private):

@@ -5,6 +5,7 @@ The count is of all runs of a study at a site, and lies beside them. Only its ep
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +18,7 @@ from silofl.algorithms.steps import Step
 from silofl.data.parts import Examples
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import TrainingError
-from silofl.files import write_json
+from silofl.files import make_folder, open_own, write_json
 from silofl.methods.part import TRAIN, Exchange, Kind, Message, Part, Replies, Run, SitePart
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
@@ -71,17 +72,9 @@ class SiteDpSgd(SitePart):
 
     def step(self, role: str, step: Step) -> Step:
         """Return the private step, once it is sure that the round's steps may be taken."""
-        work, settings = self.work, self.work.study.privacy.dp_sgd
-        units, of_round = round_of(work.study, work.data.training)
-        self._spent = added(self._read(), of_round)
-        self._epsilon = epsilon_of(self._spent, settings.delta)
-        limit = work.max_epsilon
-        if limit is not None and self._epsilon > limit:
-            raise TrainingError(
-                f"site {work.site!r} must not spend more than epsilon {limit:g}, as its max_epsilon says; this round "
-                f"would bring it to {self._epsilon:.3g}: end the study, or ask the site"
-            )
-        return private_step(settings, of_round.rate * units)
+        units, self._of_round = round_of(self.work.study, self.work.data.training)
+        self._count()
+        return private_step(self.work.study.privacy.dp_sgd, self._of_round.rate * units)
 
     def draw(self, examples: Examples) -> Sequence[NDArray[np.int64]]:
         """Draw an epoch's batches."""
@@ -89,7 +82,13 @@ class SiteDpSgd(SitePart):
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Write what is spent with this answer, before it leaves."""
-        write_json(self.work.folder.parent / FILE, {"spent": [one._asdict() for one in self._spent]})
+        path = self.work.folder.parent / FILE
+        make_folder(path.parent)
+        with open_own(path.with_suffix(".lock"), "a") as lock:
+            # Another run of the study may have counted since this one began.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._count()
+            write_json(path, {"spent": [one._asdict() for one in self._spent]})
         return Message()
 
     def measured(self) -> dict[str, float]:
@@ -99,6 +98,21 @@ class SiteDpSgd(SitePart):
     def kept(self) -> dict[str, Any]:
         """Return how many steps had been counted, to know whether the count is lost."""
         return {"steps": sum(one.steps for one in self._spent)}
+
+    def _count(self) -> None:
+        """Add the round to what is spent.
+
+        Raises:
+            TrainingError: It would be more than the site allows, or the count is lost.
+        """
+        self._spent = added(self._read(), self._of_round)
+        self._epsilon = epsilon_of(self._spent, self.work.study.privacy.dp_sgd.delta)
+        limit = self.work.max_epsilon
+        if limit is not None and self._epsilon > limit:
+            raise TrainingError(
+                f"site {self.work.site!r} must not spend more than epsilon {limit:g}, as its max_epsilon says; this "
+                f"round would bring it to {self._epsilon:.3g}: end the study, or ask the site"
+            )
 
     def _read(self) -> list[Spent]:
         """Return what all runs of the study have spent here.
