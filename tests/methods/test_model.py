@@ -8,7 +8,7 @@ from silofl.data.batches import training_batches
 from silofl.data.transforms import augmentation
 from silofl.errors import ConfigError
 from silofl.files import load_tensors
-from silofl.methods.model import complete_state, mixed_models
+from silofl.methods.model import complete_state, mixed_models, tensors_of
 from silofl.methods.part import TRAIN, Exchange, Message
 from silofl.methods.parts import kinds, start_parts
 from silofl.models import build_model, build_plain_model, networks
@@ -458,3 +458,10 @@ def test_from_a_files_weights_every_model_becomes_what_a_seed_of_that_file_would
         assert_alike(left["models"]["home"], right["models"]["home"])
         if study.is_guarded:
             assert_alike(left["guard"]["local"]["state"], right["guard"]["local"]["state"])
+
+
+def test_arrays_keep_their_shapes_as_tensors():
+    arrays = {"one number": np.array(True), "turned": np.arange(6.0).reshape(2, 3).T, "none": np.zeros((0, 2))}
+    for name, tensor in tensors_of(arrays).items():
+        assert tuple(tensor.shape) == arrays[name].shape
+        np.testing.assert_array_equal(tensor.numpy(), arrays[name])

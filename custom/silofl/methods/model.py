@@ -237,7 +237,8 @@ def filled(model: nn.Module, arrays: Arrays) -> dict[str, Tensor]:
 
 def tensors_of(arrays: Arrays) -> dict[str, Tensor]:
     """Return arrays as tensors, for a file."""
-    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    # Not ascontiguousarray, which makes an array of one number one of one axis.
+    return {name: torch.from_numpy(np.asarray(array, order="C")) for name, array in arrays.items()}
 
 
 def arrays_of_parts(run: Run) -> Arrays:

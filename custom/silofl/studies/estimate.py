@@ -33,6 +33,7 @@ from silofl.studies.simulation import changed, changed_study, changes_algorithm,
 from silofl.studies.traffic import Traffic, count_traffic, site_names
 from silofl.study import Study, load_study
 from silofl.training.device import choose_device
+from silofl.training.private import Spent, epsilon_of, rate_of
 
 UNITS = {"kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}
 # Other programs, slower machines and the reading of data in the first round.
@@ -52,6 +53,7 @@ class Setting:
         examples: Training examples of the largest site.
         seconds_per_step: Of the slowest site; measured on this machine where None.
         image_size: (H, W) of the sites' images, or (X, Y, Z), for studies that leave it open.
+        patients: In training at a site, for differential privacy; as many as examples where None.
     """
 
     sites: int
@@ -59,6 +61,7 @@ class Setting:
     examples: int = 500
     seconds_per_step: float | None = None
     image_size: tuple[int, ...] | None = None
+    patients: int | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class Estimate:
         transfer_seconds: Of the entire run, all sites' messages one after the other on the server's line.
         hours: Of the entire run.
         task_timeout_s: What federation.task_timeout_s should be.
+        epsilon: What all rounds spend at the site, where the study has differential privacy.
     """
 
     study: str
@@ -101,6 +105,7 @@ class Estimate:
     transfer_seconds: float
     hours: float
     task_timeout_s: int
+    epsilon: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -122,6 +127,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--image-size", metavar="HxW", help="of the sites' images, or XxYxZ of their volumes, where open"
     )
+    parser.add_argument(
+        "--patients", type=count, help="in training at that site, for privacy.dp_sgd; as many as examples by default"
+    )
     parser.add_argument("--write", type=Path, metavar="NEWJOB", help="copy the job with the timeouts that follow")
     parser.add_argument("--json", action="store_true", help="the estimate as JSON")
 
@@ -134,6 +142,7 @@ def run(options: argparse.Namespace) -> int:
         examples=options.examples,
         seconds_per_step=options.seconds_per_step,
         image_size=parse_size(options.image_size) if options.image_size else None,
+        patients=options.patients,
     )
     changes = changes_of(options)
     study = changed_study(options.job, changes)
@@ -215,6 +224,7 @@ def estimate(study: Study, setting: Setting) -> Estimate:
         transfer_seconds=transfer,
         hours=(transfer + training * study.total_rounds) / 3600,
         task_timeout_s=max(LEAST_TIMEOUT_S, math.ceil(SAFETY * slowest)),
+        epsilon=_epsilon(study, setting) if study.is_private else None,
     )
 
 
@@ -258,6 +268,7 @@ def print_estimate(found: Estimate, console: Console) -> None:
         "disk of each site": f"about {found.site_disk_bytes / needs.GIB:.2f} GiB, and its images' cache",
         **_memory_of_a_site(found),
         "training of a round": f"{found.training_seconds:.0f} s, {found.seconds_per_step:.3f} s a step",
+        **_privacy(found),
         "the whole run": f"about {found.hours:.2f} hours, without validation and reading of data",
         "federation.task_timeout_s": f"{found.task_timeout_s}",
         "digest of the study as it is": found.digest,
@@ -273,6 +284,19 @@ def _memory_of_a_site(found: Estimate) -> dict[str, str]:
     return {what: f"about {found.site_memory_bytes / needs.GIB:.1f} GiB, measured with a few steps"}
 
 
+def _privacy(found: Estimate) -> dict[str, str]:
+    if found.epsilon is None:
+        return {}
+    return {"differential privacy": f"epsilon {found.epsilon:.3g} in the whole run; more at a site with fewer people"}
+
+
+def _epsilon(study: Study, setting: Setting) -> float:
+    settings, steps = study.privacy.dp_sgd, study.steps_an_epoch(setting.examples) * study.training.local_epochs
+    units = setting.examples if settings.unit == "example" else setting.patients or setting.examples
+    rate = rate_of(units, study.training.batch_size)
+    return epsilon_of([Spent(settings.noise, rate, steps * study.training_rounds)], settings.delta)
+
+
 def _check_setting(study: Study, setting: Setting) -> None:
     if setting.seconds_per_step is not None and not 0 < setting.seconds_per_step < math.inf:
         raise ConfigError(f"--seconds-per-step must be a number above 0, not {setting.seconds_per_step}")
@@ -280,6 +304,11 @@ def _check_setting(study: Study, setting: Setting) -> None:
         raise ConfigError(
             f"--image-size must have {study.data.dimensions} sides, as many as data.dimensions, not "
             f"{len(setting.image_size)}"
+        )
+    if setting.patients is not None and (not study.is_private or setting.patients > setting.examples):
+        raise ConfigError(
+            f"--patients must go with privacy.dp_sgd and be at most --examples, {setting.examples}, not "
+            f"{setting.patients}; correct it, or leave it out"
         )
     for key, wanted in (("min_sites", study.federation.min_sites), ("sites", study.federation.sites or 1)):
         if wanted > setting.sites:
