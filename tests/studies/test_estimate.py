@@ -9,6 +9,7 @@ from silofl.errors import ConfigError
 from silofl.settings import parse
 from silofl.studies.estimate import Setting, estimate, parse_bandwidth, parse_size, print_estimate, write_job
 from silofl.study import Study, load_study
+from silofl.training.private import Spent, epsilon_of
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 
@@ -162,3 +163,22 @@ def test_estimate_and_the_job_that_it_writes_have_what_is_set(silofl, tmp_path):
     study = load_study(config / "study.yaml")
     assert (study.training.batch_size, study.algorithm.name) == (4, "fedbn")
     assert "BatchNormStaysHome" in (config / "config_fed_client.json").read_text()
+
+
+def test_what_differential_privacy_spends_depends_on_the_patients(study, refused):
+    changes = {"guard": False, "privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0, "delta": 0.001}}}
+    changes |= {"model": study.model.model_dump() | {"normalization": "instance"}}
+    changes |= {"training": study.training.model_dump() | {"has_batch_dice": False}}
+    private = parse(Study, study.model_dump(mode="json") | changes, "study.yaml")
+    spent = {
+        patients: estimate(private, Setting(2, 1e9, examples=400, seconds_per_step=1.0, patients=patients)).epsilon
+        for patients in (50, 200, None)
+    }
+    # 50 batches an epoch, 24 rounds.
+    assert spent[50] == epsilon_of([Spent(1.0, 8 / 50, 24 * 50)], 0.001)
+    assert spent[50] > spent[200] > spent[None]
+    assert estimate(study, Setting(2, 1e9, seconds_per_step=1.0)).epsilon is None
+    with pytest.raises(ConfigError, match="--patients must go with privacy.dp_sgd and be at most --examples, 400"):
+        estimate(private, Setting(2, 1e9, examples=400, seconds_per_step=1.0, patients=401))
+    options = ("--sites", 2, "--bandwidth", "1Gbit", "--seconds-per-step", 1, "--patients", 5)
+    assert "--patients must go with privacy.dp_sgd" in refused("estimate", JOB, *options)
