@@ -107,8 +107,9 @@ def test_the_gate_lets_no_loss_and_no_intensities_leave(play, private):
     gate = Gate.of(study, run.settings)
     asked = replace(request(), shapes={name: array.shape for name, array in answer.arrays.items()})
     assert gate.refusal(asked, answer) is None
-    loss = Message(answer.arrays, answer.meta | {"metrics": answer.meta["metrics"] | {"loss": 0.5}})
-    assert "lets only the numbers of an answer leave" in gate.refusal(asked, loss)
+    for name in ("loss", "loss_other", "drift"):
+        more = Message(answer.arrays, answer.meta | {"metrics": answer.meta["metrics"] | {name: 0.5}})
+        assert "lets only the numbers of an answer leave" in gate.refusal(asked, more)
     assert not answer.meta["domain"].get("intensities")
 
 

@@ -229,7 +229,7 @@ class Gate:
         metrics = answer.numbers.metrics
         if metrics.round_test and not self.study.evaluate_every_round:
             return None
-        if self.study.is_private and (metrics.loss is not None or answer.domain.intensities):
+        if self.study.is_private and (metrics.training.keys() - {"epsilon"} or answer.domain.intensities):
             return None
         scores = [score for score in (metrics.validation, metrics.round_test, metrics.test) if score]
         is_known = all({*(score.labels or ())} <= labels and {*(score.also or ())} <= METRICS for score in scores)

@@ -19,7 +19,7 @@ from silofl.hospital.finding import Finding, failed, ok
 from silofl.methods.part import BEFORE, TRAIN, Exchange, Message
 from silofl.methods.work import Work
 from silofl.training.device import choose_device
-from silofl.training.private import epsilon_of, round_of
+from silofl.training.private import epsilon_of_study, round_of
 
 NUMBERS = "numbers"
 
@@ -63,7 +63,7 @@ def privacy(candidate: Candidate) -> Finding:
         return ok("the study has no differential privacy, and site.yaml asks for none")
     units, of_round = round_of(study, candidate.data.training)
     settings = study.privacy.dp_sgd
-    epsilon = epsilon_of([of_round._replace(steps=of_round.steps * study.training_rounds)], settings.delta)
+    epsilon = epsilon_of_study(study, of_round)
     spends = (
         f"{study.training_rounds} rounds spend epsilon {epsilon:.3g} at delta {settings.delta:g} for each of {units} "
         f"{settings.unit}s"

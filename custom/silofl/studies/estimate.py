@@ -33,7 +33,7 @@ from silofl.studies.simulation import changed, changed_study, changes_algorithm,
 from silofl.studies.traffic import Traffic, count_traffic, site_names
 from silofl.study import Study, load_study
 from silofl.training.device import choose_device
-from silofl.training.private import Spent, epsilon_of, rate_of
+from silofl.training.private import epsilon_of_study, spent_in_round
 
 UNITS = {"kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}
 # Other programs, slower machines and the reading of data in the first round.
@@ -291,10 +291,9 @@ def _privacy(found: Estimate) -> dict[str, str]:
 
 
 def _epsilon(study: Study, setting: Setting) -> float:
-    settings, steps = study.privacy.dp_sgd, study.steps_an_epoch(setting.examples) * study.training.local_epochs
-    units = setting.examples if settings.unit == "example" else setting.patients or setting.examples
-    rate = rate_of(units, study.training.batch_size)
-    return epsilon_of([Spent(settings.noise, rate, steps * study.training_rounds)], settings.delta)
+    is_by_patient = study.privacy.dp_sgd.unit == "patient" and setting.patients is not None
+    units = setting.patients if is_by_patient else setting.examples
+    return epsilon_of_study(study, spent_in_round(study, units, study.steps_an_epoch(setting.examples)))
 
 
 def _check_setting(study: Study, setting: Setting) -> None:

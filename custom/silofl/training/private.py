@@ -67,8 +67,19 @@ def round_of(study: Study, examples: Examples) -> tuple[int, Spent]:
             f"privacy.dp_sgd.delta must be below 1 / {units}, the {settings.unit}s in training, not "
             f"{settings.delta:g}, or one of them could be shown whole; lower it"
         )
-    steps = num_batches(examples, size) * study.training.local_epochs
-    return units, Spent(settings.noise, rate_of(units, size), steps)
+    return units, spent_in_round(study, units, num_batches(examples, size))
+
+
+def spent_in_round(study: Study, units: int, batches: int) -> Spent:
+    """Return what a round of training spends at a site with so many units and so many batches an epoch."""
+    rate = rate_of(units, study.training.batch_size)
+    return Spent(study.privacy.dp_sgd.noise, rate, batches * study.training.local_epochs)
+
+
+def epsilon_of_study(study: Study, of_round: Spent) -> float:
+    """Return the epsilon of all rounds of training at the study's delta."""
+    whole = of_round._replace(steps=of_round.steps * study.training_rounds)
+    return epsilon_of([whole], study.privacy.dp_sgd.delta)
 
 
 def drawn_batches(examples: Examples, batch_size: int, unit: str) -> list[NDArray[np.int64]]:
