@@ -148,8 +148,7 @@ def choices_of_tiles(widths: tuple[int, ...]) -> list[str]:
 
 def run(job: Path, folder: Path, *choices: str) -> tuple[float, int]:
     """Return a round's seconds and the most memory of a run in one process."""
-    options = [part for choice in choices for part in ("--set", choice)]
-    peak, seconds = scale.simulated(job, folder, "run", "--alone", *options)
+    peak, seconds = scale.simulated(job, folder, "run", choices, "--alone")
     return seconds, peak
 
 

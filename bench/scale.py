@@ -80,9 +80,15 @@ def of_sites(sites: int, rounds: int) -> Scale:
 
 def both_ways(job: Path, folder: Path, choices: Sequence[str]) -> Scale:
     """Run a job on ``folder / "data"``, with choices for ``--set``, in the simulator and in one process."""
-    options = [part for choice in choices for part in ("--set", choice)]
-    peak, round_s = simulated(job, folder, "network", *options)
-    return Scale(peak, round_s, simulated(job, folder, "alone", "--alone", *options)[1])
+    peak, round_s = simulated(job, folder, "network", choices)
+    return Scale(peak, round_s, simulated(job, folder, "alone", choices, "--alone")[1])
+
+
+def simulation(job: Path, data: Path, out: Path, choices: Sequence[str], *options: str) -> list[str]:
+    """Return the command that simulates a job, with choices for ``--set``."""
+    chosen = [part for choice in choices for part in ("--set", choice)]
+    command = [sys.executable, "-m", "silofl", "simulate", str(job), "--data", str(data), "--out", str(out)]
+    return [*command, *chosen, *options]
 
 
 def write_pictures(path: Path, pictures: int = PICTURES) -> None:
@@ -99,10 +105,10 @@ def write_pictures(path: Path, pictures: int = PICTURES) -> None:
     np.savez(path, **arrays, **{f"{part}_labels": labels[start::3, None] for part, start in parts.items()})
 
 
-def simulated(job: Path, folder: Path, name: str, *options: str) -> tuple[int, float]:
+def simulated(job: Path, folder: Path, name: str, choices: Sequence[str], *options: str) -> tuple[int, float]:
     """Run a job; returns the peak of its memory in bytes, and the median seconds of a round."""
-    command = [sys.executable, "-m", "silofl", "simulate", str(job), "--data", str(folder / "data"), *options]
-    process = subprocess.Popen([*command, "--out", str(folder / name)], stdout=subprocess.DEVNULL)
+    command = simulation(job, folder / "data", folder / name, choices, *options)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     peak = 0
     while process.poll() is None:
         peak = max(peak, memory_of(process.pid))

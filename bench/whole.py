@@ -7,7 +7,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -96,10 +95,9 @@ def plain_loop(study: Study, data: Mapping[str, SiteData]) -> tuple[float, float
 
 def silofl(folder: Path, name: str, *options: str) -> tuple[float, list[float]]:
     """Simulate the demonstration's FedAvg with a cache of its own; returns its seconds, and those of each round."""
-    command = [sys.executable, "-m", "silofl", "simulate", str(JOB), "--data", str(folder / "phantoms"), *options]
-    for key, value in CHANGES.items():
-        command += ["--set", f"{key}={json.dumps(value)}"]
-    command += ["--out", str(folder / name), "--cache", str(folder / f"cache-{name}")]
+    choices = [f"{key}={json.dumps(value)}" for key, value in CHANGES.items()]
+    cache = ("--cache", str(folder / f"cache-{name}"))
+    command = scale.simulation(JOB, folder / "phantoms", folder / name, choices, *cache, *options)
     started = time.perf_counter()
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     seconds = time.perf_counter() - started

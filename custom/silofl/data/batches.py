@@ -47,9 +47,10 @@ def training_batches(
     Raises:
         ConfigError: An augmentation changes the size of an image.
     """
-    order = np.random.default_rng(seed).permutation(_shown(part))
+    if drawn is None:
+        drawn = _groups(np.random.default_rng(seed).permutation(_shown(part)), batch_size)
     augment, sampler = _seeded(augment, seed), PatchSampler(part.patches, seed) if part.patches else None
-    for chosen in _groups(order, batch_size) if drawn is None else drawn:
+    for chosen in drawn:
         if not len(chosen):
             yield torch.zeros((0, *part.image_shape), device=device), torch.zeros(0, dtype=torch.long, device=device)
             continue
