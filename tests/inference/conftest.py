@@ -26,7 +26,7 @@ def make_study():
             "labels": labels or ({1: "organ", 2: "lesion"} if is_map else {0: "normal", 1: "tumour"}),
             "rounds": 1,
             "data": {"intensity": "percentiles", **(data or {})},
-            "model": {"features": [4, 4, 4, 4, 4, 4], **(model or {})},
+            "model": model if model and "network" in model else {"features": [4, 4, 4, 4, 4, 4], **(model or {})},
             "algorithm": {"name": "fedsm", **algorithm},
         }
         if not is_map:
@@ -41,8 +41,9 @@ def balanced(study, seed, shape=SHAPE):
     """Return the state of an untrained network whose outputs are even, so that every label occurs."""
     model = build_model(study, shape, seed).eval()
     if study.recipe.input is not None:
-        model.input_norm.fix(np.ones((shape[0], shape[1], shape[2] // 2 + 1), np.float32))
-    last = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d | torch.nn.Linear)][-1]
+        model.input_norm.fix(np.ones((*shape[:-1], shape[-1] // 2 + 1), np.float32))
+    layers = torch.nn.Conv2d | torch.nn.Conv3d | torch.nn.Linear
+    last = [module for module in model.modules() if isinstance(module, layers)][-1]
     with torch.no_grad():
         logits = model(torch.from_numpy(noise(4, shape, seed=9)))
         last.bias -= logits.mean(dim=[axis for axis in range(logits.ndim) if axis != 1])
@@ -75,6 +76,16 @@ def make_contents(make_study):
         selector = steered(study, scores) if scores else build_selector(study, len(outputs), 5).state_dict()
         facts = {"rounds": 3, "metrics": {"dice": 0.5}}
         return Contents(study, shape, models, rule, selector, outputs, threshold, facts)
+
+    return make
+
+
+@pytest.fixture
+def make_volume_study(make_study):
+    """Build a study of volumes that are seen by windows of 32 x 32 x 16, by what differs in it."""
+
+    def make(**settings):
+        return make_study(data={"dimensions": 3, "patches": {"size": [32, 32, 16]}}, **settings)
 
     return make
 

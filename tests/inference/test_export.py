@@ -1,6 +1,9 @@
 import json
+import re
 import runpy
 import shutil
+import subprocess
+import sys
 import warnings
 
 import nibabel
@@ -13,6 +16,9 @@ from silofl.errors import ConfigError
 from silofl.inference import SuperModel
 from silofl.inference.directory import fingerprint_of, write
 from silofl.inference.export import export_bundle
+
+# What follows the README's code.
+SAVE = "torch.save({'volume': volume, 'probabilities': probabilities}, sys.argv[1])\n"
 
 
 @pytest.fixture
@@ -141,6 +147,44 @@ def test_monais_command_line_runs_the_bundle(monai_bundle, write_volume, tmp_pat
         warnings.simplefilter("ignore")
         runpy.run_module("monai.bundle", run_name="__main__")
     assert (tmp_path / "out" / "scan_labels.nii.gz").is_file()
+
+
+@pytest.fixture
+def volume_model(tmp_path, make_contents, make_volume_study):
+    write(tmp_path / "volumes", make_contents(scores=None, study=make_volume_study(), shape=(1, 32, 32, 16)))
+    return tmp_path / "volumes"
+
+
+def test_volumes_have_a_bundle_that_monai_runs_and_code_that_needs_no_silofl(
+    volume_model, write_volume, tmp_path, monkeypatch
+):
+    import monai.bundle
+
+    bundle = export_bundle(volume_model, tmp_path / "bundle")
+    assert sorted(path.name for path in (bundle / "models").iterdir()) == ["model.pt2", "weights.pt2"]
+    super_model, scan = SuperModel.load(volume_model, "cpu"), write_volume(shape=(45, 36, 20))
+    monkeypatch.chdir(bundle)
+    options = {"config_file": "configs/inference.json", "bundle_root": ".", "device": "$torch.device('cpu')"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        monai.bundle.run("run", image=str(scan), output=str(tmp_path / "out"), **options)
+        monai.bundle.verify_net_in_out(
+            "network_def",
+            meta_file="configs/metadata.json",
+            config_file="configs/inference.json",
+            device="cpu",
+            bundle_root=".",
+        )
+    label_map = np.asanyarray(nibabel.load(tmp_path / "out" / "scan_labels.nii.gz").dataobj)
+    np.testing.assert_array_equal(label_map, super_model.predict(scan).label_map)
+    (code,) = re.findall("```python\n(.*?)```", (bundle / "docs" / "README.md").read_text(), re.DOTALL)
+    # A program of its own, in which SiloFL is not to be found.
+    (tmp_path / "own.py").write_text(f"import sys\nsys.modules['silofl'] = None\n{code}\n{SAVE}")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    subprocess.run([sys.executable, str(tmp_path / "own.py"), str(tmp_path / "own.pt")], check=True, timeout=300)
+    found = torch.load(tmp_path / "own.pt")
+    wanted = super_model.answer(found["volume"].numpy()).probabilities
+    np.testing.assert_allclose(found["probabilities"].numpy(), wanted, atol=1e-5)
 
 
 def test_a_place_that_is_taken_is_refused(bundle, super_model):

@@ -8,10 +8,11 @@ import torch
 from silofl import __version__
 from silofl.errors import ConfigError, TrainingError
 from silofl.inference import SuperModel
-from silofl.inference.program import ABOUT, save, to_program
+from silofl.inference.bundle import VolumeNetwork
+from silofl.inference.program import ABOUT, MODEL, WEIGHTS, save, to_programs
 from silofl.inference.weigher import names
 
-SHAPE = (1, 32, 32)
+SHAPE, VOLUME = (1, 32, 32), (1, 32, 32, 16)
 CPU = torch.device("cpu")
 
 
@@ -20,7 +21,7 @@ def images(n, shape=SHAPE, seed=0):
 
 
 def saved_and_loaded(super_model, path):
-    save(to_program(super_model), path, super_model.contents, "f1")
+    save(to_programs(super_model)[MODEL], path, super_model.contents, "f1")
     return torch.export.load(path).module()
 
 
@@ -85,7 +86,7 @@ def test_an_amplitude_that_nothing_is_known_of_is_refused(make_contents, make_st
     contents.models["global"]["input_norm.running_amplitude"].zero_()
     contents.models["global"]["input_norm.is_fixed"].fill_(False)
     with pytest.raises(TrainingError, match="the amplitude must be learned or fixed before evaluation"):
-        to_program(SuperModel(contents, CPU))
+        to_programs(SuperModel(contents, CPU))
 
 
 @pytest.mark.slow
@@ -101,9 +102,77 @@ def test_classes_have_their_program(make_contents, make_study, tmp_path):
     assert_equal(super_model, tmp_path / "model.pt2", [images(1), images(3)])
 
 
+def assert_windows_equal(super_model, folder, tolerance=1e-5):
+    """Compare volumes larger and smaller than a window with what the two programs say, and the network of the bundle.
+
+    Returns:
+        The convolutions of the members for one window.
+    """
+    for name, program in to_programs(super_model).items():
+        save(program, folder / f"{name}.pt2", super_model.contents, "f1")
+    network, weigh = VolumeNetwork(folder, CPU), torch.export.load(folder / f"{WEIGHTS}.pt2").module()
+    for shape in ((1, 45, 36, 20), (1, 20, 40, 9), VOLUME):
+        volume = images(1, shape)
+        wanted = super_model.answer(volume)
+        np.testing.assert_allclose(network(torch.from_numpy(volume)).numpy(), wanted.probabilities, atol=tolerance)
+        weights = dict(zip(names(super_model.contents), weigh(torch.from_numpy(volume)).tolist(), strict=True))
+        assert {name: weight for name, weight in weights.items() if weight > 0} == pytest.approx(wanted.weights)
+    return convolutions(network, images(1, VOLUME)) - convolutions(weigh, images(1, VOLUME))
+
+
+@pytest.mark.parametrize(
+    ("rule", "settings", "num_members"),
+    [
+        pytest.param("selector", {}, 1, id="selector"),
+        pytest.param("mean", {"labels": {1: "organ"}}, 2, id="mean_sigmoid", marks=pytest.mark.slow),
+        pytest.param("only", {"input": "harmofl", "amplitude": {"band": "full"}}, 1, id="amplitude"),
+    ],
+)
+def test_volumes_have_a_program_of_weights_and_one_of_windows(
+    make_contents, make_volume_study, tmp_path, rule, settings, num_members
+):
+    contents = make_contents(rule, scores=None, threshold=0.1, study=make_volume_study(**settings), shape=VOLUME)
+    members = assert_windows_equal(SuperModel(contents, CPU), tmp_path)
+    alone = SuperModel(contents, CPU).network(names(contents)[0])
+    # Only members with a weight are computed.
+    assert members == num_members * convolutions(alone, images(1, VOLUME))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"network": "monai.networks.nets.SegResNet", "arguments": {"init_filters": 8}},
+        {
+            "network": "monai.networks.nets.DynUNet",
+            "arguments": {
+                "kernel_size": [3, 3, 3],
+                "strides": [1, 2, 2],
+                "upsample_kernel_size": [2, 2],
+                "filters": [4, 8, 8],
+                "deep_supervision": True,
+                "deep_supr_num": 1,
+            },
+        },
+    ],
+    ids=["segresnet", "dynunet"],
+)
+def test_other_networks_of_volumes_have_their_programs(make_contents, make_volume_study, tmp_path, model):
+    study = make_volume_study(name="fedavg", model={"normalization": "group", **model})
+    # Channels come last in memory in one of both, so that sums have another order: up to 2.4e-5 without training.
+    assert_windows_equal(SuperModel(make_contents("only", study=study, shape=VOLUME), CPU), tmp_path, tolerance=1e-4)
+
+
+@pytest.mark.slow
+def test_classes_of_volumes_have_their_program(make_contents, make_study, tmp_path):
+    study = make_study("classification", data={"dimensions": 3})
+    super_model = SuperModel(make_contents("mean", study=study, shape=(1, 32, 32, 32)), CPU)
+    assert_equal(super_model, tmp_path / "model.pt2", [images(1, (1, 32, 32, 32))])
+
+
 def convolutions(model, case):
     """Count the convolutions that a model runs."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found, torch.no_grad():
         model(torch.from_numpy(case))
     return sum(event.count for event in found.key_averages() if event.key == "aten::convolution")
 
@@ -127,7 +196,7 @@ def test_images_of_another_shape_are_refused_by_the_program(make_contents, tmp_p
 
 def test_a_file_says_its_version_and_its_fingerprint(make_contents, tmp_path):
     super_model = SuperModel(make_contents("mean"), CPU)
-    save(to_program(super_model), tmp_path / "model.pt2", super_model.contents, "f1")
+    save(to_programs(super_model)[MODEL], tmp_path / "model.pt2", super_model.contents, "f1")
     found = {ABOUT: ""}
     torch.export.load(tmp_path / "model.pt2", extra_files=found)
     about = json.loads(found[ABOUT])
@@ -151,4 +220,4 @@ def test_a_network_that_cannot_be_exported_is_refused_in_one_sentence(make_conte
     super_model = SuperModel(make_contents("only"), CPU)
     super_model._models["global"] = Looks()
     with pytest.raises(ConfigError, match="unet must be a network that torch.export takes; it is not"):
-        to_program(super_model)
+        to_programs(super_model)

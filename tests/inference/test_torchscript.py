@@ -79,10 +79,16 @@ def test_classes_have_their_script(make_contents, make_study, algorithm):
     assert_equal(SuperModel(make_contents("only", study=study), CPU), [images(2)])
 
 
+def test_classes_of_volumes_have_their_script(make_contents, make_study):
+    study, shape = make_study("classification", data={"dimensions": 3}), (1, 32, 32, 32)
+    contents = make_contents(scores=None, threshold=None, study=study, shape=shape)
+    assert_equal(SuperModel(contents, CPU), [images(1, shape)])
+
+
 @pytest.mark.parametrize("shape", [(2, 1, 48, 32), (1, 32, 32), (2, 3, 32, 32)])
 def test_images_of_another_shape_are_refused_by_the_script(make_contents, shape):
     script = to_torchscript(SuperModel(make_contents("only"), CPU))
-    with pytest.raises(Exception, match=r"images must have shape \(n, C, H, W\) as in training"):
+    with pytest.raises(Exception, match=r"images must have shape \(n, C, \.\.\.\) as in training"):
         script(torch.zeros(shape))
 
 

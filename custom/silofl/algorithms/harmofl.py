@@ -191,8 +191,9 @@ class AmplitudeNorm(nn.Module):
                 return self._with_amplitude(spectrum, power)
             if not (torch.compiler.is_exporting() or self.is_known):
                 raise TrainingError("the amplitude must be learned or fixed before evaluation; train one round first")
-            # An exported program holds for batches of all sizes.
-            if torch.compiler.is_exporting() or images.device.type != "cpu" or len(wide) <= PIECE:
+            # A program and a trace hold for batches of all sizes.
+            is_whole = torch.compiler.is_exporting() or torch.jit.is_tracing() or images.device.type != "cpu"
+            if is_whole or len(wide) <= PIECE:
                 return self._with_amplitude(*self._spectrum(wide))
             return torch.cat([self._with_amplitude(*self._spectrum(piece)) for piece in wide.split(PIECE)])
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from silofl.study_sections import PatchSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Of a volume that is recognised as a whole: its slices, and their pixels along each axis.
 SLICES, SIDE = 3, 96
@@ -120,9 +124,18 @@ def central_slices(image: NDArray) -> NDArray[np.float32]:
     They stand for the volume where it is recognised as a whole; one with fewer slices gives one several times.
     """
     import torch
+
+    # A copy of these alone: a memory map may be of a whole volume, and not writable.
+    first = image.shape[-1] // 2 - SLICES // 2
+    return central_slices_of(torch.from_numpy(image[..., max(first, 0) : first + SLICES].copy())).numpy()
+
+
+def central_slices_of(image: Tensor) -> Tensor:
+    """Return the same of a tensor, by operations of torch alone."""
+    import torch
     from torch.nn.functional import interpolate
 
     depth = image.shape[-1]
-    chosen = (depth // 2 + np.arange(SLICES) - SLICES // 2).clip(0, depth - 1)
-    slices = torch.from_numpy(np.ascontiguousarray(np.moveaxis(image[..., chosen], -1, 0)))
-    return interpolate(slices, (SIDE, SIDE), mode="bilinear", antialias=True).numpy()
+    chosen = (torch.arange(SLICES, device=image.device) + (depth // 2 - SLICES // 2)).clamp(0, depth - 1)
+    slices = image.index_select(3, chosen).permute(3, 0, 1, 2).contiguous()
+    return interpolate(slices, (SIDE, SIDE), mode="bilinear", antialias=True)

@@ -1,7 +1,8 @@
-"""The predictor inside an exported MONAI bundle: from an image file to its label map or class."""
+"""What an exported MONAI bundle runs: the predictor, from an image file to its label map or class, and its network."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
+from torch.export.passes import move_to_device_pass
 
 from silofl.data.contrasts import files_in, parse_case, source_of
 from silofl.data.domain import Domain
@@ -17,19 +19,59 @@ from silofl.data.preparation import preparation, prepare_with_way_back
 from silofl.files import write_json
 from silofl.inference.geometry import check_images, check_probabilities, decide_on_input
 from silofl.inference.output import stem_of, write_label_map
+from silofl.inference.program import ABOUT, MODEL, WEIGHTS
+from silofl.inference.super_model import to_probabilities
+from silofl.models.networks import WINDOWS_AT_ONCE
 from silofl.schema import read
 from silofl.study import load_study
 
 logger = logging.getLogger(__name__)
 
 
-class FilePredictor:
-    """Prepares a file as the study did, runs the network on all its slices, and writes the answer.
+class VolumeNetwork(nn.Module):
+    """The two programs of a super model whose networks look through volumes by windows, as one network.
 
     Args:
-        network: TorchScript of a super model.
+        folder: The bundle's ``models``.
+        device: Where it computes.
+    """
+
+    def __init__(self, folder: str, device: torch.device) -> None:
+        super().__init__()
+        files = {ABOUT: ""}
+        found = [torch.export.load(Path(folder) / f"{name}.pt2", extra_files=files) for name in (WEIGHTS, MODEL)]
+        self.weigher, self.members = (move_to_device_pass(program, device).module() for program in found)
+        about = json.loads(files[ABOUT])
+        self.windows, self.overlap = about["image_shape"][1:], about["overlap"]
+
+    def train(self, mode: bool = True) -> VolumeNetwork:
+        """Change nothing: a program has one mode, that of evaluation."""
+        return self
+
+    def forward(self, volume: Tensor) -> Tensor:
+        """Return probabilities (1, out_channels, X, Y, Z) of one volume (1, C, X, Y, Z)."""
+        from monai.inferers import sliding_window_inference
+
+        weights = self.weigher(volume)
+        logits = sliding_window_inference(
+            volume,
+            self.windows,
+            WINDOWS_AT_ONCE,
+            lambda windows: self.members(windows, weights),
+            overlap=self.overlap,
+            mode="gaussian",
+        )
+        members = zip(weights, logits.chunk(len(weights), dim=1), strict=True)
+        return torch.stack([weight.float() * to_probabilities(one) for weight, one in members]).sum(dim=0)
+
+
+class FilePredictor:
+    """Prepares a file as the study did, runs the network on all its images, and writes the answer.
+
+    Args:
+        network: A super model, from one case's prepared images to probabilities.
         study_file: The bundle's ``configs/study.yaml``.
-        image_shape: (C, H, W) of the training images.
+        image_shape: (C, *spatial) of the training images, or of their patches.
         device: Where the network computes.
         domain: The images that the models learnt from, as plain values.
     """
@@ -60,7 +102,7 @@ class FilePredictor:
         case = parse_case(image)
         path = files_in(case)[0]
         prepared = prepare_with_way_back(source_of(case, self.study.data), steps, self.domain)
-        check_images(prepared.images, self.image_shape)
+        check_images(prepared.images, self.image_shape, bool(self.study.data.patches))
         with torch.inference_mode():
             probabilities = self.network(torch.from_numpy(prepared.images).to(self.device)).cpu().numpy()
         check_probabilities(probabilities, self.study.name)

@@ -1,4 +1,4 @@
-"""Export a super model as a MONAI bundle: a program, TorchScript, the configuration that predicts a file, a README."""
+"""Export a super model as a MONAI bundle: programs, TorchScript, the configuration that predicts a file, a README."""
 
 from __future__ import annotations
 
@@ -49,6 +49,12 @@ INFERENCE = {
     },
     "run": ["$print(@predictor(@image, @output))"],
 }
+# In place of TorchScript, where networks look through volumes by windows.
+VOLUME_NETWORK = {
+    "_target_": "silofl.inference.bundle.VolumeNetwork",
+    "folder": "$@bundle_root + '/models'",
+    "device": "@device",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +70,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def export_bundle(super_model_folder: Path, out: Path) -> Path:
-    """Write a super model as a MONAI bundle with a program of torch.export and TorchScript, all of it or nothing.
+    """Write a super model as a MONAI bundle with programs of torch.export, all of it or nothing.
+
+    Of slices, and of volumes of one size, there is TorchScript too.
 
     Args:
         super_model_folder: The super model.
@@ -79,11 +87,6 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ConfigError(f"{out.name} must be a new folder; it is there already: name another")
     super_model = SuperModel.load(super_model_folder, "cpu")
-    if super_model.contents.study.data.dimensions == 3:
-        raise ConfigError(
-            f"{super_model_folder.name} must be a super model of 2D images to be exported, not of whole volumes, "
-            "through which its networks look by windows; predict with its own folder"
-        )
     fingerprint = fingerprint_of(super_model_folder)
     out.parent.mkdir(parents=True, exist_ok=True)
     # In the same folder: a move within one file system is one rename.
@@ -99,12 +102,16 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
 def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> None:
     contents = super_model.contents
     (folder / "models").mkdir(parents=True)
-    program.save(program.to_program(super_model), folder / "models" / "model.pt2", contents, fingerprint)
-    torchscript.save(torchscript.to_torchscript(super_model), str(folder / "models" / "model.ts"))
+    for name, exported in program.to_programs(super_model).items():
+        program.save(exported, folder / "models" / f"{name}.pt2", contents, fingerprint)
+    has_windows = bool(contents.study.data.patches)
+    if not has_windows:
+        torchscript.save(torchscript.to_torchscript(super_model), str(folder / "models" / "model.ts"))
     write_json(folder / "configs" / "metadata.json", _metadata(contents, fingerprint))
     write_json(folder / "configs" / "metadata_schema.json", _schema())
     inputs = {"image_shape": list(contents.image_shape), "domain": schema.plain(contents.domain)}
-    write_json(folder / "configs" / "inference.json", INFERENCE | inputs)
+    network = {"network_def": VOLUME_NETWORK} if has_windows else {}
+    write_json(folder / "configs" / "inference.json", INFERENCE | network | inputs)
     study = yaml.safe_dump(plain_study(contents.study), sort_keys=False)
     write_text(folder / "configs" / "study.yaml", study)
     write_text(folder / "docs" / "README.md", bundle_readme(contents.study, names(contents), contents.image_shape))
@@ -126,7 +133,7 @@ def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:
         "authors": f"the sites of the study {study.name}",
         "copyright": f"the sites of the study {study.name}",
         "intended_use": "Research; no medical device.",
-        "data_type": "slices of one case",
+        "data_type": "slices of one case" if study.data.dimensions == 2 else "one volume",
         "super_model": {"fingerprint": fingerprint, "rule": contents.rule, "members": names(contents)},
         "network_data_format": {
             "inputs": {"image": _input_format(contents)},
@@ -136,14 +143,14 @@ def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:
 
 
 def _input_format(contents: Contents) -> dict[str, Any]:
-    channels, height, width = contents.image_shape
+    channels, *spatial = contents.image_shape
     is_unit = contents.study.data.intensity in ("dtype", "percentiles")
     return {
         "type": "image",
         "format": "prepared",
         "modality": ", ".join(contents.domain.modalities) or "as trained",
         "num_channels": channels,
-        "spatial_shape": [height, width],
+        "spatial_shape": spatial,
         "dtype": "float32",
         "value_range": [0, 1] if is_unit else [],
         "is_patch_data": False,

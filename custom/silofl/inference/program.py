@@ -1,34 +1,42 @@
-"""A super model as one program of torch.export, in a ``.pt2`` file that PyTorch loads without SiloFL."""
+"""A super model as programs of torch.export, in ``.pt2`` files that PyTorch loads without SiloFL.
+
+Of slices, or of volumes of one size, one program is the whole super model. Where the networks look through volumes of
+any size by windows there are two: from a volume to the weight of each member in its answer, and from windows to the
+logits of each member. Sliding and averaging lie between them, and are MONAI's ``sliding_window_inference``.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.export import ExportedProgram
+from torch.export import Dim, ExportedProgram
 
 from silofl import __version__
 from silofl.errors import ConfigError, one_line
 from silofl.inference.contents import Contents
 from silofl.inference.super_model import SuperModel, to_probabilities
-from silofl.inference.weigher import names, weigher_of
+from silofl.inference.weigher import OfVolume, names, weigher_of
 
-# The name inside the file of what it says of itself.
+# The programs' names.
+MODEL, WEIGHTS = "model", "weights"
+# The name inside a program's file of what it says of itself.
 ABOUT = "super_model.json"
 LONGEST_REASON = 160
 
 
 class Program(nn.Module):
-    """The super model: from the slices of one case to their probabilities, and to the weight of each member.
+    """The super model: from the images of one case to their probabilities, and to the weight of each member.
 
     Args:
         weigher: Images to the weight of each member.
         members: Images to logits, in the order of the weights.
-        answer_shape: Of one slice's probabilities: (out_channels, H, W) or (classes,).
+        answer_shape: Of one image's probabilities: (out_channels, H, W) or (classes,).
     """
 
     def __init__(self, weigher: nn.Module, members: Sequence[nn.Module], answer_shape: Sequence[int]) -> None:
@@ -36,40 +44,74 @@ class Program(nn.Module):
         self.weigher, self.members, self.answer_shape = weigher, nn.ModuleList(members), tuple(answer_shape)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return probabilities (n, *answer_shape) of one case's slices (n, C, H, W), and the members' weights."""
+        """Return probabilities (n, *answer_shape) of one case's images (n, C, *spatial), and the members' weights."""
         weights = self.weigher(images)
         shares = [self._share(member, images, weight) for member, weight in zip(self.members, weights, strict=True)]
         return torch.stack(shares).sum(dim=0), weights
 
     def _share(self, member: nn.Module, images: Tensor, weight: Tensor) -> Tensor:
-        # A branch of the program itself: a member that is not chosen costs no time.
-        return torch.cond(
-            weight > 0,
-            lambda images, weight: weight.float() * to_probabilities(member(images)),
-            lambda images, weight: images.new_zeros((images.shape[0], *self.answer_shape)),
-            (images, weight),
-        )
+        def share(images: Tensor, weight: Tensor) -> Tensor:
+            return weight.float() * to_probabilities(member(images))
+
+        return _where_it_counts(share, images, weight, self.answer_shape)
 
 
-def to_program(super_model: SuperModel) -> ExportedProgram:
-    """Return a super model as a program for any number of slices; the members have the order of their names.
+class WindowProgram(nn.Module):
+    """The members of a super model whose networks look through volumes by windows.
+
+    Args:
+        members: Windows to logits, in the order of the weights.
+        answer_shape: Of one window's logits: (out_channels, X, Y, Z).
+    """
+
+    def __init__(self, members: Sequence[nn.Module], answer_shape: Sequence[int]) -> None:
+        super().__init__()
+        self.members, self.answer_shape = nn.ModuleList(members), tuple(answer_shape)
+
+    def forward(self, windows: Tensor, weights: Tensor) -> Tensor:
+        """Return logits (n, members * out_channels, X, Y, Z) of windows (n, C, X, Y, Z); zeros where a weight is 0."""
+        logits = [self._logits(member, windows, weight) for member, weight in zip(self.members, weights, strict=True)]
+        return torch.cat(logits, dim=1)
+
+    def _logits(self, member: nn.Module, windows: Tensor, weight: Tensor) -> Tensor:
+        return _where_it_counts(lambda windows, weight: member(windows), windows, weight, self.answer_shape)
+
+
+def to_programs(super_model: SuperModel) -> dict[str, ExportedProgram]:
+    """Return a super model as programs by their names; the members have the order of their names.
+
+    Returns:
+        `MODEL`, a `Program` of any number of slices, or of one volume; with ``data.patches`` instead `WEIGHTS`, from a
+        volume (1, C, X, Y, Z) of any size to the members' weights, and `MODEL`, a `WindowProgram` of any number of
+        windows.
 
     Raises:
         ConfigError: torch.export does not take the study's network.
     """
     contents = super_model.contents
-    example = torch.zeros((2, *contents.image_shape), device=super_model.device)
+    data, device = contents.study.data, super_model.device
+    is_one_volume = data.dimensions == 3 and data.patches is None
+    # One volume is a case; of slices and windows an example of two stands for any number.
+    example = torch.zeros((1 if is_one_volume else 2, *contents.image_shape), device=device)
+    any_number = {} if is_one_volume else {0: Dim("images", min=1)}
     networks = [super_model.network(name) for name in names(contents)]
     with torch.no_grad():
         # It also refuses an amplitude that nothing is known of, which the programs no longer look at.
-        answers = [network(example) for network in networks]
+        answer_shape = [network(example) for network in networks][0].shape[1:]
     try:
         # Each network first: a branch of a program takes its operations, and not all Python of a network.
-        members = [_exported(_plain(network), example).module(check_guards=False) for network in networks]
-        selector = super_model.selector
-        known = None if selector is None else _exported(_plain(selector), example).module(check_guards=False)
-        weigher = weigher_of(contents, known).to(super_model.device)
-        return _exported(Program(weigher, members, answers[0].shape[1:]), example)
+        exported = [_exported(_plain(network), (example,), (any_number,)) for network in networks]
+        members = [program.module(check_guards=False) for program in exported]
+        selector = None if super_model.selector is None else _plain(super_model.selector)
+        weigher = weigher_of(contents, OfVolume(selector) if selector and data.dimensions == 3 else selector).to(device)
+        if data.patches is None:
+            return {MODEL: _exported(Program(weigher, members, answer_shape), (example,), (any_number,))}
+        volume, any_size = example[:1], {axis: Dim(name, min=1) for axis, name in zip((2, 3, 4), "xyz", strict=True)}
+        weights = torch.zeros(len(members), dtype=torch.float64, device=device)
+        return {
+            WEIGHTS: _exported(weigher, (volume,), (any_size,)),
+            MODEL: _exported(WindowProgram(members, answer_shape), (example, weights), (any_number, {})),
+        }
     except Exception as error:  # torch.export raises many kinds, its tracer's and those of Python
         network = contents.study.model.network or contents.study.model.name
         raise ConfigError(
@@ -82,12 +124,12 @@ def save(program: ExportedProgram, path: Path, contents: Contents, fingerprint: 
     """Write a program, with what it is, as JSON, in its extra file ``super_model.json``.
 
     Args:
-        program: Of `to_program`.
+        program: Of `to_programs`.
         path: A file whose name ends in ``.pt2``.
         contents: Of the same super model.
         fingerprint: The super model's.
     """
-    study = contents.study
+    study, patches = contents.study, contents.study.data.patches
     about = {
         "silofl": __version__,
         "fingerprint": fingerprint,
@@ -96,8 +138,19 @@ def save(program: ExportedProgram, path: Path, contents: Contents, fingerprint: 
         "labels": {str(number): name for number, name in sorted(study.labels.items())},
         "image_shape": list(contents.image_shape),
         "members": names(contents),
+        **({"overlap": patches.overlap} if patches else {}),
     }
     torch.export.save(program, path, extra_files={ABOUT: json.dumps(about)})
+
+
+def _where_it_counts(
+    function: Callable[[Tensor, Tensor], Tensor], images: Tensor, weight: Tensor, shape: Sequence[int]
+) -> Tensor:
+    """Return a function of images and a weight, or zeros (n, *shape) where the weight is 0."""
+    # A branch of the program itself: a member that is not chosen costs no time.
+    return torch.cond(
+        weight > 0, function, lambda images, weight: images.new_zeros((images.shape[0], *shape)), (images, weight)
+    )
 
 
 def _plain(network: nn.Module) -> nn.Module:
@@ -105,7 +158,6 @@ def _plain(network: nn.Module) -> nn.Module:
     return deepcopy(network).to(memory_format=torch.contiguous_format).eval()
 
 
-def _exported(module: nn.Module, example: Tensor) -> ExportedProgram:
+def _exported(module: nn.Module, example: tuple[Tensor, ...], dynamic: tuple[Any, ...]) -> ExportedProgram:
     with torch.no_grad():
-        slices = torch.export.Dim("slices", min=1)
-        return torch.export.export(module, (example,), dynamic_shapes=({0: slices},), strict=False)
+        return torch.export.export(module, example, dynamic_shapes=dynamic, strict=False)

@@ -113,13 +113,19 @@ print(prediction.model, prediction.label_map, prediction.label)
 
 def bundle_readme(study: Study, members: Sequence[str], image_shape: Sequence[int]) -> str:
     """Return the README.md of an exported MONAI bundle."""
-    return BUNDLE_README.format(
-        name=study.name,
+    programs = (TWO_PROGRAMS if study.data.patches else ONE_PROGRAM).format(
         task=study.task,
         members=", ".join(members),
         torch=torch.__version__.split("+")[0],
-        selector_note=SELECTOR if len(members) > 1 else "",
         shape=", ".join(map(str, image_shape)),
+        channels=image_shape[0],
+        windows=tuple(image_shape[1:]),
+        count=1 if study.data.dimensions == 3 else 3,
+    )
+    return BUNDLE_README.format(
+        name=study.name,
+        programs=programs,
+        selector_note=SELECTOR if len(members) > 1 else "",
         neighbour_note=_neighbour_note(study),
         contrast_note=_contrast_note(study),
     )
@@ -146,11 +152,10 @@ def _neighbour_note(study: Study) -> str:
     return NEIGHBOURS.format(count=count, slices=2 * count + 1, channels=study.data.channels) if count else ""
 
 
-BUNDLE_README = """# {name}: a super model as a MONAI bundle
-
+ONE_PROGRAM = """
 `models/model.pt2` is a program of torch.export and needs PyTorch {torch} alone; other versions may not load it. It
-takes all slices of one case at once, prepared as in training, as float32 (n, {shape}), picks the model that fits the
-case, and returns probabilities ({task}) and the weight of each of {members}:
+takes one case, all its slices at once or its volume, prepared as in training, as float32 (n, {shape}), picks
+the model that fits the case, and returns probabilities ({task}) and the weight of each of {members}:
 
 ```python
 import json
@@ -159,14 +164,43 @@ import torch
 about = {{"super_model.json": ""}}
 program = torch.export.load("models/model.pt2", extra_files=about)
 print(json.loads(about["super_model.json"]))  # version of SiloFL, fingerprint, labels, order of the members
-probabilities, weights = program.module()(torch.rand(3, {shape}))  # slices of one case
+probabilities, weights = program.module()(torch.rand({count}, {shape}))  # one case
 ```
 
 It computes in float32 on the CPU; for a GPU, `torch.export.passes.move_to_device_pass(program, "cuda")` comes first.
 
 `models/model.ts` is the same as TorchScript, which MONAI's bundles load and PyTorch has deprecated. It takes a long
 case eight slices at a time, so that it needs less memory; its method `member_weights` returns the weights.
-{selector_note}{neighbour_note}{contrast_note}
+"""
+TWO_PROGRAMS = """
+`models/weights.pt2` and `models/model.pt2` are programs of torch.export and need PyTorch {torch} and MONAI alone; other
+versions may not load them. The first takes one volume of any size, prepared as in training, as float32
+(1, {channels}, X, Y, Z), picks the model that fits it, and returns the weight of each of {members}. The second takes
+windows of the volume, (n, {shape}), and these weights, and returns the members' logits ({task}), one behind
+the other; MONAI slides it over the volume:
+
+```python
+import json
+import torch
+from monai.inferers import sliding_window_inference
+
+about = {{"super_model.json": ""}}
+weigh = torch.export.load("models/weights.pt2", extra_files=about).module()
+model = torch.export.load("models/model.pt2").module()
+about = json.loads(about["super_model.json"])  # version of SiloFL, fingerprint, labels, order of the members
+volume = torch.rand(1, {channels}, 100, 80, 60)
+weights = weigh(volume)
+logits = sliding_window_inference(
+    volume, {windows}, 2, lambda windows: model(windows, weights), overlap=about["overlap"], mode="gaussian"
+)
+answers = [one.sigmoid() if one.shape[1] == 1 else one.softmax(dim=1) for one in logits.chunk(len(weights), dim=1)]
+probabilities = sum(weight.float() * one for weight, one in zip(weights, answers))
+```
+
+They compute in float32 on the CPU; for a GPU, `torch.export.passes.move_to_device_pass(program, "cuda")` comes first.
+"""
+BUNDLE_README = """# {name}: a super model as a MONAI bundle
+{programs}{selector_note}{neighbour_note}{contrast_note}
 `configs/inference.json` reads a NIfTI, MHA, NRRD, PNG, JPEG or TIFF file or a DICOM series folder, prepares it as the
 study did, and writes the answer on the file's own grid; a file of another kind than the `domain` there, the images that
 the models learnt from, is refused, and an unusual one is warned of in the log. Reading and preparing are SiloFL's,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from silofl.inference.super_model import BATCH_SIZE, SuperModel, to_probabilities
-from silofl.inference.weigher import names, weigher_of
+from silofl.inference.weigher import OfVolume, names, weigher_of
 
 WHOLE_CASE = 0
 DEPRECATED = r"`torch\.jit\.\w+` is deprecated"
@@ -30,12 +30,12 @@ class ScriptAnswers(nn.Module):
         self.network = network
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return probabilities of images (B, C, H, W)."""
+        """Return probabilities of images (B, C, *spatial)."""
         return to_probabilities(self.network(images))
 
 
 class InBatches(nn.Module):
-    """A traced network that takes a case of any length some slices at a time.
+    """A traced network that takes a case of any length some images at a time.
 
     Args:
         network: The network.
@@ -47,7 +47,7 @@ class InBatches(nn.Module):
         self.network, self.batch_size = network, batch_size
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the network's output for images (n, C, H, W)."""
+        """Return the network's output for images (n, C, *spatial)."""
         # A literal: TorchScript cannot see WHOLE_CASE, or any other global.
         if self.batch_size == 0 or images.size(0) <= self.batch_size:
             return self.network(images)
@@ -58,12 +58,12 @@ class InBatches(nn.Module):
 
 
 class Script(nn.Module):
-    """The super model: from the slices of one case to their probabilities.
+    """The super model: from the images of one case, slices or one volume, to their probabilities.
 
     Args:
         weigher: Images to the weight of each member.
         members: Images to probabilities, in the order of the weights.
-        image_shape: (C, H, W) of the training images: the traces hold for no other.
+        image_shape: (C, *spatial) of the training images: the traces hold for no other.
     """
 
     def __init__(self, weigher: nn.Module, members: Sequence[nn.Module], image_shape: Sequence[int]) -> None:
@@ -72,9 +72,9 @@ class Script(nn.Module):
         self.weigher, self.members = weigher, nn.ModuleList(members)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return probabilities (n, out_channels, H, W) or (n, classes) of one case's slices (n, C, H, W)."""
-        if images.dim() != 4 or list(images.shape[1:]) != self.image_shape:
-            raise ValueError(f"images must have shape (n, C, H, W) as in training, {self.image_shape}, resize them")
+        """Return probabilities (n, out_channels, H, W) or (n, classes) of one case's images (n, C, *spatial)."""
+        if list(images.shape[1:]) != self.image_shape:
+            raise ValueError(f"images must have shape (n, C, ...) as in training, {self.image_shape}, resize them")
         weights = self.weigher(images)
         total = torch.zeros(0, device=images.device)
         for number, member in enumerate(self.members):
@@ -93,15 +93,17 @@ class Script(nn.Module):
 def to_torchscript(super_model: SuperModel) -> torch.jit.ScriptModule:
     """Return a super model as TorchScript, on the device it is on; the members have the order of their names."""
     contents = super_model.contents
-    example = torch.zeros((2, *contents.image_shape), device=super_model.device)
+    is_volume = contents.study.data.dimensions == 3
+    example = torch.zeros((1 if is_volume else 2, *contents.image_shape), device=super_model.device)
     size = WHOLE_CASE if contents.study.model.normalization == "batch_stateless" else BATCH_SIZE
     with known_warnings():
         members = [
             InBatches(_traced(ScriptAnswers(super_model.network(name)), example), size) for name in names(contents)
         ]
         selector = super_model.selector
-        traced = None if selector is None else InBatches(_traced(selector, example), BATCH_SIZE)
-        script = Script(weigher_of(contents, traced), members, contents.image_shape)
+        if selector is not None:
+            selector = InBatches(_traced(OfVolume(selector) if is_volume else selector, example), BATCH_SIZE)
+        script = Script(weigher_of(contents, selector), members, contents.image_shape)
         return torch.jit.script(script.to(super_model.device).eval())
 
 

@@ -1,4 +1,4 @@
-"""The rule of a super model as a module: from the slices of one case to the weight of each member in the answer.
+"""The rule of a super model as a module: from the images of one case to the weight of each member in the answer.
 
 No branch hangs on a number in a tensor, so that TorchScript and torch.export take the same modules.
 """
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from silofl.data.volumes import central_slices_of
 from silofl.inference.contents import Contents
 from silofl.models.roles import GLOBAL
 
@@ -32,6 +33,22 @@ class Fixed(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return the weight of each member."""
         return self.weights.clone()
+
+
+class OfVolume(nn.Module):
+    """A selector of slices that sees a whole volume: the slices in its middle.
+
+    Args:
+        selector: Slices (n, C, H, W) to logits (n, outputs).
+    """
+
+    def __init__(self, selector: nn.Module) -> None:
+        super().__init__()
+        self.selector = selector
+
+    def forward(self, volume: Tensor) -> Tensor:
+        """Return logits (slices, outputs) of a volume (1, C, X, Y, Z)."""
+        return self.selector(central_slices_of(volume[0]))
 
 
 class Choice(nn.Module):
@@ -88,7 +105,7 @@ def weigher_of(contents: Contents, selector: nn.Module | None) -> nn.Module:
 
     Args:
         contents: The super model's.
-        selector: Images (n, C, H, W) to logits (n, outputs); None without a selector.
+        selector: One case's images (n, C, *spatial) to logits (slices, outputs); None without a selector.
     """
     order = names(contents)
     if selector is None:
