@@ -2,8 +2,9 @@
 
     python -m provisioning lock
 
-``requirements.lock`` is of requirements.txt, ``provisioning/site.lock`` of what a site installs with the wheel. pip
-resolves both on this machine: the checksums are those of its platform and its package index, and of no other.
+``requirements.lock`` is of requirements.txt, ``provisioning/site.lock`` of what a site installs with the wheel: all that
+any study may ask of it, differential privacy too. pip resolves both on this machine: the checksums are those of its
+platform and its package index, and of no other.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from packaging.version import Version
 from provisioning.supply import LOCK, Package, lock_text
 from provisioning.workspace import REPOSITORY, SITE_LOCK
 from silofl.errors import ConfigError, ExitCode
+
+
+# The extra of the package that a study may ask every site for.
+STUDIES_EXTRA = "dp"
 
 
 def resolved(arguments: Sequence[str]) -> list[Package]:
@@ -61,7 +66,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write both locks."""
-    wanted = tomllib.loads((REPOSITORY / "custom" / "pyproject.toml").read_text())["project"]["dependencies"]
+    project = tomllib.loads((REPOSITORY / "custom" / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"][STUDIES_EXTRA]]
     header = (
         f"Written by python -m provisioning lock for {platform.system()} {platform.machine()}, Python "
         f"{sys.version_info.major}.{sys.version_info.minor}, from the files that pip chose there."

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 
 import jsonschema
@@ -61,6 +62,12 @@ def test_the_lock_has_every_requirement_in_its_version_and_sites_get_a_part_of_i
     assert set(read_lock(SITE_LOCK)) < set(read_lock(EVERYTHING))
     assert {"torch", "nvflare", "pydicom", "cryptography"} <= versions(SITE_LOCK).keys()
     assert "pytest" not in versions(SITE_LOCK)
+
+
+def test_a_site_has_what_a_study_may_ask_of_every_site():
+    project = tomllib.loads((REPOSITORY / "custom" / "pyproject.toml").read_text())["project"]
+    (pinned,) = project["optional-dependencies"]["dp"]
+    assert pinned == f"opacus{versions(SITE_LOCK)['opacus']}"
 
 
 def test_the_lock_has_every_package_that_is_installed_here():
