@@ -2,9 +2,9 @@
 
     python -m provisioning lock
 
-``requirements.lock`` is of requirements.txt, ``provisioning/site.lock`` of what a site installs with the wheel: all that
-any study may ask of it, differential privacy too. pip resolves both on this machine: the checksums are those of its
-platform and its package index, and of no other.
+``requirements.lock`` is of requirements.txt, ``provisioning/site.lock`` of what a site installs with the wheel, and has
+all that a study may ask of every site. pip resolves both on this machine: the checksums are those of its platform and
+its package index, and of no other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from packaging.version import Version
 from provisioning.supply import LOCK, Package, lock_text
 from provisioning.workspace import REPOSITORY, SITE_LOCK
 from silofl.errors import ConfigError, ExitCode
-
 
 # The extra of the package that a study may ask every site for.
 STUDIES_EXTRA = "dp"
