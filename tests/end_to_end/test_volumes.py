@@ -202,11 +202,16 @@ def test_a_volume_of_any_size_is_answered(super_model):
         assert found.label_map.shape == (1, *size)
 
 
-def test_a_super_model_of_volumes_says_what_it_sees_and_is_not_exported(super_model, tmp_path, capsys):
+@pytest.mark.slow
+def test_a_super_model_of_volumes_that_was_trained_is_exported(super_model, tmp_path):
+    assert main(["export", str(super_model / "supermodel"), "--out", str(tmp_path / "bundle")]) == 0
+    names = sorted(path.name for path in (tmp_path / "bundle" / "models").iterdir())
+    assert names == ["model.pt2", "weights.pt2"]
+
+
+def test_a_super_model_of_volumes_says_what_it_sees(super_model):
     text = (super_model / "supermodel" / "README.md").read_text()
     assert "as whole volumes of any size, seen by windows of channels x X x Y x Z = 2 x 16 x 16 x 16" in text
-    assert main(["export", str(super_model / "supermodel"), "--out", str(tmp_path / "bundle")]) == 2
-    assert "supermodel must be a super model of 2D images to be exported" in capsys.readouterr().err
 
 
 def test_a_study_in_3d_is_written_for_own_volumes(hospitals, tmp_path):
