@@ -176,6 +176,31 @@ RUNS = [
 ]
 
 
+# Beside each of these a run that is like it, or shorter, is always carried out.
+LONG = (
+    "fedavg-epochs-sgd",
+    "fedavg-server-lr",
+    "fedavg-uniform",
+    "softpull-batchnorm-home",
+    "harmofl-paper",
+    "harmofl-radius",
+    "harmofl-reference",
+    "harmofl-resumed",
+    "fedsm-absent-site",
+    "fedsm-extra-local-steps",
+    "fedsm-harmofl",
+    "fedsm-local-steps",
+    "fedsm-moments",
+    "fedsm-selector-steps",
+    "fedsm-server-lr",
+    "f-adafed-phantoms",
+)
+
+
+def is_slow(run):
+    return run.name in LONG or not run.is_alone
+
+
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hospitals") / "data"
@@ -298,7 +323,7 @@ def hash_of(models):
 
 
 @pytest.mark.parametrize(
-    "run", [pytest.param(run, id=run.name, marks=[] if run.is_alone else pytest.mark.slow) for run in RUNS]
+    "run", [pytest.param(run, id=run.name, marks=pytest.mark.slow if is_slow(run) else ()) for run in RUNS]
 )
 def test_a_run_ends_with_the_weights_on_record(run, recorded, carried_out):
     models = final_models(carried_out(run))

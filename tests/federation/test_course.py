@@ -370,7 +370,13 @@ def in_every_round(study):
     return study.model_copy(update={"evaluate_every_round": True})
 
 
-@pytest.mark.parametrize("name", TESTED)
+# The longest.
+LONG = ("super model", "own steps", "rounds of a part")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in TESTED]
+)
 def test_a_test_in_every_round_changes_no_weight_and_no_choice(play, make_study, site_data, name):
     study, found = make_study(**TESTED[name]), {}
     for folder, one in (("without", study), ("with", in_every_round(study))):

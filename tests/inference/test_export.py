@@ -103,7 +103,7 @@ def test_the_bundles_script_says_what_the_super_model_says(bundle, super_model):
     np.testing.assert_allclose(script(torch.from_numpy(case)).numpy(), wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("super_model", [0, 1], indirect=True)
+@pytest.mark.parametrize("super_model", [0, pytest.param(1, marks=pytest.mark.slow)], indirect=True)
 def test_monai_runs_the_bundle_to_the_label_map_that_predict_writes(
     monai_bundle, super_model, write_volume, tmp_path, capsys
 ):
@@ -123,7 +123,7 @@ def test_monai_runs_the_bundle_to_the_label_map_that_predict_writes(
     assert "scan_labels.nii.gz" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("super_model", [0, 1], indirect=True)
+@pytest.mark.parametrize("super_model", [0, pytest.param(1, marks=pytest.mark.slow)], indirect=True)
 def test_monai_finds_the_network_as_the_metadata_say(monai_bundle):
     files = {"meta_file": "configs/metadata.json", "config_file": "configs/inference.json"}
     monai_bundle("verify_net_in_out", "network_def", **files, device="cpu", bundle_root=".")

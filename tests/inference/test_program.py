@@ -58,7 +58,7 @@ def test_the_program_says_what_the_super_model_says_of_cases_of_any_length(make_
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param({"super_model": {"answer": "ensemble"}}, id="ensemble"),
+        pytest.param({"super_model": {"answer": "ensemble"}}, id="ensemble", marks=pytest.mark.slow),
         pytest.param({"labels": {1: "organ"}}, id="sigmoid", marks=pytest.mark.slow),
         pytest.param({"input": "harmofl", "amplitude": {"band": 0}}, id="band", marks=pytest.mark.slow),
         pytest.param({"input": "harmofl", "amplitude": {"band": "full"}}, id="full_band"),
@@ -125,7 +125,9 @@ def assert_windows_equal(super_model, folder, tolerance=1e-5):
     [
         pytest.param("selector", {}, 1, id="selector"),
         pytest.param("mean", {"labels": {1: "organ"}}, 2, id="mean_sigmoid", marks=pytest.mark.slow),
-        pytest.param("only", {"input": "harmofl", "amplitude": {"band": "full"}}, 1, id="amplitude"),
+        pytest.param(
+            "only", {"input": "harmofl", "amplitude": {"band": "full"}}, 1, id="amplitude", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_volumes_have_a_program_of_weights_and_one_of_windows(

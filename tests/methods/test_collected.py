@@ -213,7 +213,15 @@ FROM_SHARED = {
 }
 
 
-@pytest.mark.parametrize(("name", "best"), [("finetuning", 1), ("finetuning", 3), ("finetuning", 4), ("perfedavg", 2)])
+@pytest.mark.parametrize(
+    ("name", "best"),
+    [
+        ("finetuning", 1),
+        pytest.param("finetuning", 3, marks=pytest.mark.slow),
+        pytest.param("finetuning", 4, marks=pytest.mark.slow),
+        pytest.param("perfedavg", 2, marks=pytest.mark.slow),
+    ],
+)
 def test_its_global_model_is_fedavgs_and_its_personal_ones_are_those_of_the_algorithm_alone(play, name, best):
     options = FROM_SHARED[name] | {"model": {"dropout": 0.3}}
     game = play(folder="inside", **options | algorithm_of(f"fedsm-{name}"))
@@ -289,7 +297,7 @@ def test_of_fine_tuning_only_the_shared_model_travels_in_every_round_and_of_per_
     assert roles == {"finetuning": [{"global"}] * 4, "perfedavg": [{"global", "personal"}] * 4}
 
 
-@pytest.mark.parametrize("name", FROM_SHARED)
+@pytest.mark.parametrize("name", ["finetuning", pytest.param("perfedavg", marks=pytest.mark.slow)])
 def test_a_run_of_them_goes_on_from_its_checkpoint(play, name):
     options = FROM_SHARED[name] | {"model": {"dropout": 0.3}} | algorithm_of(f"fedsm-{name}")
     whole, halved = play(folder="whole", **options), play(folder="halved", **options)

@@ -31,6 +31,8 @@ ALGORITHMS = {
     "meta-steps": {"name": "perfedavg", "training": {"local_epochs": 2}, "model": {"dropout": 0.3}},
     "head, then body": {"name": "fedrep", "training": {"local_epochs": 2}},
 }
+# The longest.
+LONG = ("a contrast", "meta-steps", "dropout")
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +48,9 @@ def assert_equal(left, right):
         assert torch.equal(torch.as_tensor(left[name]), torch.as_tensor(right[name])), name
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in ALGORITHMS]
+)
 def test_the_local_model_is_that_of_local_training_and_the_federated_run_is_what_it_would_be_without(play, name):
     options = ALGORITHMS[name]
     guarded, without = play(guard=True, folder="with", **options), play(folder="without", **options)

@@ -411,7 +411,7 @@ def test_a_run_with_fresh_optimisers_goes_on_from_its_checkpoint_and_a_site_that
     assert_alike(whole.models("east"), lossy.models("east"))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ditto"])
+@pytest.mark.parametrize("name", ["fedavg", pytest.param("ditto", marks=pytest.mark.slow)])
 def test_every_model_of_a_site_begins_afresh_the_guards_too(play, name):
     training = {"optimizer_state": "fresh"}
     guarded = play(guard=True, folder="guarded", name=name, training=training)
@@ -437,7 +437,14 @@ STARTS = {
 }
 
 
-@pytest.mark.parametrize("options", STARTS.values(), ids=STARTS)
+# The longest; each is another answer of a part to the same question.
+LONG = ("own models", "a personal model", "fine-tuning", "two models and a selector")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(STARTS[name], id=name, marks=pytest.mark.slow if name in LONG else ()) for name in STARTS],
+)
 def test_from_a_files_weights_every_model_becomes_what_a_seed_of_that_file_would_make_it(
     play, make_study, monkeypatch, options
 ):
