@@ -12,6 +12,8 @@ from silofl.inference.bundle import VolumeNetwork
 from silofl.inference.program import ABOUT, MODEL, WEIGHTS, save, to_programs
 from silofl.inference.weigher import names
 
+from ..models.test_volumes import DYNUNET, SEGRESNET
+
 SHAPE, VOLUME = (1, 32, 32), (1, 32, 32, 16)
 CPU = torch.device("cpu")
 
@@ -141,24 +143,7 @@ def test_volumes_have_a_program_of_weights_and_one_of_windows(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "model",
-    [
-        {"network": "monai.networks.nets.SegResNet", "arguments": {"init_filters": 8}},
-        {
-            "network": "monai.networks.nets.DynUNet",
-            "arguments": {
-                "kernel_size": [3, 3, 3],
-                "strides": [1, 2, 2],
-                "upsample_kernel_size": [2, 2],
-                "filters": [4, 8, 8],
-                "deep_supervision": True,
-                "deep_supr_num": 1,
-            },
-        },
-    ],
-    ids=["segresnet", "dynunet"],
-)
+@pytest.mark.parametrize("model", [SEGRESNET, DYNUNET], ids=["segresnet", "dynunet"])
 def test_other_networks_of_volumes_have_their_programs(make_contents, make_volume_study, tmp_path, model):
     study = make_volume_study(name="fedavg", model={"normalization": "group", **model})
     # Channels come last in memory in one of both, so that sums have another order: up to 2.4e-5 without training.

@@ -21,7 +21,7 @@ from silofl.inference.geometry import check_images, check_probabilities, decide_
 from silofl.inference.output import stem_of, write_label_map
 from silofl.inference.program import ABOUT, MODEL, WEIGHTS
 from silofl.inference.super_model import to_probabilities
-from silofl.models.networks import WINDOWS_AT_ONCE
+from silofl.models.networks import through_windows
 from silofl.schema import read
 from silofl.study import load_study
 
@@ -50,17 +50,8 @@ class VolumeNetwork(nn.Module):
 
     def forward(self, volume: Tensor) -> Tensor:
         """Return probabilities (1, out_channels, X, Y, Z) of one volume (1, C, X, Y, Z)."""
-        from monai.inferers import sliding_window_inference
-
         weights = self.weigher(volume)
-        logits = sliding_window_inference(
-            volume,
-            self.windows,
-            WINDOWS_AT_ONCE,
-            lambda windows: self.members(windows, weights),
-            overlap=self.overlap,
-            mode="gaussian",
-        )
+        logits = through_windows(lambda windows: self.members(windows, weights), volume, self.windows, self.overlap)
         members = zip(weights, logits.chunk(len(weights), dim=1), strict=True)
         return torch.stack([weight.float() * to_probabilities(one) for weight, one in members]).sum(dim=0)
 

@@ -62,13 +62,7 @@ class HarmonizedModel(nn.Module):
 
     def _through_windows(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         patches = self.patches
-        if patches is None or tuple(images.shape[2:]) == patches.size:
-            return function(images)
-        from monai.inferers import sliding_window_inference
-
-        return sliding_window_inference(
-            images, patches.size, WINDOWS_AT_ONCE, function, overlap=patches.overlap, mode="gaussian"
-        )
+        return function(images) if patches is None else through_windows(function, images, patches.size, patches.overlap)
 
     def _answers(self, images: Tensor) -> Tensor:
         images = self.input_norm(images).contiguous(memory_format=self._memory_format)
@@ -77,6 +71,17 @@ class HarmonizedModel(nn.Module):
         with torch.autocast(images.device.type, torch.bfloat16, enabled=is_bfloat16):
             logits = self.network(images)
         return logits.float()
+
+
+def through_windows(
+    function: Callable[[Tensor], Tensor], images: Tensor, size: Sequence[int], overlap: float
+) -> Tensor:
+    """Return a function of images (B, C, *spatial), looked at by overlapping windows of a size."""
+    if tuple(images.shape[2:]) == tuple(size):
+        return function(images)
+    from monai.inferers import sliding_window_inference
+
+    return sliding_window_inference(images, size, WINDOWS_AT_ONCE, function, overlap=overlap, mode="gaussian")
 
 
 def build_model(study: Study, image_shape: Sequence[int], seed: int) -> HarmonizedModel:
