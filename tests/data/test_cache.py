@@ -1,6 +1,7 @@
 import errno
 import os
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from silofl.data.cache import fingerprint, load_or_prepare, open_parts
 from silofl.data.cache_entries import Source
 from silofl.data.manifest import read_manifest
-from silofl.data.parts import PreparedCase
+from silofl.data.parts import PreparedCase, joined
 from silofl.errors import DataError
 
 DATA = Source("/data/north", "as it is")
@@ -37,6 +38,17 @@ def test_what_is_prepared_is_what_is_opened(tmp_path):
     assert (training.cases, training.slices) == (("a", "a", "b"), (0, 1, 0))
     assert training.patients == ("patient a", "patient a", "patient b")
     assert (len(parts["validation"]), len(parts["test"])) == (0, 3)
+
+
+def test_the_size_of_the_voxels_is_kept_of_the_cases_that_have_one(tmp_path):
+    def both():
+        yield "training", replace(case("a"), spacing=(0.5, 0.25, 3.0))
+        yield "training", case("b")
+
+    found = load_or_prepare(tmp_path, "name", both, DATA)["training"]
+    assert found.spacings == {"a": (0.5, 0.25, 3.0)}
+    pooled = joined({"north": found, "south": found})
+    assert pooled.spacings == {"north/a": (0.5, 0.25, 3.0), "south/a": (0.5, 0.25, 3.0)}
 
 
 def test_a_cache_is_prepared_once(tmp_path):

@@ -54,6 +54,16 @@ def test_entries_of_an_older_version_and_what_was_left_unfinished_go_too(cache):
     assert {path.name for path in cache.iterdir()} == {name("b"), "lock"}
 
 
+def test_what_an_older_version_prepared_from_the_same_files_goes(site, study, tmp_path, monkeypatch):
+    monkeypatch.setattr("silofl.data.cache.VERSION", 4)
+    load_site_data(site.write(), study(), tmp_path / "cache")
+    (older,) = entries(tmp_path / "cache")
+    monkeypatch.undo()
+    load_site_data(site.folder, study(), tmp_path / "cache")
+    (entry,) = entries(tmp_path / "cache")
+    assert entry != older
+
+
 def test_nothing_is_touched_that_is_no_entry(cache, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside")
     (outside / "scan.nii").write_text("x")

@@ -95,6 +95,42 @@ def test_volume_transforms_do_not_touch_pictures(site, study, prepare):
     assert case.images.shape == (1, 1, 8, 8)
 
 
+TILTED = np.array([[0.0, -1.5, 0, 7], [0.5, 0, 0, 8], [0, 0, 4, 9], [0, 0, 0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "expected"),
+    [
+        ({}, {}, (0.5, 1.5, 4)),
+        # every second slice
+        ({}, {"slices": [0, 4, 2]}, (0.5, 1.5, 8)),
+        ({"volume_transforms": [{"Orientation": {"axcodes": "RAS"}}]}, {}, (1.5, 0.5, 4)),
+        ({"volume_transforms": [{"Spacing": {"pixdim": [1.0, 1.0, 2.0]}}]}, {}, (1, 1, 2)),
+        # 4 rows of 0.5 mm become 8, 5 columns of 1.5 mm become 10
+        ({"transforms": [{"Resize": {"spatial_size": [8, 10]}}]}, {}, (0.25, 0.75, 4)),
+        ({"transforms": [{"CenterSpatialCrop": {"roi_size": [2, 2]}}]}, {}, (0.5, 1.5, 4)),
+    ],
+)
+def test_the_size_of_a_volumes_voxels_is_that_of_the_prepared_ones(study, prepare, volume, settings, changes, expected):
+    volume(TILTED, **changes)
+    case = prepare(study(intensity="raw", **settings))
+    assert case.spacing == pytest.approx(expected, rel=1e-5)
+
+
+def test_pictures_and_files_that_state_no_voxel_size_have_none(site, study, prepare, volume):
+    site.picture("a.png", np.zeros((8, 8), np.uint8))
+    site.mask("a-mask.png", np.ones((8, 8), np.uint8))
+    assert prepare(study()).spacing is None
+    volume()
+    image = nibabel.load(site.folder / "v.nii.gz")
+    for name in ("v", "l"):
+        image = nibabel.Nifti1Image(np.asanyarray(nibabel.load(site.folder / f"{name}.nii.gz").dataobj), None)
+        image.header["pixdim"][1:4] = 0
+        (site.folder / f"{name}.nii.gz").unlink()
+        nibabel.save(image, site.folder / f"{name}.nii.gz")
+    assert prepare(study(intensity="raw")).spacing is None
+
+
 def test_each_slice_is_transformed_on_its_own(study, prepare, volume):
     volume()
     case = prepare(study(intensity="raw", transforms=["ScaleIntensity", {"SpatialPad": {"spatial_size": [6, 6]}}]))

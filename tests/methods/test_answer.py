@@ -41,19 +41,22 @@ def test_an_empty_test_and_one_without_numbers_of_classes_pass():
     assert read(segmentation).numbers.metrics.test.as_dict() == segmentation
 
 
-SURFACE = {"hd95": 12.5, "surface_dice": 0.5, "num_cases": 3, "num_undefined": 1}
+SURFACE = {"hd95": 12.5, "surface_dice": 0.5, "num_cases": 3, "num_undefined": 1, "unit": "mm"}
 
 
 def test_the_surface_distances_of_a_test_pass_with_and_without_a_case_that_counts():
     none = {"hd95": None, "surface_dice": None, "num_cases": 0, "num_undefined": 4}
     for surface in (SURFACE, none):
         assert read(SCORE | {"surface": surface}).numbers.metrics.test.as_dict()["surface"] == surface
+    # pixels where nothing else is said, as sites of version 0.2 and before say nothing
+    assert read(SCORE | {"surface": none}).numbers.metrics.test.surface.unit == "pixels"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"hd95": 1e6}, "metrics.test.surface.hd95 must be less than or equal to 100000, not 1000000"),
+        ({"unit": "miles"}, "metrics.test.surface.unit must be 'mm' or 'pixels', not 'miles'"),
         ({"hd95": -1.0}, "metrics.test.surface.hd95 must be greater than or equal to 0, not -1"),
         ({"hd95": float("inf")}, "metrics.test.surface.hd95 must be "),
         ({"surface_dice": 1.5}, "metrics.test.surface.surface_dice must be less than or equal to 1, not 1.5"),

@@ -205,11 +205,11 @@ def test_surface_distances_are_means_over_sites_beside_the_other_means(results):
     surface = {"hd95": 4.0, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 0}
     with_surface = results(surface={"east": surface, "west": surface | {"hd95": 5.0}})
     table = comparison_table([with_surface, results()])
-    assert table.columns[-5:] == ("pooled", "HD95, pixels", "surface Dice", "east", "west")
+    assert table.columns[-5:] == ("pooled", "HD95", "surface Dice", "east", "west")
     # (4 + 5) / 2
-    assert [row[-4:-2] for row in table.rows] == [("4.5", "0.500"), ("-", "-")]
-    assert any("not in mm" in note for note in comparison_notes([with_surface]))
-    assert not any("not in mm" in note for note in comparison_notes([results()]))
+    assert [row[-4:-2] for row in table.rows] == [("4.5 px", "0.500"), ("-", "-")]
+    assert any("HD95" in note for note in comparison_notes([with_surface]))
+    assert not any("HD95" in note for note in comparison_notes([results()]))
 
 
 def test_many_sites_of_several_runs_stand_in_rows_of_a_second_table(results, printed):

@@ -148,17 +148,22 @@ NO_SURFACE = {"hd95": None, "surface_dice": None, "num_cases": 0, "num_undefined
 def test_surface_distances_stand_beside_the_dice_with_their_means_and_the_cases_that_have_none(results, printed):
     run = results(surface={"east": SURFACE, "west": SURFACE | {"hd95": 2.25, "surface_dice": 0.75, "num_undefined": 3}})
     table = site_table(run)
-    assert table.columns[-2:] == ("HD95, pixels", "surface Dice")
+    assert table.columns[-2:] == ("HD95", "surface Dice")
     # (12.25 + 2.25) / 2 and (0.5 + 0.75) / 2
-    assert [row[-2:] for row in table.rows[:3]] == [("12.2", "0.500"), ("2.2", "0.750"), ("7.2", "0.625")]
+    assert [row[-2:] for row in table.rows[:3]] == [("12.2 px", "0.500"), ("2.2 px", "0.750"), ("7.2 px", "0.625")]
     text = printed(print_results, run)
-    assert "in pixels of the prepared images, not in mm" in text
+    assert "are in pixels (px) of the prepared images" in text
     assert "Cases without a distance, which do not count: west 3." in text
+
+
+def test_there_is_no_mean_of_distances_in_mm_and_in_pixels(results):
+    table = site_table(results(surface={"east": SURFACE | {"unit": "mm"}, "west": SURFACE}))
+    assert [row[-2:] for row in table.rows[:3]] == [("12.2 mm", "0.500"), ("12.2 px", "0.500"), ("-", "-")]
 
 
 def test_a_site_without_surface_distances_has_dashes_and_a_run_without_any_has_no_columns(results):
     table = site_table(results(surface={"east": SURFACE, "west": NO_SURFACE}))
-    assert table.rows[1][-2:] == ("-", "-") and table.rows[2][-2:] == ("12.2", "0.500")
+    assert table.rows[1][-2:] == ("-", "-") and table.rows[2][-2:] == ("12.2 px", "0.500")
     assert site_table(results()).columns[-1] == "validation" and surface_sentence(results()) == ""
 
 

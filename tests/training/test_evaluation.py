@@ -114,6 +114,23 @@ def test_the_regions_of_the_study_count_in_place_of_its_labels(make_study, make_
     assert numbers_of_test(prediction, found, make_part(truth), study)["surface"]["hd95"] == 2
 
 
+def test_surfaces_are_in_mm_where_the_size_of_the_voxels_is_known_of_all_cases(make_study, make_part):
+    truth, prediction = np.zeros((2, 2, 16, 16), np.uint8)
+    truth[:, 4:10, 4:10], prediction[:, 4:10, 6:12] = 1, 1
+    part, study = make_part(truth, cases="ab"), make_study()
+    found, sizes = score(prediction, part, study), {"a": (1.0, 0.5, 3.0), "b": (1.0, 1.5, 3.0)}
+
+    def surface(spacings):
+        return numbers_of_test(prediction, found, replace(part, spacings=spacings), study)["surface"]
+
+    # 2 pixels are 1 mm and 3 mm
+    assert (surface(sizes)["hd95"], surface(sizes)["unit"]) == (2, "mm")
+    assert surface(sizes)["surface_dice"] < 1
+    # the mean of mm and pixels would mean nothing
+    for known in ({}, {"a": sizes["a"]}):
+        assert (surface(known)["hd95"], surface(known)["surface_dice"], surface(known)["unit"]) == (2, 1, "pixels")
+
+
 def test_classification_is_scored_by_accuracy(make_study, make_part):
     part = make_part(np.array([0, 1, 2, 2]), cases="abcd")
     result = score(np.array([0, 1, 1, 2]), part, make_study("classification"))

@@ -24,8 +24,9 @@ def expected(one, other):
     return max(np.percentile(there, 95), np.percentile(back, 95)), near / (len(there) + len(back))
 
 
-def of_case(prediction, truth, regions=((1,),)):
-    return surface_by_case(np.stack(prediction), np.stack(truth), ["a"] * len(prediction), regions)["a"]
+def of_case(prediction, truth, regions=((1,),), spacing=None):
+    spacings = {} if spacing is None else {"a": spacing}
+    return surface_by_case(np.stack(prediction), np.stack(truth), ["a"] * len(prediction), regions, spacings)["a"]
 
 
 def test_equal_surfaces_are_no_distance_apart():
@@ -51,6 +52,28 @@ def test_a_volume_is_measured_across_its_slices():
     prediction = [*[empty] * 5, *[square(4, 4)] * 5, empty, empty]
     found = of_case(prediction, truth)
     assert found == pytest.approx(expected(np.stack(prediction) == 1, np.stack(truth) == 1)) and found[0] == 4
+
+
+def cube(first, size=6):
+    mask = np.zeros((16, 16, 16), np.uint8)
+    mask[tuple(slice(start, start + size) for start in first)] = 1
+    return mask
+
+
+@pytest.mark.parametrize(("shift", "size_mm"), [((3, 0, 0), 0.5), ((0, 3, 0), 1), ((0, 0, 3), 4)])
+def test_voxels_of_known_size_are_measured_in_mm_along_their_own_axis(shift, size_mm):
+    truth, prediction = cube((4, 4, 4)), cube(np.add((4, 4, 4), shift))
+    # 0.5 mm from column to column, 1 mm from row to row, 4 mm from slice to slice; without sizes 3 voxels each
+    whole = of_case([prediction], [truth], spacing=(0.5, 1.0, 4.0))
+    assert whole[0] == 3 * size_mm and of_case([prediction], [truth])[0] == 3
+    # the same volume cut along its last axis
+    assert of_case(prediction.transpose(2, 0, 1), truth.transpose(2, 0, 1), spacing=(0.5, 1.0, 4.0)) == whole
+    # of 1.5 mm all is within the tolerance of 2 mm, of 12 mm not
+    assert (whole[1] == 1) == (size_mm == 0.5)
+
+
+def test_a_single_slice_is_an_area_of_known_size():
+    assert of_case([square(4, 7)], [square(4, 4)], spacing=(9.0, 0.5, 7.0))[0] == 1.5
 
 
 def test_a_case_has_the_mean_over_its_labels():
@@ -85,8 +108,9 @@ def test_a_label_in_truth_or_prediction_alone_has_no_distance(prediction, truth)
 def test_cases_without_a_distance_are_counted_and_the_others_averaged():
     empty = square(0, 0, 0)
     predictions, targets = np.stack([square(4, 4), square(6, 4), empty]), np.stack([square(4, 4)] * 3)
-    found = surface_by_case(predictions, targets, ["a", "b", "c"], [(1,)])
+    found = surface_by_case(predictions, targets, ["a", "b", "c"], [(1,)], {})
     # 0 and 2 pixels
-    assert surface_numbers(found) == {"hd95": 1.0, "surface_dice": 1.0, "num_cases": 2, "num_undefined": 1}
-    nothing = {"hd95": None, "surface_dice": None, "num_cases": 0, "num_undefined": 1}
-    assert surface_numbers({"c": found["c"]}) == nothing
+    counts = {"num_cases": 2, "num_undefined": 1}
+    assert surface_numbers(found, "mm") == {"hd95": 1.0, "surface_dice": 1.0, "unit": "mm"} | counts
+    nothing = {"hd95": None, "surface_dice": None, "unit": "pixels", "num_cases": 0, "num_undefined": 1}
+    assert surface_numbers({"c": found["c"]}, "pixels") == nothing

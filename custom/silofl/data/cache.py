@@ -26,7 +26,7 @@ from silofl.files import make_folder
 from silofl.study import Study
 
 # To be raised when the preparation changes, so that older caches are not used.
-VERSION = 4
+VERSION = 5
 # In the form of sha256sum, which checks it too.
 SUMS = "SHA256SUMS"
 # Each attempt opens the cache, or else builds it for the next one to open.
@@ -41,7 +41,8 @@ def source_of(manifest: Manifest) -> Source:
     Raises:
         DataError: A file cannot be looked at.
     """
-    digest = hashlib.sha256(manifest.digest.encode())
+    # With the version, so that an entry of an older one counts as out of date.
+    digest = hashlib.sha256(f"{VERSION} {manifest.digest}".encode())
     for name, place in sorted(manifest.places.items()):
         try:
             states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files_of(place)]
@@ -60,7 +61,7 @@ def fingerprint(manifest: Manifest, study: Study) -> str:
         DataError: A file cannot be looked at.
     """
     settings = study.data.model_dump(mode="json", exclude={"augment", "split_unit", "patches"})
-    deciding = [VERSION, source_of(manifest).state, settings, sorted(study.labels.items()), study.task]
+    deciding = [source_of(manifest).state, settings, sorted(study.labels.items()), study.task]
     return hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:32]
 
 
@@ -135,7 +136,9 @@ def _sums(folder: Path) -> str:
 
 def _open_part(folder: Path, part: str, index: dict[str, list]) -> Examples:
     images, targets = (_open_array(folder / f"{part}_{kind}.npy", index[kind]) for kind in ("images", "targets"))
-    found = Examples(images, targets, tuple(index["cases"]), tuple(index["slices"]), tuple(index["patients"]))
+    names = (tuple(index[key]) for key in ("cases", "slices", "patients"))
+    spacings = {case: tuple(sizes) for case, sizes in index["spacings"].items()}
+    found = Examples(images, targets, *names, spacings=spacings)
     if len({len(images), len(targets), len(found.cases), len(found.slices), len(found.patients)}) > 1:
         raise ValueError("lengths differ")
     return found
@@ -173,7 +176,8 @@ def _publish(temporary: Path, target: Path) -> None:
 
 
 def _write(folder: Path, cases: Cases) -> None:
-    index = {part: {"cases": [], "slices": [], "patients": [], "images": None, "targets": None} for part in PARTS}
+    lists, shapes_of = ("cases", "slices", "patients"), {"images": None, "targets": None}
+    index = {part: {key: [] for key in lists} | shapes_of | {"spacings": {}} for part in PARTS}
     streams: dict[str, tuple[NpyStream, NpyStream]] = {}
     for part, case in cases:
         # The first case gives type and shape to the files of all parts, those without any case too.
@@ -190,6 +194,8 @@ def _write(folder: Path, cases: Cases) -> None:
         index[part]["cases"] += [case.case] * len(case.images)
         index[part]["patients"] += [case.patient] * len(case.images)
         index[part]["slices"] += case.slices
+        if case.spacing is not None:
+            index[part]["spacings"][case.case] = case.spacing
     for pair in streams.values():
         for stream, shape in zip(pair, shapes, strict=True):
             stream.finish(shape)

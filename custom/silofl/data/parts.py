@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from silofl.data.volumes import SLICES, Array, Volumes, central_slices, concatenated
 from silofl.errors import DataError
 from silofl.study_sections import PatchSettings
+
+# Of a volume's voxels in mm, along its axes X, Y and Z.
+Spacing = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Examples:
         annotated: The labels that the label maps show, where those are not all of the study's: what has another one is
             background in them.
         patches: How volumes are cut for a network; None where it sees whole images.
+        spacings: Case -> the size of its voxels as they are prepared; without those whose files do not state it.
     """
 
     images: Array
@@ -35,6 +39,7 @@ class Examples:
     patients: tuple[str | None, ...]
     annotated: tuple[int, ...] | None = None
     patches: PatchSettings | None = None
+    spacings: Mapping[str, Spacing] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.cases)
@@ -100,14 +105,17 @@ def joined(parts: Mapping[str, Examples]) -> Examples:
 
     images, targets = (concatenated([getattr(part, key) for part in parts.values()]) for key in ("images", "targets"))
     slices, patches = (number for part in parts.values() for number in part.slices), next(iter(parts.values())).patches
-    return Examples(images, targets, named("cases"), tuple(slices), named("patients"), annotated.pop(), patches)
+    spacings = {f"{site}/{case}": size for site, part in parts.items() for case, size in part.spacings.items()}
+    names = (named("cases"), tuple(slices), named("patients"))
+    return Examples(images, targets, *names, annotated.pop(), patches, spacings)
 
 
 @dataclass(frozen=True)
 class PreparedCase:
     """One case as it is written to the cache: images (n, C, *spatial), targets (n, *spatial) or (n,), n slice numbers.
 
-    Of a picture n is 1, of a volume the number of its slices, or 1 where it is not cut.
+    Of a picture n is 1, of a volume the number of its slices, or 1 where it is not cut. `spacing` is that of the
+    prepared volume; None of a picture, and where the file does not state it.
     """
 
     case: str
@@ -115,6 +123,7 @@ class PreparedCase:
     images: NDArray[np.float32]
     targets: NDArray
     slices: tuple[int | None, ...]
+    spacing: Spacing | None = None
 
     @property
     def has_own_size(self) -> bool:

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from silofl.data.contrasts import Source, missing, read_source
 from silofl.data.domain import Domain, Form, form_of
-from silofl.data.header import check_affine
+from silofl.data.header import check_affine, read_header
 from silofl.data.images import Image, check_label, read_label
 from silofl.data.intensity import scale_intensity, to_channels
 from silofl.data.manifest import Manifest
 from silofl.data.neighbours import check_has_slices, with_neighbours
-from silofl.data.parts import PreparedCase
+from silofl.data.parts import PreparedCase, Spacing
 from silofl.data.records import Record
 from silofl.data.transforms import compose, metadata_tracking, one_line
 from silofl.errors import DataError
@@ -194,11 +194,13 @@ def _prepared(record: Record, manifest: Manifest, steps: Preparation) -> Prepare
         label = label if label is None else label[..., numbers]
         # The step lengthens the voxels. The origin may stay, because no allowed transform depends on it.
         affine = affine if affine is None else affine @ np.diag([1, 1, numbers.step, 1])
-    images, labels = _planes(pixels, label, affine, steps)
+    images, labels, spacing = _planes(pixels, label, affine, steps)
+    if spacing is not None and not read_header(manifest.source(record).first[0]).has_spacing:
+        spacing = None
     targets = np.full(len(images), record.label, dtype=np.int64) if labels is None else labels
     # What no slice is, a picture or a whole volume, has no number.
     slices = _slices_of(images, numbers) if pixels.ndim == 4 and images.ndim == 4 else (None,)
-    return PreparedCase(record.case, record.patient, images, targets, slices)
+    return PreparedCase(record.case, record.patient, images, targets, slices, spacing)
 
 
 def _slices_of(images: NDArray, numbers: range | None) -> tuple[int | None, ...]:
@@ -242,14 +244,26 @@ def _check_slices(record: Record, image: Image) -> None:
 
 def _planes(
     pixels: NDArray, label: NDArray | None, affine: NDArray | None, steps: Preparation
-) -> tuple[NDArray[np.float32], NDArray[np.uint8] | None]:
-    """Return images (n, C, *spatial) and label maps (n, *spatial) of a picture, a volume's slices or a volume."""
+) -> tuple[NDArray[np.float32], NDArray[np.uint8] | None, Spacing | None]:
+    """Return images (n, C, *spatial), label maps (n, *spatial) and voxels' size of a picture, slices or a volume."""
     case = {"image": pixels} if label is None else {"image": pixels, "label": label.astype(np.float32)}
     if pixels.ndim == 4:
-        case = _apply(steps.volume_steps, case, affine)
-    planes = [_apply(steps.image_steps, one, None) for one in _examples(case, steps.study.data)]
-    images = with_neighbours(np.stack([plane["image"] for plane in planes]), steps.study.data.neighbours)
-    return images, None if label is None else np.stack([plane["label"][0] for plane in planes]).astype(np.uint8)
+        moved = _moved(steps.volume_steps, case, affine)
+        affine, case = _grid(moved["image"], affine), {key: _array(value) for key, value in moved.items()}
+    planes = [_moved(steps.image_steps, one, None) for one in _examples(case, steps.study.data)]
+    images = with_neighbours(np.stack([_array(plane["image"]) for plane in planes]), steps.study.data.neighbours)
+    labels = None if label is None else np.stack([_array(plane["label"])[0] for plane in planes]).astype(np.uint8)
+    return images, labels, None if affine is None else _spacing(affine @ _grid(planes[0]["image"], np.eye(4)))
+
+
+def _grid(moved: NDArray | MetaTensor, before: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+    passage = _passage(moved)
+    return before if passage is None else passage.affine
+
+
+def _spacing(affine: NDArray[np.float64]) -> Spacing:
+    x, y, z = np.linalg.norm(affine[:3, :3], axis=0).tolist()
+    return x, y, z
 
 
 def _examples(case: dict[str, NDArray], settings: DataSettings) -> list[dict[str, NDArray]]:
@@ -257,12 +271,6 @@ def _examples(case: dict[str, NDArray], settings: DataSettings) -> list[dict[str
     if settings.dimensions == 3 or case["image"].ndim != 4:
         return [case]
     return [{key: value[..., z] for key, value in case.items()} for z in range(case["image"].shape[-1])]
-
-
-def _apply(
-    steps: Callable[[dict], dict] | None, case: dict[str, NDArray], affine: NDArray | None
-) -> dict[str, NDArray[np.float32]]:
-    return {key: _array(value) for key, value in _moved(steps, case, affine).items()}
 
 
 def _moved(

@@ -28,10 +28,9 @@ from silofl.report.tables import (
     TextTable,
     mean_of_known,
     number,
-    pixels,
     print_lines,
     print_table,
-    surface_values,
+    surface_texts,
     whole,
 )
 from silofl.training.metrics import pooled
@@ -282,8 +281,7 @@ def _run_row(row: int, results: Results, sites: Sequence[str], has_surface: bool
     names = (results.study, results.algorithm, results.preset, results.normalization, results.seed, results.status)
     words = (str(row), *(MISSING if name is None else str(name) for name in names))
     means = map(number, (results.mean, results.spread, results.pooled))
-    hd95, dice = map(mean_of_known, surface_values(results))
-    surface = (pixels(hd95), number(dice)) if has_surface else ()
+    surface = [texts[-1] for texts in surface_texts(results)] if has_surface else ()
     return (*words, whole(results.best_round), *means, *surface, *map(number, map(results.sites.get, sites)))
 
 

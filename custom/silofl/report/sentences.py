@@ -17,10 +17,10 @@ EVERYONE = (
     "a model goes beyond its own site, whose classes it may know best; only a simulation can measure it."
 )
 SURFACE = (
-    "HD95 and surface Dice compare the surfaces of truth and prediction, in pixels of the prepared images, not in mm, "
-    "with the slices of a volume one pixel apart: the 95th percentile of their distances, where low is good; and the "
-    "share of both that lies within 2 pixels, where high is good. Neither is defined where a label is in truth or "
-    "prediction alone."
+    "HD95 and surface Dice compare the surfaces of truth and prediction: the 95th percentile of their distances, where "
+    "low is good; and the share of both that lies within 2 mm, where high is good. Where a file does not state the "
+    "size of its voxels, a site's are in pixels (px) of the prepared images, the slices of a volume one pixel apart. "
+    "Neither is defined where a label is in truth or prediction alone."
 )
 SHARED_BATCHNORM = (
     "BatchNorm is shared, and its averaged statistics fail where sites differ strongly; against a run that keeps it at "

@@ -20,7 +20,8 @@ from silofl.study_sections import SEGMENTATION_ONLY
 MISSING = "-"
 MARK_STYLES = {"*": "bold", "=": "underline", "": ""}
 MOST_LABELS_BESIDE_THE_VALUE = 4
-HD95, SURFACE_DICE = "HD95, pixels", "surface Dice"
+HD95, SURFACE_DICE = "HD95", "surface Dice"
+UNITS = {"mm": "mm", "pixels": "px"}
 METRIC_NAMES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auroc": "AUROC"}
 Column = list[float | None]
 
@@ -66,9 +67,9 @@ def number(value: float | None) -> str:
     return MISSING if value is None else f"{value:.3f}"
 
 
-def pixels(value: float | None) -> str:
-    """Return a distance with one decimal, ``-`` where there is none."""
-    return MISSING if value is None else f"{value:.1f}"
+def distance(value: float | None, unit: str | None) -> str:
+    """Return a distance with one decimal and its unit, ``-`` where there is none."""
+    return MISSING if value is None else f"{value:.1f} {UNITS[unit]}"
 
 
 def whole(value: int | None) -> str:
@@ -238,15 +239,19 @@ def _surface_columns(results: Results) -> dict[str, list[str]]:
     """Return the columns of the surface distances, with their means over sites; nothing where none were measured."""
     if not results.tested.surface:
         return {}
-    hd95, dice = surface_values(results)
-    in_pixels = [pixels(value) for value in (*hd95, mean_of_known(hd95))]
-    return {HD95: [*in_pixels, "", ""], SURFACE_DICE: [*_with_mean(dice), "", ""]}
+    hd95, dice = surface_texts(results)
+    return {HD95: [*hd95, "", ""], SURFACE_DICE: [*dice, "", ""]}
 
 
-def surface_values(results: Results) -> tuple[Column, Column]:
-    """Return HD95 and surface Dice of each site, in the order of the result's sites."""
+def surface_texts(results: Results) -> tuple[list[str], list[str]]:
+    """Return HD95 and surface Dice of each site, in the result's order, then their means; none over mm and pixels."""
     sites = [(results.tested.surface or {}).get(site) for site in results.sites]
-    return [one and one.hd95 for one in sites], [one and one.surface_dice for one in sites]
+    hd95, dice = [one and one.hd95 for one in sites], [one and one.surface_dice for one in sites]
+    units = [one and one.unit for one in sites]
+    different = {*units} - {None}
+    unit = different.pop() if len(different) == 1 else None
+    means = (mean_of_known(hd95), mean_of_known(dice)) if unit else (None, None)
+    return list(map(distance, [*hd95, means[0]], [*units, unit])), list(map(number, [*dice, means[1]]))
 
 
 def surface_sentence(results: Results) -> str:

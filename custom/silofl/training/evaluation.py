@@ -36,8 +36,11 @@ def numbers_of_test(predictions: Array, result: Score, part: Examples, study: St
     numbers = result.numbers() | {"num_patients": part.patients_of(result.by_case)}
     if study.task == "classification":
         return numbers
-    surface = surface_by_case(predictions, part.targets, part.cases, list(_scored(part, study).values()))
-    return numbers | {"surface": surface_numbers(surface)}
+    # One unit for all cases: a mean of mm and pixels means nothing.
+    is_known = part.spacings.keys() >= {*part.cases}
+    regions, spacings = list(_scored(part, study).values()), part.spacings if is_known else {}
+    surface = surface_by_case(predictions, part.targets, part.cases, regions, spacings)
+    return numbers | {"surface": surface_numbers(surface, "mm" if is_known else "pixels")}
 
 
 def predict(model: nn.Module, part: Examples, batch_size: int, device: torch.device) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, Strict, with_config
 
@@ -16,7 +16,7 @@ Value = Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]
 Sum = Annotated[float, Strict(), Field(ge=0, le=10**7, allow_inf_nan=False)]
 Cases = Annotated[int, Strict(), Field(ge=0, le=10**7)]
 Key = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,100}$")]
-# In pixels; no image has a longer side.
+# In pixels or mm; no image has a longer side.
 Distance = Annotated[float, Strict(), Field(ge=0, le=10**5, allow_inf_nan=False)]
 Counts = Annotated[Mapping[Key, Cases], Field(max_length=1000)]
 Shares = Annotated[Mapping[Key, Value], Field(max_length=1000)]
@@ -44,20 +44,23 @@ class SelectorCounts:
 @only_known_keys
 @dataclass(frozen=True)
 class SurfaceScore:
-    """The surface distances of a site's test, in pixels of the prepared images, the slices of a volume one pixel apart.
+    """The surface distances of a site's test.
 
     Attributes:
         hd95: The larger of both directions' 95th percentile of the distances between the surfaces of truth and
             prediction, mean over a case's labels or regions, then over cases; null where no case counts.
-        surface_dice: The share of both surfaces within 2 pixels of the other, in [0, 1], with the same means.
+        surface_dice: The share of both surfaces within 2 mm, or 2 pixels, of the other, in [0, 1], with the same means.
         num_cases: Cases that count.
         num_undefined: Cases without a distance: a label is in truth or prediction alone, or there is none in either.
+        unit: Of the distances: mm where the files of all cases state their voxels' size, else pixels of the prepared
+            images, the slices of a volume one pixel apart.
     """
 
     hd95: Distance | None
     surface_dice: Value | None
     num_cases: Cases
     num_undefined: Cases
+    unit: Literal["mm", "pixels"] = optional("pixels")
 
     def __post_init__(self) -> None:
         """Refuse distances without cases, and cases without distances."""

@@ -1,4 +1,4 @@
-"""Surface distances of label maps by case: HD95 and the surface Dice, in pixels of the prepared images.
+"""Surface distances of label maps by case: HD95 and the surface Dice, in mm where the files state the voxels' size.
 
 Huttenlocher et al., "Comparing Images Using the Hausdorff Distance", IEEE TPAMI 1993; Nikolov et al., "Clinically
 Applicable Segmentation of Head and Neck Anatomy for Radiotherapy", JMIR 2021, arXiv:1809.04430. Computed by MONAI.
@@ -8,34 +8,42 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from silofl.data.parts import Spacing
 from silofl.data.volumes import Array
 from silofl.training.metrics import mask_of, members_of
 
-# How far apart two surfaces may be, in pixels, for the surface Dice to count them as the same.
+# How far apart two surfaces may be, in mm or in pixels, for the surface Dice to count them as the same.
 TOLERANCE = 2.0
 Distances = tuple[float, float]
+Unit = Literal["mm", "pixels"]
+PIXELS = (1.0, 1.0, 1.0)
 
 
 def surface_by_case(
-    predictions: Array, targets: Array, cases: Sequence[str], regions: Sequence[Sequence[int]]
+    predictions: Array,
+    targets: Array,
+    cases: Sequence[str],
+    regions: Sequence[Sequence[int]],
+    spacings: Mapping[str, Spacing],
 ) -> dict[str, Distances | None]:
     """Return (HD95, surface Dice) of each case, means over its regions; None where they are not defined.
 
     HD95 is the larger of both directions' 95th percentile of the distances from one surface to the other; the surface
     Dice is the share of both surfaces that lies within `TOLERANCE` of the other. Neither is defined where a region is
-    in truth or prediction alone, nor in a case without any. The slices of a volume are one pixel apart.
+    in truth or prediction alone, nor in a case without any.
 
     Args:
         predictions: Label maps, N slices (N, H, W) or whole volumes.
         targets: Label maps of the same shape.
         cases: The case of each slice, or volume.
         regions: The labels of each region that counts, without background.
+        spacings: Case -> the size of its voxels; where it lacks one, its pixels and the distance of its slices are 1.
     """
     found = {}
     for case, rows in members_of(cases).items():
@@ -43,27 +51,35 @@ def surface_by_case(
         masks = ((mask_of(said, labels), mask_of(truth, labels)) for labels in regions)
         known = [(one, other) for one, other in masks if one.any() or other.any()]
         is_defined = bool(known) and all(one.any() and other.any() for one, other in known)
-        found[case] = _mean_distances(known) if is_defined else None
+        found[case] = _mean_distances(known, _sizes(said, spacings.get(case, PIXELS))) if is_defined else None
     return found
 
 
-def surface_numbers(by_case: Mapping[str, Distances | None]) -> dict[str, Any]:
+def surface_numbers(by_case: Mapping[str, Distances | None], unit: Unit) -> dict[str, Any]:
     """Return the numbers that leave the site, means over the cases in which the distances are defined."""
     known = [distances for distances in by_case.values() if distances is not None]
     hd95, dice = np.mean(known, axis=0).tolist() if known else (None, None)
-    return {"hd95": hd95, "surface_dice": dice, "num_cases": len(known), "num_undefined": len(by_case) - len(known)}
+    counts = {"num_cases": len(known), "num_undefined": len(by_case) - len(known)}
+    return {"hd95": hd95, "surface_dice": dice, "unit": unit} | counts
 
 
-def _mean_distances(masks: Sequence[tuple[NDArray, NDArray]]) -> Distances:
+def _sizes(maps: NDArray, spacing: Spacing) -> Spacing:
+    """Return the voxels' size along the axes of slices (N, H, W) or of one volume (1, X, Y, Z)."""
+    x, y, z = spacing
+    return (z, x, y) if maps.ndim == 3 else spacing
+
+
+def _mean_distances(masks: Sequence[tuple[NDArray, NDArray]], sizes: Spacing) -> Distances:
     # Imported here because it takes seconds, which no classification needs.
     from monai.metrics import compute_hausdorff_distance, compute_surface_dice
 
     # A picture is an area: as a volume of one slice, all of its pixels would be surface. A whole volume is one already.
     slices = slice(None) if len(masks[0][0]) > 1 else 0
     one, other = (torch.from_numpy(np.stack([pair[i][slices] for pair in masks])[None]) for i in (0, 1))
+    spacing = list(sizes[-(one.ndim - 2) :])
     with warnings.catch_warnings():
         # MONAI warns of an option that it sets itself.
         warnings.simplefilter("ignore", FutureWarning)
-        hd95 = compute_hausdorff_distance(one, other, include_background=True, percentile=95)
-        dice = compute_surface_dice(one, other, [TOLERANCE] * len(masks), include_background=True)
+        hd95 = compute_hausdorff_distance(one, other, include_background=True, percentile=95, spacing=spacing)
+        dice = compute_surface_dice(one, other, [TOLERANCE] * len(masks), include_background=True, spacing=spacing)
     return float(hd95.mean()), float(dice.mean())
