@@ -153,7 +153,11 @@ def test_contrasts_that_lie_on_one_grid_are_not_resampled(volumes, read):
             "both.nii.gz must hold one channel",
         ),
         # Without the names three contrasts would be taken for colours.
-        ({"image": "both", "names": ()}, {"channel_names": [], "channels": 2}, "set data.channel_names to 2 names"),
+        (
+            {"image": "both", "names": ()},
+            {"channel_names": [], "channels": 2},
+            "or train with 2 names in data.channel_names",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_sentence(volumes, read, written, data, sentence):
@@ -249,7 +253,7 @@ def test_a_new_case_may_lack_a_contrast_and_the_answer_says_so(volumes, study):
 def test_a_new_case_has_contrasts_of_the_study_alone(study):
     with pytest.raises(DataError, match="contrasts must be among the study's, which are T1, T2, not FLAIR"):
         source_of({"FLAIR": Path("a.nii")}, study(**NAMES).data)
-    with pytest.raises(DataError, match="which are none, so that one file must hold the image, not T1"):
+    with pytest.raises(DataError, match="must be FILE alone, since the study has one image a case, not files of T1"):
         source_of({"T1": Path("a.nii")}, study().data)
 
 

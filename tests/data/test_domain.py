@@ -103,7 +103,7 @@ def test_an_image_like_those_of_training_raises_no_doubt():
 
 def test_doubts_name_the_measure_and_the_axes():
     assert MR.doubts(ramp(0, 0.1), VOLUME, False) == [
-        "its intensities have mean 0.05 after the preparation, those of the training images 0.2 to 0.6"
+        "its intensities are unlike the training images': mean 0.05 after the preparation, theirs 0.2 to 0.6"
     ]
     turned = Form("volumes", "grey", "RAS", Header("MR", True, True))
     assert MR.doubts(ramp(), turned, False) == ["its axes run RAS, those of the training images LPS"]

@@ -1,5 +1,6 @@
 import nibabel
 import numpy as np
+import pydicom
 import pytest
 import SimpleITK
 
@@ -125,10 +126,67 @@ def test_a_folder_with_two_dicom_series_or_none_is_refused(tmp_path, write_dicom
     folder = write_dicom(tmp_path / "series", VOLUME[..., :2])
     for path in write_dicom(tmp_path / "other", VOLUME[..., 2:4]).iterdir():
         path.rename(folder / f"other-{path.name}")
-    with pytest.raises(DataError, match="must be a folder with one DICOM series, not 2 series in 4 files"):
+    sentence = "series must be a folder with one DICOM series, not 2: 2 files as 98.dcm, 2 files as other-98.dcm;"
+    with pytest.raises(DataError, match=sentence):
         read_image(folder)
-    with pytest.raises(DataError, match="must be a folder with one DICOM series, not 0 series in 0 files"):
+    none = "must be a folder that holds the files of one DICOM series itself; it does not: name the "
+    with pytest.raises(DataError, match=f"other {none}image's own file, or another folder"):
         read_image(tmp_path / "other")
+    with pytest.raises(DataError, match=f"{tmp_path.name} {none}folder in it that does"):
+        read_image(tmp_path)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def spoil(path):
+    path.write_bytes(b"junk")
+
+
+@pytest.mark.parametrize("damage", [cut, spoil])
+@pytest.mark.parametrize("place", [0, 2, -1])
+def test_a_file_of_a_series_that_cannot_be_read_is_named_wherever_it_lies(tmp_path, write_dicom, damage, place):
+    folder = write_dicom(tmp_path / "series", VOLUME)
+    file = sorted(folder.iterdir())[place]
+    damage(file)
+    with pytest.raises(DataError, match="series must ") as caught:
+        read_image(folder)
+    is_named = f"series must hold whole DICOM files; {file.name} cannot be read" in str(caught.value)
+    assert is_named or (damage is cut and "must be a whole file" in str(caught.value))
+    assert "cxx" not in str(caught.value) and "0x" not in str(caught.value)
+
+
+def test_what_lies_beside_a_series_and_is_no_image_disturbs_nothing(tmp_path, write_dicom):
+    folder = write_dicom(tmp_path / "series", VOLUME)
+    (folder / "README.txt").write_text("exported by a viewer")
+    (folder / "._0.dcm").write_bytes(b"a file system's notes")
+    report = pydicom.Dataset()
+    report.file_meta = pydicom.dataset.FileMetaDataset()
+    report.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    report.SOPClassUID, report.SOPInstanceUID = pydicom.uid.BasicTextSRStorage, pydicom.uid.generate_uid()
+    report.save_as(folder / "report.dcm", enforce_file_format=True)
+    np.testing.assert_array_equal(read_image(folder).array, VOLUME[None])
+
+
+def test_two_images_at_one_place_are_refused_as_such(tmp_path, write_dicom):
+    folder = write_dicom(tmp_path / "series", VOLUME)
+    first = pydicom.dcmread(folder / "99.dcm")
+    first.SOPInstanceUID = first.file_meta.MediaStorageSOPInstanceUID = pydicom.uid.generate_uid()
+    first.save_as(folder / "copy.dcm")
+    with pytest.raises(DataError, match="series must hold one image at each place, not two; leave out copies"):
+        read_image(folder)
+
+
+def test_a_series_of_two_patients_is_refused_without_their_names(tmp_path, write_dicom):
+    folder = write_dicom(tmp_path / "series", VOLUME)
+    for number, file in enumerate(sorted(folder.iterdir())):
+        header = pydicom.dcmread(file)
+        header.PatientID = "Meier" if number else "Doe"
+        header.save_as(file)
+    with pytest.raises(DataError, match="series must be of one patient, not of 2; export the series again") as caught:
+        read_image(folder)
+    assert "Meier" not in str(caught.value) and "Doe" not in str(caught.value)
 
 
 def test_one_image_of_an_npz_file_is_read_by_its_index(tmp_path):

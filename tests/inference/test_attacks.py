@@ -198,8 +198,10 @@ def test_noise_is_answered_with_a_warning(make, write_volume):
     calm = make(domain).predict(write_volume("calm.nii.gz", array=smooth_volume()))
     assert not any("roughness" in one for one in calm.warnings)
     (warning,) = [one for one in make(domain).predict(write_volume()).warnings if "roughness" in one]
-    assert warning.startswith(("its intensities have roughness 0.9", "its intensities have roughness 1"))
-    assert "those of the training images 0 to 0.3" in warning
+    assert warning.startswith(
+        tuple(f"its intensities are unlike the training images': roughness {start}" for start in ("0.9", "1"))
+    )
+    assert "after the preparation, theirs 0 to 0.3" in warning
 
 
 def test_axes_unlike_those_of_training_are_warned_of_unless_the_study_turns_them(

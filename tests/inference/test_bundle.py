@@ -72,7 +72,7 @@ def test_a_file_of_another_kind_is_refused_and_an_unusual_one_is_answered_with_a
     domain = {"kinds": ["pictures"], "intensities": [{"measure": "mean", "low": 0.9, "high": 1}]}
     assert make_predictor("segmentation", domain=domain)(*arguments).is_file()
     # 18 of 96 pixels are white.
-    assert "a.png: its intensities have mean 0.188 after the preparation" in caplog.text
+    assert "a.png: its intensities are unlike the training images': mean 0.188 after the preparation" in caplog.text
 
 
 def test_an_answer_that_is_not_finite_is_refused(tmp_path, make_predictor, picture):

@@ -87,8 +87,10 @@ def test_a_bad_input_does_not_stop_the_rest(predict, bad, picture, tmp_path):
     assert code == ExitCode.INCOMPLETE
     assert first["error"].startswith("bad.nii.gz must be a whole file") and "label_map" not in first
     assert "missing.png" in second["error"] and third["label_map"] == "pic_labels.png"
-    # Two reasons, an answer and its warning: this super model does not say what it learnt from.
-    assert text.count("\n") == 4 and str(tmp_path) not in text + json.dumps([first, second])
+    # Two reasons, an answer and its warning, that this super model does not say what it learnt from; and the end.
+    lines = text.splitlines()
+    assert len(lines) == 5 and lines[-1] == f"1 answered, 2 failed; results in {tmp_path / 'out'}"
+    assert str(tmp_path) not in "".join(lines[:-1]) + json.dumps([first, second])
 
 
 def test_nothing_but_bad_inputs_is_a_failure(predict, bad):
@@ -126,6 +128,8 @@ def test_what_is_done_is_kept_when_the_run_is_interrupted(predict, picture, writ
 def test_two_inputs_of_one_name_are_refused_before_any_work(predict, tmp_path, picture, write_volume):
     with pytest.raises(ConfigError, match="inputs must have different names, not pic.png and PIC.nii.gz"):
         predict(picture, tmp_path / "PIC.nii.gz")
+    with pytest.raises(ConfigError, match="inputs must be named once, not pic.png twice; leave one out"):
+        predict(picture, picture)
     assert not (tmp_path / "out").exists()
 
 
@@ -138,7 +142,65 @@ def test_a_folder_that_holds_something_else_is_refused_and_an_earlier_prediction
         predict(picture)
     (tmp_path / "out" / "notes.txt").unlink()
     predict(bad)
-    assert len(predict(picture)[1]) == 1
+    bad.rename(tmp_path / "bad.png")
+    # The same name: its answer takes the place of the earlier one.
+    assert [record["input"] for record in predict(tmp_path / "bad.png", picture)[1]] == ["bad.png", "pic.png"]
+
+
+def test_a_second_prediction_leaves_no_file_without_its_record(predict, picture, write_volume, bad, tmp_path):
+    scan = write_volume()
+    predict(scan, picture, has_picture=True)
+    # The other input stays, and of this one the picture of the earlier answer goes.
+    code, records, text = predict(scan, site="north")
+    assert [(record["input"], record["model"]) for record in records] == [
+        ("pic.png", "south"),
+        ("scan.nii.gz", "north"),
+    ]
+    names = {"pic_labels.png", "pic_picture.png", "scan_labels.nii.gz", "prediction.json"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == names
+    assert code == ExitCode.COMPLETE and text.splitlines()[-1] == f"1 answered, 0 failed; results in {tmp_path / 'out'}"
+    # A file that cannot be read any more leaves no answer behind.
+    scan.write_bytes(b"no gzip")
+    code, records, _ = predict(scan)
+    assert code == ExitCode.FAILED and "error" in records[-1] and "label_map" in records[0]
+    assert not (tmp_path / "out" / "scan_labels.nii.gz").exists()
+
+
+def test_a_record_that_no_prediction_wrote_is_refused(predict, picture, tmp_path):
+    (tmp_path / "out").mkdir()
+    for content in ("{}", "[3]", "no JSON"):
+        (tmp_path / "out" / "prediction.json").write_text(content)
+        with pytest.raises(ConfigError, match="prediction.json"):
+            predict(picture)
+        assert (tmp_path / "out" / "prediction.json").read_text() == content
+
+
+def test_a_link_that_names_no_patient_stands_for_its_file(predict, write_volume, tmp_path):
+    scan = write_volume()
+    scan.rename(tmp_path / "Meier_Anna.nii.gz")
+    (tmp_path / "p7.nii.gz").symlink_to(tmp_path / "Meier_Anna.nii.gz")
+    _, (record,), text = predict(tmp_path / "p7.nii.gz", has_picture=True)
+    assert record["input"] == "p7.nii.gz" and record["label_map"] == "p7_labels.nii.gz"
+    assert "Meier" not in text + json.dumps(record)
+
+
+def test_a_label_that_no_site_learnt_is_said_with_the_answer(super_model, predict, picture):
+    contents = read(super_model)
+    score = {"value": 0.5, "num_cases": 3, "num_excluded": 0}
+    tests = {"north": score | {"labels": {"1": 0.7}}, "south": score | {"labels": {"1": 0.02}}}
+    write(super_model, replace(contents, facts=contents.facts | {"test": tests}))
+    assert not any("not learnt" in warning for warning in predict(picture)[1][0]["warnings"])
+    tests["north"]["labels"]["1"] = 0.04
+    write(super_model, replace(contents, facts=contents.facts | {"test": tests}))
+    warnings = predict(picture)[1][0]["warnings"]
+    assert "organ was not learnt: its test Dice is 0.04 at the best site; to find none means nothing" in warnings
+
+
+def test_at_a_threshold_of_1_the_global_model_answers_and_that_is_no_warning(predict, picture):
+    _, (record,), text = predict(picture, threshold=1.0)
+    assert record["model"] == "global" and record["is_fallback"]
+    assert not any(warning.startswith("the selector fell back") for warning in record["warnings"])
+    assert "global model, which always answers at a threshold of 1 (nearest south, 0.70)" in text
 
 
 def test_options_are_handed_on(predict, picture):
@@ -155,12 +217,16 @@ def test_a_picture_is_drawn_when_asked_for(predict, picture, write_volume, tmp_p
 
 def test_warnings_stand_in_the_record_on_the_screen_and_over_the_picture(predict, picture, monkeypatch):
     titles = []
-    monkeypatch.setattr("silofl.inference.picture.overlay", lambda *arguments: titles.append(arguments[-1]) or b"")
+    monkeypatch.setattr("silofl.inference.picture.overlay", lambda *arguments: titles.append(arguments[-2]) or b"")
     _, (record,), text = predict(picture, threshold=0.9, has_picture=True)
     fallback, unknown = record["warnings"]
     assert fallback.startswith("the selector fell back") and unknown.startswith("the super model does not say")
-    assert text.splitlines()[1:] == [f"  warning: {fallback}", f"  warning: {unknown}"]
-    assert titles[0].splitlines()[1:] == [f"warning: {fallback}", f"warning: {unknown}"]
+    assert text.splitlines()[1:-1] == [f"  warning: {fallback}", f"  warning: {unknown}"]
+    assert titles[0].splitlines()[1:] == [
+        "for research, no medical device",
+        f"warning: {fallback}",
+        f"warning: {unknown}",
+    ]
 
 
 def test_a_super_model_of_weights_that_are_not_finite_is_a_bad_command(super_model, picture, tmp_path, capsys):

@@ -49,7 +49,7 @@ def test_a_segmentation_lies_on_its_series_voxel_by_voxel(tmp_path, series, make
     labels = random_labels()
     folder = series(np.zeros(labels.shape, np.int16), direction)
     image, target = read_image(folder), tmp_path / "seg.dcm"
-    write_dicom_seg(target, folder, labels, image.affine, make_study(labels=LABELS), "f" * 16)
+    write_dicom_seg(target, folder, labels, image.affine, make_study(labels=LABELS), "f" * 16, "global model")
     found = highdicom.seg.segread(target)
     volume = found.get_volume(combine_segments=True)
     # Each voxel's label at its place in the patient, whatever order the frames are stored in.
@@ -65,7 +65,15 @@ def test_a_segmentation_lies_on_its_series_voxel_by_voxel(tmp_path, series, make
 def test_a_segmentation_names_patient_labels_and_program(tmp_path, series, make_study):
     labels = random_labels()
     folder = series(np.zeros(labels.shape, np.int16), np.eye(3))
-    write_dicom_seg(tmp_path / "seg.dcm", folder, labels, read_image(folder).affine, make_study(labels=LABELS), "abc")
+    write_dicom_seg(
+        tmp_path / "seg.dcm",
+        folder,
+        labels,
+        read_image(folder).affine,
+        make_study(labels=LABELS),
+        "abc",
+        "model of north (0.70); axes",
+    )
     found, source = pydicom.dcmread(tmp_path / "seg.dcm"), pydicom.dcmread(folder / "99.dcm")
     for key in ("PatientName", "PatientID", "StudyInstanceUID", "FrameOfReferenceUID"):
         assert getattr(found, key) == getattr(source, key)
@@ -73,12 +81,17 @@ def test_a_segmentation_names_patient_labels_and_program(tmp_path, series, make_
     assert [one.SegmentLabel for one in found.SegmentSequence] == ["organ", "lesion"]
     assert (found.Manufacturer, found.SegmentSequence[0].SegmentAlgorithmType) == ("SiloFL", "AUTOMATIC")
     assert found.SegmentSequence[0].SegmentationAlgorithmIdentificationSequence[0].AlgorithmVersion == "abc"
+    # A viewer shows the segments, not prediction.json.
+    assert found.ContentDescription == "Research only, no medical device"
+    assert found.SeriesDescription.startswith("Research only, SiloFL ")
+    for one in found.SegmentSequence:
+        assert one.SegmentDescription == "Research only: model of north (0.70); axes"
 
 
 def test_an_answer_without_any_label_is_a_segmentation_too(tmp_path, series, make_study):
     labels = np.zeros((7, 6, 5), np.uint8)
     folder = series(np.zeros(labels.shape, np.int16), np.eye(3))
-    write_dicom_seg(tmp_path / "seg.dcm", folder, labels, read_image(folder).affine, make_study(), "abc")
+    write_dicom_seg(tmp_path / "seg.dcm", folder, labels, read_image(folder).affine, make_study(), "abc", "x")
     assert not highdicom.seg.segread(tmp_path / "seg.dcm").get_volume(combine_segments=True).array.any()
 
 
@@ -86,7 +99,13 @@ def test_a_series_that_lacks_what_a_segmentation_refers_to_is_refused(tmp_path, 
     folder = write_dicom(tmp_path / "bare", np.zeros((7, 6, 5), np.int16))
     with pytest.raises(DataError, match="no DICOM segmentation: the series must have all that it refers to"):
         write_dicom_seg(
-            tmp_path / "seg.dcm", folder, random_labels(), read_image(folder).affine, make_study(labels=LABELS), "abc"
+            tmp_path / "seg.dcm",
+            folder,
+            random_labels(),
+            read_image(folder).affine,
+            make_study(labels=LABELS),
+            "abc",
+            "x",
         )
     assert not (tmp_path / "seg.dcm").exists()
 

@@ -100,6 +100,11 @@ def link_or_copy(source: Path, target: Path, name: str) -> None:
         shutil.copy2(source, target)
 
 
+def name_of(path: Path) -> str:
+    """Return the name of a file or folder as it was given: a link may stand for a patient whom it does not name."""
+    return path.name if path.name not in ("", "..") else path.resolve().name
+
+
 def files_of(path: Path) -> Iterator[Path]:
     """Yield the file itself, or the files of a folder (a DICOM series) in the order of their names.
 

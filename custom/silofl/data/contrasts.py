@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from silofl.data.access import name_of
 from silofl.data.images import GRID_TOLERANCE_MM, Image, check_grid, grid_distance, read_image
 from silofl.errors import ConfigError, DataError
 from silofl.study_sections import DataSettings
@@ -55,12 +56,16 @@ def source_of(case: Case, settings: DataSettings) -> Source:
         DataError: A contrast is none of the study's, or there is no file.
     """
     if isinstance(case, Path):
-        return Source(((case, case.resolve().name),), settings.channel_names)
+        return Source(((case, name_of(case)),), settings.channel_names)
     unknown = [contrast for contrast in case if contrast not in settings.channel_names]
     if unknown or not case:
-        known = ", ".join(settings.channel_names) or "none, so that one file must hold the image"
+        if not settings.channel_names:
+            raise DataError(
+                f"the input must be FILE alone, since the study has one image a case, not files of {', '.join(unknown)}"
+            )
+        known = ", ".join(settings.channel_names)
         raise DataError(f"contrasts must be among the study's, which are {known}, not {', '.join(unknown) or 'none'}")
-    return Source(tuple((path, path.resolve().name) for path in case.values()), tuple(case))
+    return Source(tuple((path, name_of(path)) for path in case.values()), tuple(case))
 
 
 def missing(names: Iterable[str], sources: Iterable[Source]) -> list[str]:
@@ -107,8 +112,8 @@ def read_source(source: Source, settings: DataSettings) -> Image:
         if image.has_contrasts:
             count = len(image.array)
             raise DataError(
-                f"{source.first[1]} must hold one channel where the study names none, not {count}; set "
-                f"data.channel_names to {count} names in study.yaml"
+                f"{source.first[1]} must hold one channel, a time point or a contrast, where the study names none, not "
+                f"{count}; save that one, or train with {count} names in data.channel_names"
             )
         return image
     channels = _channels(images, source, settings.resample)

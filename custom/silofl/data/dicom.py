@@ -12,7 +12,11 @@ from silofl.data.decoded import Decoded, check_bytes
 from silofl.data.raw_volume import LPS_TO_RAS
 from silofl.errors import DataError
 
-POSITION = "0020|0032"
+POSITION, PATIENT = "0020|0032", "0010|0020"
+# Of files that are DICOM by their name, whatever is in them.
+ENDINGS = (".dcm", ".ima")
+# Slices lie further apart.
+SAME_PLACE_MM = 1e-3
 # Named, because ITK otherwise reads whatever the file says it is.
 IMAGE_IO = "GDCMImageIO"
 # Its warnings would print full paths.
@@ -36,13 +40,9 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
     """Read the folder of a series as a volume, its slices in the order of their positions; errors as `read_dicom_file`.
 
     Raises:
-        DataError: It holds several series or none, or slices are missing.
+        DataError: It holds several series or none, a file that cannot be read, or slices that are no one volume.
     """
-    series = SimpleITK.ImageSeriesReader.GetGDCMSeriesIDs(str(path))
-    if len(series) != 1:
-        held = f"{len(series)} series in {len(list(files_of(path)))} files"
-        raise DataError(f"{name} must be a folder with one DICOM series, not {held}; give each series a folder")
-    files = SimpleITK.ImageSeriesReader.GetGDCMSeriesFileNames(str(path), series[0])
+    files = _files_of_series(path, name)
     if len(files) == 1:
         # Many frames in one file, whose third axis the reader of series would lose.
         return read_dicom_file(Path(files[0]), name)
@@ -53,8 +53,43 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
     reader.MetaDataDictionaryArrayUpdateOn()
     reader.SetGlobalWarningDisplay(False)
     image = reader.Execute()
-    _check_even_slices(reader, image.GetSize()[2], name)
+    _check_slices(reader, image.GetSize()[2], name)
     return _from_itk(image, name)
+
+
+def _files_of_series(path: Path, name: str) -> tuple[str, ...]:
+    reader = SimpleITK.ImageSeriesReader
+    found = [reader.GetGDCMSeriesFileNames(str(path), series) for series in reader.GetGDCMSeriesIDs(str(path))]
+    if not found:
+        has_folders = any(member.is_dir() for member in path.iterdir())
+        remedy = "name the folder in it that does" if has_folders else "name the image's own file, or another folder"
+        raise DataError(
+            f"{name} must be a folder that holds the files of one DICOM series itself; it does not: {remedy}"
+        )
+    if len(found) > 1:
+        held = ", ".join(f"{len(files)} files as {Path(min(files)).name}" for files in sorted(found, key=min))
+        raise DataError(
+            f"{name} must be a folder with one DICOM series, not {len(found)}: {held}; give each series a folder"
+        )
+    _check_whole(path, {Path(file).name for file in found[0]}, name)
+    return found[0]
+
+
+def _check_whole(path: Path, read: set[str], name: str) -> None:
+    """Refuse a series of which GDCM passes over a file: at its end nothing else would tell that a slice is missing."""
+    for file in files_of(path):
+        # Those that begin with a dot are the notes of a file system.
+        if file.name not in read and not file.name.startswith(".") and _is_image(file):
+            raise DataError(f"{name} must hold whole DICOM files; {file.name} cannot be read: export the series again")
+
+
+def _is_image(file: Path) -> bool:
+    import pydicom
+
+    try:
+        return "Rows" in pydicom.dcmread(file, stop_before_pixels=True)
+    except Exception:  # pydicom raises whatever its parsers raise on broken bytes
+        return file.suffix.lower() in ENDINGS
 
 
 def _check_size(path: Path | str, count: int, name: str) -> None:
@@ -67,15 +102,26 @@ def _check_size(path: Path | str, count: int, name: str) -> None:
     check_bytes(name, (*reader.GetSize(), reader.GetNumberOfComponents(), count), int(bits[1]) // 8 if bits else 8)
 
 
-def _check_even_slices(reader: Any, num_slices: int, name: str) -> None:  # noqa: ANN401 (SimpleITK has no types)
+def _check_slices(reader: Any, num_slices: int, name: str) -> None:  # noqa: ANN401 (SimpleITK has no types)
+    patients = {reader.GetMetaData(i, PATIENT).strip() for i in range(num_slices) if reader.HasMetaDataKey(i, PATIENT)}
+    if len(patients) > 1:
+        raise DataError(f"{name} must be of one patient, not of {len(patients)}; export the series again")
     if not all(reader.HasMetaDataKey(i, POSITION) for i in range(num_slices)):
         return
     # SimpleITK itself reads a series with missing slices without an error.
     positions = np.array([[float(x) for x in reader.GetMetaData(i, POSITION).split("\\")] for i in range(num_slices)])
     steps = np.linalg.norm(np.diff(positions, axis=0), axis=1)
+    if steps.min() < SAME_PLACE_MM:
+        raise DataError(
+            f"{name} must hold one image at each place, not two; leave out copies, and give each time point, echo or "
+            "direction a folder"
+        )
     if num_slices > 2 and steps.max() - steps.min() > 0.1 * np.median(steps):
         distances = f"{steps.min():.2f} to {steps.max():.2f} mm"
-        raise DataError(f"{name} must have slices at even distances, not {distances}; put the missing slices back")
+        raise DataError(
+            f"{name} must have slices at even distances, not {distances}; put the missing slices back, or export the "
+            "series again"
+        )
 
 
 def _from_itk(image: Any, name: str) -> Decoded:  # noqa: ANN401 (SimpleITK has no types)

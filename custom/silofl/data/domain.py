@@ -146,14 +146,18 @@ class Domain:
         if self == Domain():
             return ["the super model does not say what images it learnt from; this one was compared with none"]
         doubts = []
+        if form is not None and form.header.modality and not self.modalities:
+            doubts.append(
+                f"the file states {form.header.modality}; no training file stated its modality to compare it with"
+            )
         if form is not None and form.axes and self.axes and form.axes not in self.axes and not is_turned:
             doubts.append(f"its axes run {form.axes}, those of the training images {' or '.join(self.axes)}")
         values = measures(images)
         for known in self.intensities:
             value = float(values[known.measure].mean())
             if not known.low <= value <= known.high:
-                found = f"its intensities have {known.measure} {value:.{DIGITS}g} after the preparation"
-                doubts.append(f"{found}, those of the training images {known.low:g} to {known.high:g}")
+                found = f"its intensities are unlike the training images': {known.measure} {value:.{DIGITS}g}"
+                doubts.append(f"{found} after the preparation, theirs {known.low:g} to {known.high:g}")
         return doubts
 
 

@@ -7,6 +7,7 @@ the head); a volume file that holds one plane is a volume of one slice.
 
 import gzip
 import math
+import re
 import zipfile
 from collections.abc import Callable
 from functools import lru_cache
@@ -27,6 +28,8 @@ from silofl.errors import DataError
 Reader = Callable[[Path, str, int | None, bool], Decoded]
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
 GZIP_BLOCK = 1 << 20
+# Where in its own source a C++ library found an error, and the address of the object.
+_LOCATION = re.compile(r"Exception thrown in \S+ \S+ |\S+\.[ch]xx:\d+:\s*(?:ITK ERROR: )?|\(0x[0-9a-f]+\)")
 
 
 def decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
@@ -50,7 +53,7 @@ def decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
         if is_of_system(error):
             raise open_error(name, error) from None
         # A library may name the full path, which must not leave the site with the message.
-        reason = " ".join(str(error).replace(str(path), name).split())[-160:] or type(error).__name__
+        reason = " ".join(_LOCATION.sub("", str(error).replace(str(path), name)).split())[-160:] or type(error).__name__
         raise DataError(
             f"{name} must be a whole file, not a truncated or corrupt one ({reason}); copy it again from its source"
         ) from None

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.export.passes import move_to_device_pass
 
+from silofl.data.access import name_of
 from silofl.data.contrasts import files_in, parse_case, source_of
 from silofl.data.domain import Domain
 from silofl.data.preparation import preparation, prepare_with_way_back
@@ -98,7 +99,7 @@ class FilePredictor:
             probabilities = self.network(torch.from_numpy(prepared.images).to(self.device)).cpu().numpy()
         check_probabilities(probabilities, self.study.name)
         for doubt in prepared.doubts(self.domain, steps):
-            logger.warning("%s: %s", path.resolve().name, doubt)
+            logger.warning("%s: %s", name_of(path), doubt)
         folder, stem = Path(out), stem_of(path)
         if self.study.task == "classification":
             return self._write_class(folder / f"{stem}_class.json", probabilities.mean(axis=0))

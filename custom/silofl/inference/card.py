@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from silofl.inference.contents import Contents
 from silofl.inference.readme import form_of_images
+from silofl.study import Study
 from silofl.training.joined import WORDS
 
 FILE, TEMPLATE = "MODEL_CARD.md", "model_card.md.j2"
@@ -46,7 +47,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         form=form_of_images(study, contents.image_shape),
         data=_data(facts.get("data", {})),
         metric=study.metric.replace("_", " "),
-        results=_results(facts),
+        results=_results(study, facts),
         deviation=_deviation(facts),
         chosen=_chosen(facts.get("joining") or {}),
         refused=_refused(contents),
@@ -102,18 +103,27 @@ def _sizes(part: Mapping[str, Any]) -> str:
     return f"{patients} / {part['cases']} / {part['examples']}"
 
 
-def _results(facts: Mapping[str, Any]) -> dict[str, str]:
+def _results(study: Study, facts: Mapping[str, Any]) -> dict[str, str]:
     found = {"Test data": facts.get("test"), "Validation data, by which the round was chosen": facts.get("validation")}
+    names = {str(number): name for number, name in sorted(study.labels.items())}
     # The model of a single site holds its own test, without a name of a site.
     found |= {"Test data of the site": {"this site": facts}} if "value" in facts else {}
-    head = ("site", "value", "cases", "patients", "cases left out")
-    return {title: table(head, map(_score, scores.items())) for title, scores in found.items() if scores}
+    tables = {}
+    for title, scores in found.items():
+        labels = [
+            key for key in dict.fromkeys(key for one in (scores or {}).values() for key in one.get("labels") or ())
+        ]
+        head = ("site", "value", *(names.get(key, key) for key in labels), "cases", "patients", "cases left out")
+        if scores:
+            tables[title] = table(head, [_score(site, score, labels) for site, score in scores.items()])
+    return tables
 
 
-def _score(entry: tuple[str, Mapping[str, Any]]) -> tuple[object, ...]:
-    site, score = entry
-    value = None if score["value"] is None else f"{score['value']:.3f}"
-    return site, value, score["num_cases"], score.get("num_patients"), score["num_excluded"]
+def _score(site: str, score: Mapping[str, Any], labels: Sequence[str]) -> tuple[object, ...]:
+    by_label = score.get("labels") or {}
+    values = [score["value"], *map(by_label.get, labels)]
+    numbers = [None if value is None else f"{value:.3f}" for value in values]
+    return site, *numbers, score["num_cases"], score.get("num_patients"), score["num_excluded"]
 
 
 def _deviation(facts: Mapping[str, Any]) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from rich.console import Console
 from rich.progress import Progress
 
 from silofl import __version__
-from silofl.data.access import content_digest
+from silofl.data.access import content_digest, name_of
 from silofl.data.contrasts import Case, files_in, parse_case
+from silofl.documents import ABSENT, read_json_document
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
 from silofl.files import write_atomically, write_json
 from silofl.inference.dicom_seg import check_can_write, is_dicom, write_dicom_seg
 from silofl.inference.directory import fingerprint_of
-from silofl.inference.output import model_sentence, record_of, sentence_of, stem_of, write_label_map
+from silofl.inference.output import SUFFIXES, model_sentence, record_of, sentence_of, stem_of, write_label_map
 from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
 from silofl.options import add_json, console_for, count
@@ -54,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "inputs", nargs="+", metavar="INPUT", help="image file or DICOM series folder; NAME=FILE,NAME=FILE of contrasts"
     )
-    parser.add_argument("-o", "--out", type=Path, required=True, help="new folder, or that of an earlier prediction")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="new folder, or an earlier prediction's")
     parser.add_argument("--picture", action="store_true", help="also an overlay of each input, as PNG")
     parser.add_argument("--dicom-seg", action="store_true", help="also a DICOM segmentation of each DICOM input")
     parser.add_argument("--site", help="the site whose model answers, or global, instead of the selector's choice")
@@ -81,6 +83,9 @@ def predict_inputs(
 ) -> tuple[ExitCode, list[dict[str, Any]]]:
     """Predict each input and write label maps, overlays and ``prediction.json``, which grows with every input.
 
+    In the folder of an earlier prediction an input of the same name takes the place of the earlier one, whose files go;
+    the others stay.
+
     Args:
         super_model: The super model's folder.
         inputs: Image files and folders of DICOM series, or several of one case by the names of its contrasts; no two of
@@ -91,27 +96,34 @@ def predict_inputs(
 
     Returns:
         The exit code (complete; incomplete where some inputs failed; failed where all did) and the content of
-        prediction.json.
+        prediction.json, these inputs last.
 
     Raises:
         ConfigError: The super model, an option, two inputs of one name or the folder is wrong; nothing was done then.
     """
     _check_names(inputs)
-    _check_out(out)
-    runner = _Runner(super_model, out, options)
-    records: list[dict[str, Any]] = []
+    records = _earlier(out)
+    runner, failed = _Runner(super_model, out, options), 0
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         for case in progress.track(inputs, description="predicting"):
+            stem = stem_of(files_in(case)[0])
+            if any(_is_of(record, stem) for record in records):
+                # First the record: no file may stand without one.
+                records = [record for record in records if not _is_of(record, stem)]
+                write_json(out / RECORD, records)
+            for suffix in SUFFIXES:
+                (out / f"{stem}{suffix}").unlink(missing_ok=True)
             record, line = runner.predict(case)
             records.append(record)
+            failed += "error" in record
             # After every input, so that a stop loses none that were predicted.
             write_json(out / RECORD, records)
             console.print(line, markup=False)
             for warning in record.get("warnings", ()):
                 console.print(f"  warning: {warning}", style="yellow", markup=False)
-    failed = sum("error" in record for record in records)
+    console.print(f"{len(inputs) - failed} answered, {failed} failed; results in {out}", markup=False)
     if failed:
-        return (ExitCode.FAILED if failed == len(records) else ExitCode.INCOMPLETE), records
+        return (ExitCode.FAILED if failed == len(inputs) else ExitCode.INCOMPLETE), records
     return ExitCode.COMPLETE, records
 
 
@@ -130,7 +142,7 @@ class _Runner:
     def predict(self, case: Case) -> tuple[dict[str, Any], str]:
         """Return an input's record and its line; an input that cannot be predicted has its error in both."""
         files = files_in(case)
-        name = files[0].resolve().name
+        name = name_of(files[0])
         record = {"input": name, "super_model": self.fingerprint, "silofl": __version__}
         try:
             prediction, line = self._predicted(case)
@@ -149,7 +161,7 @@ class _Runner:
         options, study, stem = self.options, self.model.contents.study, stem_of(files_in(case)[0])
         prediction = self.model.predict(case, options.batch_size, options.threshold, options.site)
         # So that an answer can be told to be this image's, long after.
-        sums = {path.resolve().name: content_digest(path, path.name) for path in files_in(case)}
+        sums = {name_of(path): content_digest(path, name_of(path)) for path in files_in(case)}
         record = {"sha256": sums} | record_of(prediction, study, self.threshold)
         if options.site is not None:
             record["asked_for"] = options.site
@@ -176,6 +188,7 @@ class _Runner:
                 prediction.affine,
                 self.model.contents.study,
                 self.fingerprint,
+                "; ".join([model_sentence(prediction, self.threshold), *warnings]),
             )
         except DataError as error:
             return {"warnings": [*warnings, str(error)]}
@@ -183,34 +196,53 @@ class _Runner:
 
     def _picture(self, path: Path, prediction: Prediction) -> bytes:
         # Imported here: matplotlib is slow to load, and most predictions need no picture.
+        from silofl.data.header import read_header
         from silofl.data.images import read_image
         from silofl.inference.picture import overlay
 
         study = self.model.contents.study
-        title = f"{path.resolve().name}: {model_sentence(prediction, self.threshold)}"
-        if prediction.label is not None:
-            title = f"{path.resolve().name}: {sentence_of(prediction, study, self.threshold)}"
-        title = "\n".join([title, *(f"warning: {warning}" for warning in prediction.warnings)])
+        said = model_sentence if prediction.label is None else partial(sentence_of, study=study)
+        title = f"{name_of(path)}: {said(prediction, threshold=self.threshold)}"
+        title = "\n".join(
+            [title, "for research, no medical device", *(f"warning: {warning}" for warning in prediction.warnings)]
+        )
         image = read_image(path)
         shown = image.array[:1] if image.has_contrasts else image.array
-        return overlay(shown, prediction.label_map, prediction.affine, study.labels, title)
+        is_oriented = read_header(path).has_orientation
+        return overlay(shown, prediction.label_map, prediction.affine, study.labels, title, is_oriented)
 
 
 def _check_names(inputs: Sequence[Case]) -> None:
-    seen: dict[str, str] = {}
+    seen: dict[str, Path] = {}
     for path in (files_in(case)[0] for case in inputs):
-        stem, name = stem_of(path).casefold(), path.resolve().name
+        stem, name = stem_of(path).casefold(), name_of(path)
+        if stem in seen and path == seen[stem]:
+            raise ConfigError(f"inputs must be named once, not {name} twice; leave one out")
         if stem in seen:
             raise ConfigError(
-                f"inputs must have different names, not {seen[stem]} and {name}; their results would be one file: "
-                "predict them into two folders"
+                f"inputs must have different names, not {name_of(seen[stem])} and {name}; their results would be one "
+                "file: predict them into two folders, or give links of other names"
             )
-        seen[stem] = name
+        seen[stem] = path
 
 
-def _check_out(out: Path) -> None:
+def _is_of(record: Mapping[str, Any], stem: str) -> bool:
+    return stem_of(Path(str(record.get("input", "")))).casefold() == stem.casefold()
+
+
+def _earlier(out: Path) -> list[dict[str, Any]]:
+    """Return the records of an earlier prediction in the folder; none of a new one.
+
+    Raises:
+        ConfigError: It holds something else.
+    """
     is_free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
     if not is_free and not (out / RECORD).is_file():
         raise ConfigError(
             f"{out.name} must be a new folder or that of an earlier prediction; it holds something else: name another"
         )
+    found = read_json_document(out / RECORD)
+    records = [] if found is ABSENT else found
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise ConfigError(f"{out.name}/{RECORD} must be as a prediction wrote it; it is not: name another folder")
+    return records

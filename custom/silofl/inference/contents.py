@@ -139,7 +139,9 @@ def check_threshold(threshold: float | None) -> None:
         return
     is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool) and math.isfinite(threshold)
     if not is_number or not 0 <= threshold <= 1:
-        raise ConfigError(f"threshold must lie in [0, 1], not {threshold!r}")
+        raise ConfigError(
+            f"threshold must lie in [0, 1], not {threshold!r}; 0 has the nearest site answer, 1 the global model"
+        )
 
 
 _RULE_CHECKS: dict[str, Callable[[Contents], None]] = {

@@ -22,6 +22,9 @@ from silofl.study import Study
 SERIES_NUMBER = 9000
 # A DICOM person, label or description holds no more.
 MOST_LETTERS = 64
+# Nor a short text.
+MOST_IN_A_TEXT = 1024
+RESEARCH = "Research only"
 
 
 def check_can_write(study: Study) -> None:
@@ -48,6 +51,7 @@ def write_dicom_seg(
     affine: NDArray[np.float64],
     study: Study,
     fingerprint: str,
+    remark: str,
 ) -> None:
     """Write a label map as a DICOM segmentation that belongs to its source's patient, study and frame of reference.
 
@@ -58,6 +62,7 @@ def write_dicom_seg(
         affine: Voxel indices to millimetres in NIfTI's world, (4, 4).
         study: Names the labels.
         fingerprint: The super model's.
+        remark: Whose model answered, and the warnings: each segment's description.
 
     Raises:
         DataError: The source lacks what a segmentation refers to, as its frame of reference.
@@ -79,7 +84,9 @@ def write_dicom_seg(
                 source_images=list(dicom_headers(source)),
                 pixel_array=volume,
                 segmentation_type="BINARY",
-                segment_descriptions=[_described(number, study, fingerprint) for number in sorted(study.labels)],
+                segment_descriptions=[
+                    _described(number, study, fingerprint, remark) for number in sorted(study.labels)
+                ],
                 series_instance_uid=highdicom.UID(),
                 series_number=SERIES_NUMBER,
                 sop_instance_uid=highdicom.UID(),
@@ -88,7 +95,8 @@ def write_dicom_seg(
                 manufacturer_model_name=study.name[:MOST_LETTERS],
                 software_versions=__version__,
                 device_serial_number=fingerprint[:MOST_LETTERS],
-                series_description=f"SiloFL {study.name}"[:MOST_LETTERS],
+                series_description=f"{RESEARCH}, SiloFL {study.name}"[:MOST_LETTERS],
+                content_description=f"{RESEARCH}, no medical device",
             )
             stream = io.BytesIO()
             segmentation.save_as(stream, enforce_file_format=True)
@@ -101,7 +109,7 @@ def write_dicom_seg(
     write_atomically(target, lambda file: file.write(stream.getvalue()))
 
 
-def _described(number: int, study: Study, fingerprint: str):  # noqa: ANN202 - highdicom is imported where it is used
+def _described(number: int, study: Study, fingerprint: str, remark: str):  # noqa: ANN202 - highdicom is imported where it is used
     from highdicom import AlgorithmIdentificationSequence
     from highdicom.seg import SegmentDescription
     from pydicom.sr.codedict import codes
@@ -112,4 +120,6 @@ def _described(number: int, study: Study, fingerprint: str):  # noqa: ANN202 - h
     # A study names its labels in words, and no code of an anatomy; every viewer knows a tissue.
     tissue = codes.SCT.Tissue
     label = study.labels[number][:MOST_LETTERS]
-    return SegmentDescription(number, label, tissue, tissue, "AUTOMATIC", algorithm)
+    described = SegmentDescription(number, label, tissue, tissue, "AUTOMATIC", algorithm)
+    described.SegmentDescription = f"{RESEARCH}: {remark}"[:MOST_IN_A_TEXT]
+    return described

@@ -163,8 +163,12 @@ def _versions() -> dict[str, str]:
 def _read_facts(folder: Path) -> dict[str, Any]:
     facts = read_json_document(folder / "model.json")
     if facts is ABSENT:
+        if folder.is_file():
+            raise ConfigError(f"{folder} must be the folder of a super model, not a file in it; name {folder.parent}")
         inside = folder / FOLDER
-        remedy = f"did you mean {inside}?" if inside.is_dir() else f"name the folder {FOLDER} of a finished run"
+        remedy = (
+            f"did you mean {inside}?" if inside.is_dir() else f"name a folder {FOLDER} or chosen that a run has written"
+        )
         raise ConfigError(f"{folder} must be a super model with a model.json; there is none: {remedy}")
     if not isinstance(facts, dict) or facts.get("format") not in (FORMAT, WITHOUT_DOMAIN):
         found = shown(facts.get("format") if isinstance(facts, dict) else None)

@@ -107,6 +107,9 @@ def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> No
     has_windows = bool(contents.study.data.patches)
     if not has_windows:
         torchscript.save(torchscript.to_torchscript(super_model), str(folder / "models" / "model.ts"))
+    for file in (folder / "models").iterdir():
+        # As all other files: whoever holds the models may compare the sites by them.
+        file.chmod(0o600)
     write_json(folder / "configs" / "metadata.json", _metadata(contents, fingerprint))
     write_json(folder / "configs" / "metadata_schema.json", _schema())
     inputs = {"image_shape": list(contents.image_shape), "domain": schema.plain(contents.domain)}

@@ -12,16 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from silofl.data.access import name_of
 from silofl.data.formats import READERS
 from silofl.files import write_atomically
 from silofl.inference.prediction import Prediction
 from silofl.models.roles import GLOBAL
 from silofl.study import Study
 
+# Of the files of an input, after its stem.
+SUFFIXES = ("_labels.png", "_labels.nii.gz", "_picture.png", "_seg.dcm")
+
 
 def stem_of(path: Path) -> str:
     """Return an input's name without the ending of its format; a folder's whole name."""
-    name = path.resolve().name
+    name = name_of(path)
     endings = sorted(READERS, key=len, reverse=True)
     ending = next((e for e in endings if name.lower().endswith(e) and len(name) > len(e)), "")
     return name[: len(name) - len(ending)]
@@ -46,7 +50,12 @@ def record_of(prediction: Prediction, study: Study, threshold: float | None) -> 
         "warnings": list(prediction.warnings),
     }
     if prediction.label is None:
-        return record | {"volumes_ml": prediction.volumes_ml}
+        labels = {str(number): name for number, name in sorted(study.labels.items())}
+        return record | {
+            "labels": labels,
+            "size": list(prediction.label_map.shape),
+            "volumes_ml": prediction.volumes_ml,
+        }
     name = study.labels[prediction.label]
     return record | {"label": prediction.label, "label_name": name, "class_scores": prediction.class_scores}
 
@@ -64,6 +73,8 @@ def model_sentence(prediction: Prediction, threshold: float | None) -> str:
     if not scores:
         return name
     best = max(scores, key=lambda output: scores[output])
+    if prediction.is_fallback and threshold == 1:
+        return f"{name}, which always answers at a threshold of 1 (nearest {best}, {scores[best]:.2f})"
     if prediction.is_fallback:
         return f"{name}, as no hospital is above {threshold:g} (nearest {best}, {scores[best]:.2f})"
     return f"{name} ({scores[model]:.2f})" if model in scores else f"{name} (nearest {best}, {scores[best]:.2f})"

@@ -17,11 +17,19 @@ MAX_PANES = 3
 INCH = 3.4
 DPI = 110
 OPACITY = 0.35
+# Of the axes to the left, to the back and, turned round, to the head: what lies at their beginning and end.
+SIDES = ("RL", "AP", "HF")
+PLACES = ((0.04, 0.5), (0.96, 0.5), (0.5, 0.96), (0.5, 0.04))
 LPS = orientations.axcodes2ornt(("L", "P", "S"))
 
 
 def overlay(
-    image: NDArray, label_map: NDArray | None, affine: NDArray | None, labels: Mapping[int, str], title: str
+    image: NDArray,
+    label_map: NDArray | None,
+    affine: NDArray | None,
+    labels: Mapping[int, str],
+    title: str,
+    is_oriented: bool,
 ) -> bytes:
     """Draw an image with its label map over it, as PNG.
 
@@ -34,19 +42,24 @@ def overlay(
         affine: Voxel indices to millimetres; None of a picture.
         labels: Number -> name.
         title: Text above the picture.
+        is_oriented: Whether the affine says how the axes lie in the body, so that the sides of a slice have letters.
     """
     mask = np.zeros(image.shape[1:], np.uint8) if label_map is None else label_map
-    aspect = 1.0
+    aspect, sides = 1.0, ""
     if affine is None:
         slices = [("", image, mask)]
     else:
-        image, mask, aspect = _upright(image, mask, affine)
-        slices = [(f"slice {z}", image[..., z], mask[..., z]) for z in _slices(mask)]
-    return _drawn(slices, aspect, {} if label_map is None else labels, title)
+        image, mask, aspect, sides = _upright(image, mask, affine)
+        count = mask.shape[-1]
+        slices = [(f"slice {z + 1} of {count}", image[..., z], mask[..., z]) for z in _slices(mask)]
+    return _drawn(slices, aspect, {} if label_map is None else labels, title, sides if is_oriented else "")
 
 
-def _upright(image: NDArray, mask: NDArray, affine: NDArray) -> tuple[NDArray, NDArray, float]:
-    """Return image (C, rows, columns, slices) and mask the right way up, and a pixel's height by its width."""
+def _upright(image: NDArray, mask: NDArray, affine: NDArray) -> tuple[NDArray, NDArray, float, str]:
+    """Return image (C, rows, columns, slices) and mask the right way up, a pixel's height by its width, and its sides.
+
+    The sides are the letters of what lies left, right, above and below.
+    """
     turn = orientations.ornt_transform(orientations.io_orientation(affine), LPS)
     spacing = np.linalg.norm(affine[:3, :3], axis=0)[np.argsort(turn[:, 0])]
     arrays = [orientations.apply_orientation(array, turn) for array in (*image, mask)]
@@ -56,7 +69,7 @@ def _upright(image: NDArray, mask: NDArray, affine: NDArray) -> tuple[NDArray, N
     arrays = [array.transpose(rows, columns, axis) for array in arrays]
     # Axis z runs to the head, which belongs at the top.
     arrays = [array[::-1] for array in arrays] if rows == 2 else arrays
-    return np.stack(arrays[:-1]), arrays[-1], float(spacing[rows] / spacing[columns])
+    return np.stack(arrays[:-1]), arrays[-1], float(spacing[rows] / spacing[columns]), SIDES[columns] + SIDES[rows]
 
 
 def _slices(mask: NDArray) -> list[int]:
@@ -67,7 +80,9 @@ def _slices(mask: NDArray) -> list[int]:
     return sorted(list(found)[:MAX_PANES]) or [mask.shape[-1] // 2]
 
 
-def _drawn(slices: list[tuple[str, NDArray, NDArray]], aspect: float, labels: Mapping[int, str], title: str) -> bytes:
+def _drawn(
+    slices: list[tuple[str, NDArray, NDArray]], aspect: float, labels: Mapping[int, str], title: str, sides: str
+) -> bytes:
     height, width = slices[0][2].shape
     tall = float(np.clip(aspect * height / width, 0.3, 3))
     figure = Figure(figsize=(max(INCH * len(slices), 5.0), INCH * tall + 1.1), layout="constrained")
@@ -76,6 +91,8 @@ def _drawn(slices: list[tuple[str, NDArray, NDArray]], aspect: float, labels: Ma
         _show(axes, image, window, aspect)
         _cover(axes, mask, labels, aspect)
         axes.set_title(name, fontsize=9)
+        for place, letter in zip(PLACES, sides, strict=False):
+            axes.text(*place, letter, transform=axes.transAxes, ha="center", va="center", color="gold", fontsize=9)
     # matplotlib reads text between dollar signs as mathematics.
     figure.suptitle(title.replace("$", r"\$"), fontsize=10, wrap=True)
     handles = [Patch(color=_colour(number), label=name.replace("$", r"\$")) for number, name in sorted(labels.items())]

@@ -33,6 +33,8 @@ MEAN = "mean of all sites"
 # What a site chose for itself.
 BLEND = "mean of the federated and the local model"
 ENSEMBLE = "ensemble"
+# The Dice of a label below which a model has not learnt it.
+LEARNT = 0.1
 FALLBACK = "the selector fell back to the global model: the case is like the training images of no single hospital"
 # Far above what training ends with. Statistics are larger: an amplitude adds up all pixels of an image.
 MAX_PARAMETER, MAX_STATISTIC = 1e6, 1e15
@@ -224,7 +226,10 @@ class SuperModel:
         find = self._class_of if self.contents.study.task == "classification" else self._map_of
         domain = self.contents.domain
         doubts = domain.doubts(images, None, False) if prepared is None else prepared.doubts(domain, self._steps)
-        return replace(find(answer, prepared), warnings=(*([FALLBACK] if answer.is_fallback else []), *doubts))
+        gamma = self.contents.threshold if threshold is None else threshold
+        # No score is above 1: that the global model answers says nothing of the case.
+        own = [FALLBACK] if answer.is_fallback and gamma < 1 else []
+        return replace(find(answer, prepared), warnings=(*own, *self._not_learnt, *doubts))
 
     def check_options(self, batch_size: int, threshold: float | None = None, site: str | None = None) -> None:
         """Refuse options before any work.
@@ -236,9 +241,25 @@ class SuperModel:
             raise ConfigError(f"batch_size must be a whole number of at least 1, not {batch_size!r}")
         check_threshold(threshold)
         if threshold is not None and not (site is None and self.contents.is_choice):
-            raise ConfigError("threshold must go with a selector's choice; nothing is chosen here: leave it out")
+            raise ConfigError(
+                "threshold must go with a selector's choice; none is made here: leave the threshold or the site out"
+            )
         if site is not None:
             self.network(site)
+
+    @cached_property
+    def _not_learnt(self) -> list[str]:
+        """A sentence for each label that hardly any site's test found."""
+        contents, study = self.contents, self.contents.study
+        if study.task != "segmentation" or study.regions:
+            return []
+        tests = [test.get("labels") or {} for test in (contents.facts.get("test") or {}).values()]
+        found = {name: [test[str(n)] for test in tests if str(n) in test] for n, name in study.labels.items()}
+        return [
+            f"{name} was not learnt: its test Dice is {max(values):.2f} at the best site; to find none means nothing"
+            for name, values in found.items()
+            if values and max(values) < LEARNT
+        ]
 
     @cached_property
     def _steps(self) -> Preparation:

@@ -1,0 +1,100 @@
+"""Do amplitude normalisation and perturbation help on phantoms? The question behind HarmoFL's recommended preset.
+
+    python bench/harmofl.py OUT [--development 101,102] [--seeds 111,112,113] [--rounds 20] [--processes 1]
+
+All keep BatchNorm at home and average the models of the last quarter. On phantoms of the development seeds each input
+normalisation is tried with and without perturbation, with a constant and a falling learning rate; the best one by
+validation, mean over sites and seeds, is then trained on phantoms of the other seeds, beside the best one without both,
+which is FedBN, and beside today's recommended preset. Finished runs in OUT are reused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from runs import Alone, Choices, carry_out, validation_of
+
+from silofl.data.phantoms import make_phantoms
+from silofl.federation.results import Results, read_results
+from silofl.studies.demo import SMALL
+
+HARMOFL: Choices = {"name": "harmofl", "average_last": 0.25}
+INPUTS: dict[str, Choices] = {
+    "no amplitude": {"input": "none"},
+    "mean intensity": {"amplitude": {"band": 0}},
+    "whole amplitude": {"amplitude": {"band": "full"}},
+}
+STEPS: dict[str, Choices] = {"plain step": {"step": "plain"}, "perturbed step": {}}
+SCHEDULES = ("constant", "poly")
+Name = tuple[str, str, str]
+FEDBN, RECOMMENDED = ("no amplitude", "plain step"), ("mean intensity", "perturbed step", "constant")
+
+
+def main() -> None:
+    """Search, run what is not there yet, print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--development", default="101,102")
+    parser.add_argument("--seeds", default="111,112,113")
+    parser.add_argument("--rounds", type=int, default=SMALL["rounds"])
+    parser.add_argument("--processes", type=int, default=1)
+    options = parser.parse_args()
+    grid = list(itertools.product(INPUTS, STEPS, SCHEDULES))
+    development = done(options, grid, options.development)
+    values = {name: [validation_of(run) for run in runs] for name, runs in development.items()}
+    print(f"### Validation on phantoms of seeds {options.development}, mean over sites\n")
+    print("| input | step | rate | mean | by seed |\n|---|---|---|---|---|")
+    for name in grid:
+        seeds = ", ".join(f"{value:.3f}" for value in values[name])
+        print(f"| {' | '.join(name)} | {np.mean(values[name]):.3f} | {seeds} |")
+    best, fedbn = best_of(values, grid), best_of(values, [name for name in grid if name[:2] == FEDBN])
+    rows = {"best on validation": best, "FedBN": fedbn, "recommended preset": RECOMMENDED}
+    found = done(options, list(dict.fromkeys(rows.values())), options.seeds)
+    print(f"\n### Test on phantoms of seeds {options.seeds}\n")
+    sites = sorted(next(iter(found.values()))[0].sites)
+    print(f"| | input | step | rate | mean of sites | {' | '.join(sites)} | validation |")
+    print("|---" * (6 + len(sites)) + "|")
+    for row, name in rows.items():
+        runs = found[name]
+        cells = [row, *name, spread([run.mean for run in runs])]
+        cells += [spread([run.sites[site] for run in runs]) for site in sites]
+        print(f"| {' | '.join([*cells, spread([validation_of(run) for run in runs])])} |")
+
+
+def done(options: argparse.Namespace, names: Sequence[Name], seeds: str) -> dict[Name, list[Results]]:
+    """Return the results by seed of all names, those of phantoms and training."""
+    found: dict[Name, list[Results]] = {name: [] for name in names}
+    for seed in map(int, seeds.split(",")):
+        data = options.out / f"data-{seed}"
+        make_phantoms(data / "phantoms", seed)
+        runs = {name: alone(name, seed, options.rounds) for name in names}
+        carry_out(runs.values(), data, options.out, options.processes)
+        for name, run in runs.items():
+            found[name].append(read_results(options.out / run.folder))
+    return found
+
+
+def alone(name: Name, seed: int, rounds: int) -> Alone:
+    """Return one run."""
+    algorithm = HARMOFL | INPUTS[name[0]] | STEPS[name[1]]
+    changes = SMALL | {"rounds": rounds, "seed": seed, "guard": False, "algorithm": algorithm}
+    folder = f"{rounds}rounds/{'-'.join(name).replace(' ', '_')}-seed{seed}"
+    return Alone("phantoms", folder, changes | {"training.schedule": name[2]})
+
+
+def best_of(values: Mapping[Name, Sequence[float]], names: Sequence[Name]) -> Name:
+    """Return the name with the highest mean."""
+    return max(names, key=lambda name: np.mean(values[name]))
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return mean and deviation."""
+    return f"{np.mean(values):.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
+
+
+if __name__ == "__main__":
+    main()
