@@ -249,14 +249,15 @@ class SuperModel:
 
     @cached_property
     def _not_learnt(self) -> list[str]:
-        """A sentence for each label that hardly any site's test found."""
+        """A sentence for each label that the models found at no site, by the tests or else by validation."""
         contents, study = self.contents, self.contents.study
         if study.task != "segmentation" or study.regions:
             return []
-        tests = [test.get("labels") or {} for test in (contents.facts.get("test") or {}).values()]
+        part = "test" if contents.facts.get("test") else "validation"
+        tests = [test.get("labels") or {} for test in (contents.facts.get(part) or {}).values()]
         found = {name: [test[str(n)] for test in tests if str(n) in test] for n, name in study.labels.items()}
         return [
-            f"{name} was not learnt: its test Dice is {max(values):.2f} at the best site; to find none means nothing"
+            f"{name} was not learnt: its {part} Dice is {max(values):.2f} at the best site; to find none means nothing"
             for name, values in found.items()
             if values and max(values) < LEARNT
         ]
