@@ -259,6 +259,16 @@ def test_a_sites_folder_that_depends_on_where_nvflare_runs_is_refused(monkeypatc
         Site(data="$SILOFL_DATA/{site}", state_dir="/state").data_folder("s", "north")
 
 
+def test_a_placeholder_with_a_slip_is_no_folder(monkeypatch):
+    monkeypatch.setenv("SCRATCH", "/scratch")
+    site = Site(data="/data/{studie}", state_dir="/state/{study}", cache_dir="${SCRATCH}/{study}")
+    with pytest.raises(
+        ConfigError, match=r"no other braces than {study} and {site}, not {studie} .did you mean '{study}'"
+    ):
+        site.data_folder("organs", "north")
+    assert str(site.cache_folder("organs", "north")) == "/scratch/organs"
+
+
 def test_a_site_may_name_a_folder_of_data_for_each_study_it_takes_part_in(monkeypatch):
     monkeypatch.setenv("ROOT", "/data")
     site = Site(data={"organs": "$ROOT/{site}", "nuclei": "/n"}, state_dir="/state")

@@ -183,6 +183,13 @@ class Server(Section):
 
 
 def _filled(template: str, study: str, site: str) -> Path:
+    # Variables of the environment may stand in braces.
+    odd = [name for name in re.findall(r"(?<!\$)\{\w*\}", template) if name not in ("{study}", "{site}")]
+    if odd:
+        raise ConfigError(
+            "a folder of site.yaml must hold no other braces than {study} and {site}, not "
+            f"{odd[0]}{nearest(odd[0], ('{study}', '{site}'))}; correct it"
+        )
     path = Path(os.path.expandvars(template.replace("{study}", study).replace("{site}", site))).expanduser()
     if not path.is_absolute():
         raise ConfigError(f"a folder of site.yaml must be an absolute path, not {path}; write it from / on")

@@ -319,6 +319,17 @@ def test_what_is_refused_is_recorded_with_the_reason(gate):
     ]
 
 
+def test_the_sentence_of_a_pause_is_recorded_as_that_and_not_as_numbers(gate):
+    (record,) = gate().records("train", Message(meta={"round": 4, "error": "study 'small' is paused by the hospital"}))
+    assert (record["kind"], record["purpose"]) == ("reason", OTHERS["reason"])
+    assert record["values"]["error"].endswith("paused by the hospital")
+
+
+def test_the_bytes_of_the_numbers_are_counted(gate):
+    (record,) = gate().records("train", Message(meta={"num_examples": 31}))
+    assert record["bytes"] == len('{"num_examples": 31}')
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_a_purpose_of_its_own(gate, kind):
     purpose = gate(algorithm=SENDERS[kind]).purpose(kind)

@@ -109,6 +109,7 @@ def kit(federation, tmp_path):
     shutil.copytree(federation / "north", folder)
     resources = json.loads((folder / "local" / "resources.json.default").read_text())
     resources["class_allow_list"] = list(SITE_CLASSES)
+    resources["allow_log_streaming"] = False
     (folder / "local" / "resources.json").write_text(json.dumps(resources))
     policy = {"format_version": "1.0", "permissions": {"lead": {"byoc": "none"}}}
     (folder / "local" / "authorization.json").write_text(json.dumps(policy))

@@ -35,14 +35,28 @@ def test_a_site_with_nothing_wrong_may_join(checked, candidate, serve, federatio
 
 def test_a_table_names_every_check_and_the_verdict(checked):
     code, out = checked("--skip", f"{NETWORK},training,leaving")
-    assert code == 0 and "Site north may join small" in out
-    assert "versions" in out and "preflight" not in out
+    assert code == 0 and "versions" in out
+    # Who leaves checks out is told that nothing is known of them.
+    verdict = " ".join(out[out.index("Site north") :].split())
+    names = "server, tls, clock, preflight, training, leaving"
+    assert verdict == f"Site north may join small, as far as it was checked; not checked: {names}"
+
+
+def test_the_last_line_names_what_failed_and_not_what_waits_for_it(checked, pictures):
+    (pictures / "secret-training0.png").write_bytes(b"no picture")
+    code, out = checked("--skip", NETWORK)
+    assert code == 1 and out.splitlines()[-1] == "Site north must not join study small yet: data"
+
+
+def test_leaving_out_all_checks_is_no_check(candidate):
+    with pytest.raises(ConfigError, match="--skip must leave a check, not name them all"):
+        check_site(candidate(), set(CHECKS))
 
 
 def test_a_narrow_window_cuts_nothing_off_the_digest(candidate):
     site, out = candidate(), StringIO()
     print_checkup(check_site(site, set(CHECKS) - {"study"}), Console(file=out, width=60))
-    assert site.study.digest in "".join(out.getvalue().split())
+    assert site.study.digest in out.getvalue().splitlines()
 
 
 def test_a_fault_in_the_data_keeps_the_site_from_joining_and_no_case_is_named(checked, kit, pictures):
@@ -50,7 +64,7 @@ def test_a_fault_in_the_data_keeps_the_site_from_joining_and_no_case_is_named(ch
     code, out = checked("--json", "--skip", NETWORK)
     assert code == 1 and "secret" not in out
     statuses = {check["check"]: check["sentence"] for check in json.loads(out)["checks"] if check["status"] == "failed"}
-    assert statuses["data"] == "the site's data have a fault; its own log names it"
+    assert statuses["data"] == "the site's data have a fault; check-site.txt in the kit names it"
     assert "must wait for data" in statuses["training"] and "must wait for data" in statuses["leaving"]
     log = Path(json.loads(out)["log"])
     assert log == kit / LOG and "secret-training0.png must be a whole file" in log.read_text()
@@ -78,7 +92,7 @@ def test_what_nobody_foresaw_is_an_answer_too(candidate, kit, monkeypatch):
 
     monkeypatch.setitem(module.CHECKS, "memory", fall_over)
     checkup = check_site(candidate(), set(CHECKS) - {"memory", "gpu"})
-    assert checkup.answers["memory"].sentence == "an unexpected RuntimeError; the site's own log has it"
+    assert checkup.answers["memory"].sentence == "an unexpected RuntimeError; check-site.txt in the kit has it"
     assert checkup.answers["gpu"].status == "ok"
     assert "secret-training0 is odd" in checkup.log.read_text()
 

@@ -62,7 +62,7 @@ def test_a_cache_of_the_studys_own_goes_too_and_a_shared_one_is_named(tmp_path, 
     write(tmp_path / "shared/x")
     assert list(kept_of(site(cache_dir="own/{study}"), "organs", None).folders) == [tmp_path / "own/organs"]
     kept = kept_of(site(cache_dir="shared"), "organs", None)
-    assert kept.folders == {} and "other studies use it too" in kept.shared[tmp_path / "shared"]
+    assert kept.folders == {} and "decoded images of any study lie there" in kept.shared[tmp_path / "shared"]
 
 
 def test_a_study_that_left_nothing_needs_nothing_deleted(site):
@@ -137,7 +137,26 @@ def test_forget_deletes_what_the_site_keeps_and_says_what(silofl, tmp_path, kept
     assert (code, error) == (0, "") and not kept.exists()
     assert f"{tmp_path / 'state' / 'organs'}: 1 files, 5 bytes\ndeleted: all of the above" in out
     assert (tmp_path / "data" / "organs" / "dataset.json").exists()
-    assert silofl("forget", "organs") == (0, "this site keeps nothing of study organs\n", "")
+
+
+def test_a_name_with_a_slip_does_not_look_like_a_deletion(silofl, tmp_path, kept):
+    code, out, error = silofl("forget", "organ", "--yes")
+    assert (code, out) == (2, "") and kept.exists()
+    assert "STUDY must name a study of which this site keeps something, not 'organ' (did you mean 'organs'?)" in error
+    assert f"nothing is in {tmp_path / 'state' / 'organ'}, and there are organs" in error
+    silofl("forget", "organs", "--yes")
+    code, _, error = silofl("forget", "organs", "--yes")
+    assert code == 2 and "nothing was deleted" in error
+
+
+def test_images_that_stay_are_no_success(silofl, tmp_path, kept):
+    settings = {"data": f"{tmp_path}/data/{{study}}", "state_dir": f"{tmp_path}/state/{{study}}"}
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "local" / "site.yaml").write_text(yaml.safe_dump(settings | {"cache_dir": str(tmp_path / "scratch")}))
+    code, out, _ = silofl("forget", "organs", "--yes")
+    assert (
+        code == 3 and not kept.exists() and f"not deleted: {tmp_path / 'scratch'}; decoded images of any study" in out
+    )
 
 
 @pytest.mark.parametrize(("answer", "is_deleted"), [("y", True), ("yes", True), ("", False), ("n", False)])

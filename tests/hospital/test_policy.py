@@ -7,7 +7,7 @@ import yaml
 from silofl import extensions
 from silofl.errors import ConfigError
 from silofl.flare.policy import SITE_CLASSES
-from silofl.hospital.check_site import check_site
+from silofl.hospital.check_site import CHECKS, check_site
 from silofl.hospital.policy import allowed_classes, brought_code, egress, packages, pinned
 
 
@@ -95,7 +95,7 @@ GOOD = scope([EGRESS])
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (None, "must have silofl.flare.egress.RunNote"),
+        (None, "local/privacy.json must exist; it is not there"),
         ("{", "must be one that NVFlare reads"),
         ({"scopes": [scope([])], "default_scope": "silofl"}, "Egress as the last of task_result_filters"),
         ({"scopes": [scope([EGRESS], [])], "default_scope": "silofl"}, "must have silofl.flare.egress.RunNote"),
@@ -108,10 +108,22 @@ GOOD = scope([EGRESS])
         ({"scopes": [scope([], name="other"), GOOD], "default_scope": "other"}, "in the scope that jobs get"),
         ({"scopes": [GOOD], "default_scope": "nowhere"}, "specified default scope 'nowhere' does not exist"),
         ({"scopes": [scope(["no.such.Filter"])], "default_scope": "silofl"}, "must be one that NVFlare reads"),
+        ({"scopes": [scope(["silofl.flare.egress.Egres"])], "default_scope": "silofl"}, "Egres"),
     ],
-    ids=["none", "no JSON", "no filter", "no note", "not the last", "no default", "other", "no scope", "no class"],
+    ids=[
+        "none",
+        "no JSON",
+        "no filter",
+        "no note",
+        "not the last",
+        "no default",
+        "other",
+        "no scope",
+        "no class",
+        "a slip",
+    ],
 )
-def test_a_site_whose_answers_would_leave_unrecorded_may_not_join(candidate, kit, content, sentence):
+def test_a_site_whose_answers_would_leave_unrecorded_may_not_join(candidate, kit, content, sentence, caplog, capfd):
     path = kit / "local" / "privacy.json"
     path.unlink()
     if content is not None:
@@ -119,7 +131,25 @@ def test_a_site_whose_answers_would_leave_unrecorded_may_not_join(candidate, kit
     checkup = check_site(candidate(), skipped=("server", "tls", "preflight", "clock"))
     answer = checkup.answers["egress"]
     assert answer.status == "failed" and sentence in answer.sentence and not checkup.may_join
+    assert "Traceback" not in caplog.text + "".join(capfd.readouterr())
     assert "leaving must wait for egress" in checkup.answers["leaving"].sentence
+
+
+@pytest.mark.parametrize(("value", "status"), [(False, "ok"), (True, "warning"), (None, "warning")])
+def test_a_log_that_may_go_to_the_server_is_worth_a_look(candidate, kit, value, status):
+    path = kit / "local" / "resources.json"
+    resources = json.loads(path.read_text())
+    del resources["allow_log_streaming"]
+    path.write_text(json.dumps(resources | ({} if value is None else {"allow_log_streaming": value})))
+    answer = check_site(candidate(), set(CHECKS) - {"logs"}).answers["logs"]
+    assert answer.status == status and "allow_log_streaming" in answer.sentence
+
+
+def test_a_key_that_others_may_read_keeps_the_site_from_joining(candidate, kit):
+    (kit / "startup" / "client.key").chmod(0o644)
+    answer = check_site(candidate(), set(CHECKS) - {"certificate"}).answers["certificate"]
+    assert answer.status == "failed"
+    assert answer.sentence.startswith("startup/client.key must be readable by its owner only")
 
 
 def test_the_filters_of_the_hospitals_kits_are_sound(candidate):

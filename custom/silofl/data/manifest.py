@@ -118,6 +118,10 @@ def _read(folder: Path) -> tuple[dict[str, object], str]:
     name = f"{FILE_NAME} of the data folder {folder.name!r}"
     if not folder.is_dir():
         raise DataError(f"{name} must exist; the folder is not there: make it, or correct data in site.yaml")
+    if not (folder / FILE_NAME).exists():
+        raise DataError(
+            f"{name} must exist; it is not there: write it as docs/hospital.md says, or correct data in site.yaml"
+        )
     raw = read_bytes(folder / FILE_NAME, name)
     try:
         # Editors on Windows begin a file with a byte order mark. Of two equal keys json would keep the last silently.

@@ -32,10 +32,12 @@ from silofl.study_sections import CLASSIFICATION_ONLY
 
 # What a classification's score has beside its value.
 METRICS = frozenset((*CLASSIFICATION_ONLY["metric"], "auroc"))
-NUMBERS, UNKNOWN = "numbers", "unknown"
-# Kinds of no part: the counts and scores of every answer, and arrays that no part of the study knows.
+NUMBERS, REASON, UNKNOWN = "numbers", "reason", "unknown"
+# Kinds of no part: the counts and scores of every answer, the sentence in place of one, and arrays that no part of the
+# study knows.
 OTHERS = {
     NUMBERS: "counts, losses, scores, and what the images are like; no case is named",
+    REASON: "the sentence why there is no answer, as of a pause; no number and no array",
     UNKNOWN: "not a part of the study's model",
 }
 NUMBERS_RISK = (
@@ -207,8 +209,10 @@ class Gate:
         facts |= {} if reason is None else {"reason": reason}
         records = [facts | self._of_array(name, np.asarray(array)) for name, array in message.arrays.items()]
         # NaN as a word: other programs cannot read it as a number.
-        values = json.loads(json.dumps(message.meta, default=str), parse_constant=str)
-        return [*records, facts | {"name": NUMBERS, "kind": NUMBERS, "values": values, "purpose": OTHERS[NUMBERS]}]
+        text = json.dumps(message.meta, default=str)
+        kind = REASON if "error" in message.meta and message.meta.keys() <= {"error", "round"} else NUMBERS
+        facts |= {"name": kind, "kind": kind, "bytes": len(text), "values": json.loads(text, parse_constant=str)}
+        return [*records, facts | {"purpose": OTHERS[kind]}]
 
     @cached_property
     def _server(self) -> ServerRounds:

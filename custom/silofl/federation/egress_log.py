@@ -173,7 +173,7 @@ def left(path: Path) -> dict[str, Sum]:
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
             record = json.loads(line)
-            if not record["refused"] and "bytes" in record:
+            if not record["refused"] and "values" not in record:
                 sums.setdefault(record["kind"], Sum()).add(record)
         except (ValueError, TypeError, KeyError):
             # Cut off by a kill, or altered: `egress-check` says which.

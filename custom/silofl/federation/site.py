@@ -172,14 +172,14 @@ class SiteRounds:
         return self.site.run_folder(self.study.name, self.name, run)
 
 
-def public_reason(error: Exception) -> str:
-    """Return the reason that may leave the site."""
+def public_reason(error: Exception, log: str = "its own log") -> str:
+    """Return the reason that may leave the site; the whole of it stands in the log that it names."""
     # Sentences on data and settings may name a case or a path: they stay in the site's log.
     if isinstance(error, (DataError, ConfigError)):
-        return f"the site's {'data' if isinstance(error, DataError) else 'settings'} have a fault; its own log names it"
+        return f"the site's {'data' if isinstance(error, DataError) else 'settings'} have a fault; {log} names it"
     if isinstance(error, SiloFLError):
         return plain_text(str(error))
     # The system's words for its number, because the error's own may name a file.
     if isinstance(error, OSError) and error.errno in errno.errorcode:
-        return f"the site's system said {os.strerror(error.errno)!r}; the site's own log names the file"
-    return f"an unexpected {type(error).__name__}; the site's own log has it"
+        return f"the site's system said {os.strerror(error.errno)!r}; {log} names the file"
+    return f"an unexpected {type(error).__name__}; {log} has it"

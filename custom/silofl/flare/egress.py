@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from silofl.site import Site
 from silofl.study import Study
 
 REQUEST = "silofl_request"
+LONGEST_REASON = 160
 CODES = frozenset(value for name, value in vars(ReturnCode).items() if name.isupper())
 
 
@@ -120,8 +122,8 @@ def check_scope(scope: Scope | None) -> None:
     if not has_note or [type(one) for one in results.get(FilterKey.OUT, [])][-1:] != [Egress]:
         raise ConfigError(
             "local/privacy.json must have silofl.flare.egress.RunNote under task_data_filters and "
-            "silofl.flare.egress.Egress as the last of task_result_filters, in the scope that jobs get; take that of "
-            "site_configs/"
+            "silofl.flare.egress.Egress as the last of task_result_filters, in the scope that jobs get; take the one "
+            "that came with the kit"
         )
 
 
@@ -131,13 +133,20 @@ def effective_scope(kit: Kit) -> Scope | None:
     Raises:
         ConfigError: NVFlare cannot read the file, so that the site would not start.
     """
+    # NVFlare also logs the fault, with its traceback.
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         manager = create_privacy_manager(Workspace(root_dir=str(kit.folder)), names_only=False)
     except Exception as error:  # NVFlare has one of its own for each fault
+        # What is wrong stands at the end of its sentence.
+        reason = one_line(str(error)[-LONGEST_REASON:])
         raise ConfigError(
-            f"local/privacy.json of {kit.name!r} must be one that NVFlare reads; it says {one_line(error)!r}: take "
-            "that of site_configs/"
+            f"local/privacy.json of {kit.name!r} must be one that NVFlare reads; it says {reason!r}: correct the names "
+            "of its filters, or take the one that came with the kit"
         ) from None
+    finally:
+        logging.disable(before)
     return manager.get_scope(None)
 
 

@@ -99,6 +99,17 @@ def gpus_for_jobs(kit: Kit) -> int:
     return max((one["num_of_gpus"] for one in arguments if type(one.get("num_of_gpus")) is int), default=0)
 
 
+def streams_logs(kit: Kit) -> bool:
+    """Return whether a site lets its log, which may name a patient's file, go to the server while a job runs.
+
+    Raises:
+        ConfigError: The site has no resources.json, or it cannot be read.
+    """
+    _, resources = kit.local("resources.json")
+    # NVFlare reads it so, and lets logs out where the file says nothing.
+    return bool(resources.get("allow_log_streaming", True))
+
+
 @dataclass(frozen=True)
 class Rights:
     """The rights of people at a site.

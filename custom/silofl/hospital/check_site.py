@@ -21,7 +21,7 @@ from silofl.federation.site import public_reason
 from silofl.hospital import data, machine, network, policy, switch
 from silofl.hospital import trial as training
 from silofl.hospital.candidate import Candidate, read_candidate
-from silofl.hospital.finding import Finding, failed
+from silofl.hospital.finding import Finding, failed, ok
 from silofl.options import console_for, names
 
 CHECKS: dict[str, Callable[[Candidate], Finding]] = {
@@ -31,6 +31,7 @@ CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "classes": policy.allowed_classes,
     "byoc": policy.brought_code,
     "egress": policy.egress,
+    "logs": policy.logs,
     "packages": policy.packages,
     "disk": machine.disk,
     "memory": machine.memory,
@@ -57,6 +58,7 @@ WAITS_FOR = {
     "leaving": ("data", "egress"),
 }
 LOG = "check-site.txt"
+WAITS = "must wait for"
 STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
 
 
@@ -69,23 +71,26 @@ class Checkup:
         study: The study's name.
         answers: Check -> answer, without those that were skipped.
         log: The site's own file with the full reasons, which may name cases; None where there is none.
+        skipped: The checks that were left out, of which nothing is known.
     """
 
     site: str
     study: str
     answers: dict[str, Finding]
     log: Path | None
+    skipped: tuple[str, ...] = ()
 
     @property
     def may_join(self) -> bool:
-        """Whether nothing failed."""
+        """Whether nothing that was checked failed."""
         return all(answer.status != "failed" for answer in self.answers.values())
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
         checks = [{"check": name, **asdict(answer)} for name, answer in self.answers.items()]
         log = str(self.log) if self.log else None
-        return {"site": self.site, "study": self.study, "may_join": self.may_join, "checks": checks, "log": log}
+        names = {"site": self.site, "study": self.study, "may_join": self.may_join, "skipped": list(self.skipped)}
+        return names | {"checks": checks, "log": log}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -116,11 +121,13 @@ def check_site(candidate: Candidate, skipped: Collection[str] = ()) -> Checkup:
     alone, and nowhere else.
 
     Raises:
-        ConfigError: A check to skip is not known.
+        ConfigError: A check to skip is not known, or none is left.
     """
     for name in skipped:
         if name not in CHECKS:
             raise ConfigError(f"--skip must be among {', '.join(CHECKS)}, not {name!r}{nearest(name, CHECKS)}")
+    if not CHECKS.keys() - {*skipped}:
+        raise ConfigError("--skip must leave a check, not name them all; leave one out")
     answers: dict[str, Finding] = {}
     reasons: list[str] = []
     for name, check in CHECKS.items():
@@ -128,10 +135,11 @@ def check_site(candidate: Candidate, skipped: Collection[str] = ()) -> Checkup:
             continue
         needs = [need for need in WAITS_FOR.get(name, ()) if need in answers and answers[need].status == "failed"]
         if needs:
-            answers[name] = failed(f"{name} must wait for {needs[0]}, which failed; put that right and check again")
+            answers[name] = failed(f"{name} {WAITS} {needs[0]}, which failed; put that right and check again")
         else:
             answers[name] = _answer_to(name, check, candidate, reasons)
-    return Checkup(candidate.kit.name, candidate.study.name, answers, _write_log(candidate.kit.folder / LOG, reasons))
+    log = _write_log(candidate.kit.folder / LOG, reasons)
+    return Checkup(candidate.kit.name, candidate.study.name, answers, log, tuple(filter(skipped.__contains__, CHECKS)))
 
 
 def print_checkup(checkup: Checkup, console: Console) -> None:
@@ -141,10 +149,16 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
     for name, answer in checkup.answers.items():
         table.add_row(name, Text(answer.status, STYLES[answer.status]), Text(answer.sentence))
     console.print(table, soft_wrap=False)
+    if "sha256" in (found := checkup.answers.get("study", ok("")).facts):
+        # On a line of its own, to be copied whole.
+        console.print(f"digest of study {checkup.study}:\n{found['sha256']}", markup=False, soft_wrap=True)
     if checkup.log:
         console.print(f"The full reasons, for this account alone: {checkup.log}", markup=False)
-    wrong = [name for name, answer in checkup.answers.items() if answer.status == "failed"]
+    failures = {name: answer.sentence for name, answer in checkup.answers.items() if answer.status == "failed"}
+    wrong = [name for name, sentence in failures.items() if not sentence.startswith(f"{name} {WAITS}")]
     verdict = f"must not join study {checkup.study} yet: {', '.join(wrong)}" if wrong else f"may join {checkup.study}"
+    if checkup.skipped and not wrong:
+        verdict += f", as far as it was checked; not checked: {', '.join(checkup.skipped)}"
     console.print(f"Site {checkup.site} {verdict}", markup=False)
 
 
@@ -157,9 +171,9 @@ def _answer_to(name: str, check: Callable[[Candidate], Finding], candidate: Cand
         if any(isinstance(cause, PermissionError) for cause in _causes(error)):
             return failed(
                 f"{name} must be allowed to read the data and to write the cache; permission was denied, nothing need "
-                "be broken: grant it to this account; the site's own log names the file"
+                f"be broken: grant it to this account; {LOG} in the kit names the file"
             )
-        return failed(public_reason(error))
+        return failed(public_reason(error, f"{LOG} in the kit"))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from silofl.errors import ConfigError, ExitCode
+from silofl.errors import ConfigError, ExitCode, nearest
 from silofl.federation.egress_log import LOCK
 from silofl.files import held
 from silofl.hospital import forget_patient
@@ -20,6 +20,11 @@ from silofl.study import Name
 
 # As the server names a run: study, time and four random digits.
 RUN = "{study}-[0-9]{{8}}-[0-9]{{6}}-[0-9a-f]{{4}}"
+
+NO_TRACE = (
+    "no cache, picture or score of this site names the patient: correct the ID or --site where that is a slip; with "
+    "--cases more is found"
+)
 
 
 class Wanted(Section):
@@ -68,7 +73,9 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError("STUDY must be given, or --patient, with or without --cases; see silofl forget --help")
     kept = kept_of(site, options.study, options.site)
     lines = [f"{folder}: {files} files, {size} bytes" for folder, (files, size) in kept.folders.items()]
-    print("\n".join(lines or [f"this site keeps nothing of study {options.study}"]))
+    if not lines and not kept.shared:
+        raise ConfigError(_nothing_kept(site, options.study, options.site))
+    print("\n".join(lines or [f"no folder is of study {options.study} alone"]))
     if lines and (options.yes or _is_agreed("delete this, the record of what left the site included? [y/N] ")):
         forget(kept)
         print("deleted: all of the above; results and the mixed models stay at the server")
@@ -76,7 +83,18 @@ def run(options: argparse.Namespace) -> int:
         print("nothing was deleted")
     for folder, reason in kept.shared.items():
         print(f"not deleted: {folder}; {reason}")
-    return ExitCode.COMPLETE
+    return ExitCode.INCOMPLETE if kept.shared else ExitCode.COMPLETE
+
+
+def _nothing_kept(site: Site, study: str, name: str | None) -> str:
+    """Return what to say where nothing is kept: a name with a slip must not look like a deletion."""
+    folder = site.state_folder(study, named_site(site, study, name))
+    known = forget_patient.studies_of(site, named_site(site, study, name))
+    held = f"there are {', '.join(known)}" if known else "there is none of any study"
+    return (
+        f"STUDY must name a study of which this site keeps something, not {study!r}{nearest(study, known)}; nothing is "
+        f"in {folder}, and {held}: correct STUDY, --site or --site-config where that is a slip; nothing was deleted"
+    )
 
 
 def _run_patient(site: Site, options: argparse.Namespace) -> int:
@@ -86,7 +104,7 @@ def _run_patient(site: Site, options: argparse.Namespace) -> int:
     studies = [options.study] if options.study else forget_patient.studies_of(site, name)
     traces = forget_patient.traces_of(site, name, studies, options.patient, options.cases)
     lines = forget_patient.described(traces)
-    print("\n".join(lines or ["no cache, picture or score of this site names the patient; with --cases more is found"]))
+    print("\n".join(lines or [NO_TRACE]))
     if lines and (options.yes or _is_agreed("delete this? [y/N] ")):
         forget_patient.remove(traces)
         print("deleted: all of the above; a cache is made anew at the next start, without the patient")
@@ -97,7 +115,7 @@ def _run_patient(site: Site, options: argparse.Namespace) -> int:
     print(f"\nWhat stays, in {', '.join(studies) or 'no study'}:")
     for sentence in forget_patient.remaining(traces):
         print(f"- {sentence}")
-    return ExitCode.COMPLETE
+    return ExitCode.INCOMPLETE if traces.others or not lines else ExitCode.COMPLETE
 
 
 def _is_agreed(question: str) -> bool:
@@ -124,7 +142,9 @@ def kept_of(site: Site, study: str, name: str | None) -> Kept:
         if "{study}" in cache_dir:
             folders.append(cache)
         elif cache.is_dir():
-            shared[cache] = "other studies use it too: put {study} into cache_dir, or delete it by hand"
+            shared[cache] = (
+                "decoded images of any study lie there: put {study} into cache_dir, and delete these by hand"
+            )
     _check_holds_no_data(folders, site, study, name)
     return Kept({folder: _size(folder) for folder in folders if folder.is_dir()}, shared)
 

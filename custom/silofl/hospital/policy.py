@@ -5,7 +5,7 @@ from __future__ import annotations
 from silofl.errors import ConfigError, PinError
 from silofl.extensions import find
 from silofl.flare.egress import check_scope, effective_scope
-from silofl.flare.policy import SITE_CLASSES, class_policy, site_rights
+from silofl.flare.policy import SITE_CLASSES, class_policy, site_rights, streams_logs
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
 
@@ -19,7 +19,8 @@ def pinned(candidate: Candidate) -> Finding:
         candidate.settings.check_pinned(study.name, study.digest, {lead})
         candidate.settings.check_private(study.name, study.is_private)
     except PinError as error:
-        return failed(str(error), sha256=study.digest)
+        advice = "on this side: ask the study lead, by telephone, which study was agreed to"
+        return failed(f"{error}; {advice}", sha256=study.digest)
     whose = f"pinned, for lead {lead}" if lead else "not pinned: site.yaml has no studies, so that any may come"
     return ok(f"the digest of study {study.name} is {study.digest}; {whose}", sha256=study.digest)
 
@@ -66,12 +67,27 @@ def brought_code(candidate: Candidate) -> Finding:
 
 def egress(candidate: Candidate) -> Finding:
     """Check that what leaves passes SiloFL's filter, in the scope that NVFlare gives to jobs."""
+    if not (candidate.kit.folder / "local" / "privacy.json").is_file():
+        return failed(
+            "local/privacy.json must exist; it is not there, so that answers would leave unrecorded: take the one that "
+            "came with the kit"
+        )
     try:
         check_scope(effective_scope(candidate.kit))
     except ConfigError as error:
         # A sentence on a policy names no case and no path of the data.
         return failed(str(error))
     return ok("local/privacy.json has every answer recorded, and refused where site.yaml does not let it leave")
+
+
+def logs(candidate: Candidate) -> Finding:
+    """Say whether the site's log may go to the server while a job runs."""
+    if streams_logs(candidate.kit):
+        return warning(
+            "allow_log_streaming in local/resources.json must be false to keep the site's log here, which may name a "
+            "patient's file; it is true: set it to false, unless no file's name tells of a patient"
+        )
+    return ok("allow_log_streaming in local/resources.json keeps the site's log here")
 
 
 def packages(candidate: Candidate) -> Finding:
