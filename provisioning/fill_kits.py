@@ -75,7 +75,7 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
 
 
 def _put_wheel(folder: Path, wheel: Path) -> str:
-    """Replace any other version by the wheel, write its checksum and return it."""
+    """Replace any other version by the wheel, and return its checksum."""
     if wheel.suffix != ".whl" or not wheel.is_file():
         raise ConfigError(f"the wheel must be a file that ends in .whl, not {wheel}; build it with pip wheel")
     checksum = hashlib.sha256(wheel.read_bytes()).hexdigest()
@@ -85,7 +85,6 @@ def _put_wheel(folder: Path, wheel: Path) -> str:
     # The wheel may be the kit's own, which copyfile refuses to copy onto itself.
     if not (folder / wheel.name).exists() or not wheel.samefile(folder / wheel.name):
         shutil.copyfile(wheel, folder / wheel.name)
-    (folder / "SHA256SUMS").write_text(f"{checksum}  {wheel.name}\n", encoding="utf-8")
     return checksum
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from nvflare.tool.cert.fingerprint import cert_fingerprint_sha256
 
+from provisioning.supply import LOCK, SBOM
 from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
 from silofl.files import make_folder, write_text
 from silofl.flare.kit import Kit
@@ -21,7 +23,9 @@ from silofl.study import load_study
 # Where INSTALL.md has a hospital put the software, everything else, and the kit.
 SOFTWARE, HOME = "/opt/silofl", "/var/lib/silofl"
 FOLDER = f"{HOME}/kit"
-STUDY, SYSTEM = "study.yaml", "system"
+STUDY, SYSTEM, SUMS = "study.yaml", "system", "SHA256SUMS"
+# Of a kit, what comes with it; its logs and jobs come later.
+CAME = ("*.whl", LOCK, SBOM, STUDY, "startup/*", "local/*", f"{SYSTEM}/*")
 TEMPLATES = Path(__file__).parent
 GUIDES = {"hospital": "INSTALL.md.j2", "server": "INSTALL_server.md.j2"}
 # Measured: the packages of the lock once installed, with torch for the CPU.
@@ -53,7 +57,17 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
         for template in sorted((TEMPLATES / SYSTEM).glob("silofl*.j2")):
             text = pages.get_template(f"{SYSTEM}/{template.name}").render(values)
             write_text(kit.folder / SYSTEM / template.stem, text)
+    write_text(kit.folder / SUMS, _sums(kit.folder))
+    values["sums"] = hashlib.sha256((kit.folder / SUMS).read_bytes()).hexdigest()
     write_text(kit.folder / "INSTALL.md", pages.get_template(GUIDES[kit.kind]).render(values))
+
+
+def _sums(folder: Path) -> str:
+    """Return the checksums of all that came in a kit but the key, as sha256sum reads them, the wheel's first."""
+    came = [
+        path for pattern in CAME for path in sorted(folder.glob(pattern)) if path.is_file() and path.suffix != ".key"
+    ]
+    return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n" for path in came)
 
 
 def _places(kit: Kit) -> dict[str, Any]:

@@ -35,7 +35,22 @@ def test_a_kit_is_made_for_everybody_in_the_project(kits):
 @pytest.mark.parametrize("name", ["server", *SITES])
 def test_a_machine_gets_the_wheel_with_a_checksum_that_sha256sum_confirms(kits, wheel, name):
     assert (kits / name / wheel.name).read_bytes() == wheel.read_bytes()
-    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=kits / name, check=True, capture_output=True)
+    command = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
+    subprocess.run(command, cwd=kits / name, check=True, capture_output=True)
+    # What root installs and the service runs came in the same way; the key is in no list.
+    listed = {line.split("  ")[1] for line in (kits / name / "SHA256SUMS").read_text().splitlines()}
+    assert {
+        "startup/start.sh",
+        "startup/sub_start.sh",
+        "startup/rootCA.pem",
+        "local/privacy.json",
+        "sbom.json",
+    } <= listed
+    assert not any(file.endswith(".key") for file in listed)
+    if name in SITES:
+        assert "system/silofl.service" in listed
+        (kits / name / "startup" / "sub_start.sh").write_text("rm -rf /")
+        assert subprocess.run(command, cwd=kits / name, check=False, capture_output=True).returncode == 1
 
 
 @pytest.mark.parametrize(("name", "kind", "settings"), [("north", "hospital", "site"), ("server", "server", "server")])
