@@ -63,10 +63,10 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
 
 
 def _sums(folder: Path) -> str:
-    """Return the checksums of all that came in a kit but the key, as sha256sum reads them, the wheel's first."""
-    came = [
-        path for pattern in CAME for path in sorted(folder.glob(pattern)) if path.is_file() and path.suffix != ".key"
-    ]
+    """Return the checksums of what came in a kit, as sha256sum reads them, the wheel's first."""
+    files = [path for pattern in CAME for path in sorted(folder.glob(pattern)) if path.is_file()]
+    # Not of the key, which is nobody's business, nor of the certificate, which is renewed every year.
+    came = [path for path in files if path.suffix not in (".key", ".crt")]
     return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n" for path in came)
 
 
