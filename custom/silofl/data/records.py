@@ -108,7 +108,10 @@ def locate(folder: Path, path: str, case: str) -> Path:
         # Links are resolved, because one may lead out of the folder.
         root, found = folder.resolve(), (folder / path).resolve()
         if root not in found.parents:
-            raise _leaves(path, case)
+            raise DataError(
+                f"case {case!r} must name files inside the folder of dataset.json, not {path!r}, a link that leads out "
+                "of it; copy or mount the files there, or make the whole data folder the link"
+            )
         check_kind(found)
     except OSError as error:
         raise DataError(f"case {case!r}: {open_error(path, error)}") from None

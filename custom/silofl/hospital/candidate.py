@@ -84,6 +84,7 @@ def read_candidate(kit: Path, study: Path, site_config: Path | None) -> Candidat
     Raises:
         ConfigError: One of them is missing or wrong.
     """
-    settings = load(Site, site_config or kit / "local" / "site.yaml")
+    # First the kit: of a folder that is none nobody need write a site.yaml.
+    found, settings = read_kit(kit, ("hospital",)), load(Site, site_config or kit / "local" / "site.yaml")
     allow(settings.extensions)
-    return Candidate(read_kit(kit, ("hospital",)), load_study(study), study, settings)
+    return Candidate(found, load_study(study), study, settings)

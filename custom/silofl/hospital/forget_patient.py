@@ -131,7 +131,9 @@ def remove(traces: Traces) -> None:
 
 def described(traces: Traces) -> list[str]:
     """Return what would be removed, a line each, without the patient's name or that of a case."""
-    lines = [f"{folder}: decoded images" for folder in traces.entries]
+    lines = [
+        f"{folder}: decoded images, with the model that the site has trained on them alone" for folder in traces.entries
+    ]
     for file, cases in traces.files.items():
         lines.append(f"{file}: {'all of it' if cases is None else f'cases: {len(cases)}'}")
     return lines
@@ -151,7 +153,7 @@ def remaining(traces: Traces) -> list[str]:
         f"by the cache, the patient was in: {parts}" if parts else "no cache says in which part the patient was",
         "what was sent of a patient in training is in the models of the server, of the other sites, and of whoever has "
         "a super model, and cannot be taken out of them: tell the study lead, who can begin a run without the patient",
-        "this site's own models of these runs, in rounds/, supermodel/ and chosen/, have learnt from such a patient: "
+        "this site's own models, in rounds/, supermodel/ and chosen/ of these runs, learnt from those in training: "
         "silofl forget STUDY deletes them, with the record of what left",
         "this site's logs, check-site.txt in the kit, and pages that were written from these runs may name the case: "
         "look for it there, and see silofl prune",

@@ -121,7 +121,7 @@ class SiteAmplitude(SitePart):
         if work.message.about(ROLE).get("is_wanted") and not work.has_enough_patients:
             raise TrainingError(
                 f"site {work.site!r} must have {work.min_patients} patients in training for an amplitude to leave it; "
-                "it has fewer: add patients, or lower min_patients of its site.yaml"
+                "it has fewer: add patients, stay out, or ask for a study without, as input: none"
             )
         if MEAN in self.work.message.arrays:
             for norm in self._norms():
