@@ -52,9 +52,10 @@ def certificate(candidate: Candidate) -> Finding:
         # An error of ssl has a reason, one of the system has strerror.
         reason = getattr(error, "reason", None) or error.strerror
         return failed(f"the kit's key and certificate must be a whole pair, not broken ({reason}); ask for a new kit")
-    if stat.S_IMODE(candidate.kit.key_path.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
+    key = candidate.kit.key_path
+    if key.is_file() and key.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         return failed(
-            f"startup/{candidate.kit.key_path.name} must be readable by its owner only, since whoever reads it can "
+            f"startup/{key.name} must be readable by its owner only, since whoever reads it can "
             "take part as this site; other accounts can: chmod 600"
         )
     return validity(candidate.kit.valid_until, datetime.now(UTC))
