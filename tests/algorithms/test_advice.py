@@ -153,12 +153,12 @@ def test_one_site_alone_cannot_be_compared(count):
     ("far", "expected"),
     [
         ((), ("none", "nothing", "shared")),
-        (("features",), ("none", "batchnorm", "shared")),
-        (("amplitude", "features"), ("harmofl", "batchnorm", "shared")),
+        (("features",), ("none", "batchnorm", "adafed")),
+        (("amplitude", "features"), ("none", "batchnorm", "adafed")),
         (("amplitude",), ("none", "everything", "shared")),
         (("amplitude", "labels"), ("none", "everything", "shared")),
         (("labels", "features"), ("none", "batchnorm", "adafed")),
-        (("amplitude", "features", "labels"), ("harmofl", "batchnorm", "adafed")),
+        (("amplitude", "features", "labels"), ("none", "batchnorm", "adafed")),
     ],
 )
 def test_each_answer_follows_what_the_sites_differ_in(far, expected):
@@ -180,15 +180,20 @@ def test_a_ratio_at_its_threshold_is_not_above_it():
 def test_a_network_without_batchnorm_keeps_none_at_home_and_is_personalised_by_softpull():
     found = answers({kind: 100.0 for kind in KINDS}, has_batchnorm=False)
     assert found == {"input": "harmofl", "stays_home": "nothing", "mixing": "softpull"}
+    near = answers({kind: 1.0 for kind in KINDS}, has_batchnorm=False)
+    assert near == {"input": "none", "stays_home": "nothing", "mixing": "shared"}
 
 
 def test_an_answer_is_as_sure_as_many_cuts_would_give_it():
     ratios = {"amplitude": ratio(1.0, 1.0, 1.0, 9.0), "features": ratio(9, 9, 9, 9), "labels": ratio(1, 1, 9, 9.5)}
     found = {one.question: one for one in advised(ratios, {"east": 10, "west": 4}, has_batchnorm=True)}
-    assert found["input"].answer == "none" and found["input"].sureness == 0.75
+    assert found["input"].answer == "none" and found["input"].sureness == 1
     assert found["stays_home"].answer == "batchnorm" and found["stays_home"].sureness == 1
-    # the median of 1, 1, 9 and 9.5 is 5
-    assert found["mixing"].answer == "adafed" and found["mixing"].sureness == 0.5
+    assert found["mixing"].answer == "adafed" and found["mixing"].sureness == 1
+    without = {one.question: one for one in advised(ratios, {"east": 10, "west": 4}, has_batchnorm=False)}
+    # three of four amplitudes are near; the median of the labels' 1, 1, 9 and 9.5 is 5
+    assert (without["input"].answer, without["input"].sureness) == ("none", 0.75)
+    assert (without["mixing"].answer, without["mixing"].sureness) == ("softpull", 0.5)
     assert "1.0 times (1.0 to 7.8) as far apart" in found["input"].reason
     assert "Sites have 4 (west) to 10 (east) training cases." in found["mixing"].reason
 
@@ -199,7 +204,8 @@ def test_every_advice_is_an_algorithm_that_a_study_may_have(far, has_batchnorm):
     ratios = {kind: ratio(100.0 if kind in far else 1.0) for kind in KINDS}
     algorithm = algorithm_of(advised(ratios, {"east": 1, "west": 1}, has_batchnorm))
     recipe = find_recipe(algorithm.pop("name"), "recommended", algorithm)
-    assert (recipe.input is not None) == (far == tuple(KINDS))
-    assert (recipe.mixing is not None) == ("labels" in far)
+    assert (recipe.input is not None) == (far == tuple(KINDS) and not has_batchnorm)
+    is_apart = far == ("amplitude",)
+    assert (recipe.mixing is not None) == (bool(far) and not is_apart if has_batchnorm else "labels" in far)
     expected = "everything" if far == ("amplitude",) else "batchnorm" if has_batchnorm and far else "nothing"
     assert recipe.stays_home == expected

@@ -79,9 +79,10 @@ def test_sites_that_differ_in_nothing_need_nothing_special(advice, write_sites):
     assert found["cases"] == {"site0": 48, "site1": 48, "site2": 48}
 
 
-def test_other_scanners_speak_for_ampnorm_and_batchnorm_at_home(advice, write_sites):
+def test_other_scanners_speak_for_batchnorm_at_home_and_mixing_by_its_statistics(advice, write_sites):
     found = advice(write_sites(contrasts=(1, 1, 2.5)))
-    assert found["algorithm"] == {"name": "fedavg", "input": "harmofl", "stays_home": "batchnorm"}
+    assert found["algorithm"] == {"name": "fedavg", "stays_home": "batchnorm", "mixing": "adafed"}
+    assert "no amplitude need leave" in found["choices"]["input"]["reason"]
     pairs = found["ratios"]["amplitude"]["pairs"]
     assert pairs["site0"]["site1"] < 1.5 < pairs["site0"]["site2"] and pairs["site2"]["site2"] == 0
 
@@ -143,10 +144,10 @@ def test_the_advice_is_told_with_a_command_that_compares_it(silofl, job, write_s
     data = write_sites(contrasts=(1, 1, 2.5))
     code, out, _ = silofl("advise", job, "--data", data / "{site}")
     assert code == 0
-    assert "amplitudes of the images" in out and "input: harmofl (100% sure)" in out
+    assert "amplitudes of the images" in out and "mixing: adafed (100% sure)" in out
     algorithm = yaml.safe_load(out.partition("'algorithm=")[2].partition("'")[0])
     study, _ = settled(job, Simulation(str(data)), {"algorithm": algorithm})
-    assert study.recipe.input is not None and study.recipe.stays_home == "batchnorm"
+    assert study.recipe.mixing is not None and study.recipe.stays_home == "batchnorm"
     assert f"silofl compare {job} --data {data} " in out and " --pretrained f.pt " in out
 
 
