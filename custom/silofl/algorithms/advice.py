@@ -245,9 +245,8 @@ def answers(ratios: Mapping[str, float], has_batchnorm: bool) -> dict[str, str]:
     if not has_batchnorm:
         mixing = "softpull" if is_far["labels"] else "shared"
         return {"input": "harmofl" if is_far["amplitude"] else "none", "stays_home": "nothing", "mixing": mixing}
-    # BatchNorm at home takes the look out already: on phantoms that differ in it (seeds 1 and 201 to 203 of
-    # bench/advise.py) AmpNorm on top changed FedBN by +0.03, 0.00, -0.11 and -0.04, AdaFed's mixing by +0.05, +0.05,
-    # +0.01 and +0.01.
+    # BatchNorm at home takes the look out already: on seven phantoms that differ in it (bench/README.md) AmpNorm on top
+    # changed FedBN by -0.11 to +0.06, on average by nothing, and AdaFed's mixing by +0.01 to +0.05.
     is_any = any(is_far.values())
     return {
         "input": "none",

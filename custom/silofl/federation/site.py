@@ -172,7 +172,7 @@ class SiteRounds:
         return self.site.run_folder(self.study.name, self.name, run)
 
 
-def public_reason(error: Exception, log: str = "its own log") -> str:
+def public_reason(error: Exception, log: str = "the site's own log") -> str:
     """Return the reason that may leave the site; the whole of it stands in the log that it names."""
     # Sentences on data and settings may name a case or a path: they stay in the site's log.
     if isinstance(error, (DataError, ConfigError)):
