@@ -20,6 +20,7 @@ from runs import Alone, Choices, carry_out, validation_of
 
 from silofl.data.phantoms import make_phantoms
 from silofl.federation.results import Results, read_results
+from silofl.report.methods import mean_and_deviation
 from silofl.studies.demo import SMALL
 
 HARMOFL: Choices = {"name": "harmofl", "average_last": 0.25}
@@ -60,9 +61,10 @@ def main() -> None:
     print("|---" * (6 + len(sites)) + "|")
     for row, name in rows.items():
         runs = found[name]
-        cells = [row, *name, spread([run.mean for run in runs])]
-        cells += [spread([run.sites[site] for run in runs]) for site in sites]
-        print(f"| {' | '.join([*cells, spread([validation_of(run) for run in runs])])} |")
+        cells = [row, *name, mean_and_deviation([run.mean for run in runs])]
+        cells += [mean_and_deviation([run.sites[site] for run in runs]) for site in sites]
+        cells.append(mean_and_deviation([validation_of(run) for run in runs]))
+        print(f"| {' | '.join(cells)} |")
 
 
 def done(options: argparse.Namespace, names: Sequence[Name], seeds: str) -> dict[Name, list[Results]]:
@@ -89,11 +91,6 @@ def alone(name: Name, seed: int, rounds: int) -> Alone:
 def best_of(values: Mapping[Name, Sequence[float]], names: Sequence[Name]) -> Name:
     """Return the name with the highest mean."""
     return max(names, key=lambda name: np.mean(values[name]))
-
-
-def spread(values: Sequence[float]) -> str:
-    """Return mean and deviation."""
-    return f"{np.mean(values):.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import numpy as np
 from runs import BATCH, TOO_SMALL, WITHOUT, Alone, Choices, carry_out, is_finished, validation_of
 
 from silofl.federation.results import Results, read_results
+from silofl.report.methods import mean_and_deviation
 from silofl.studies.methods import algorithm_of
 
 # Set -> learning rates to try: those around the job's own; the studies that learn by plain SGD have far to go.
@@ -163,8 +164,8 @@ def _page(name: str, final: dict[str, list[Wanted]], out: Path) -> str:
     ]
     baseline = next((row for row in rows if row.method == BASELINE), None)
     for row in sorted(rows, key=lambda row: -np.mean(row.means) if row.means else np.inf):
-        cells = [row.method, f"{row.rate:g}", _spread([validation_of(one) for one in row.results])]
-        cells += [_spread(row.means), _spread(row.lowest), _against(row, baseline)]
+        cells = [row.method, f"{row.rate:g}", mean_and_deviation([validation_of(one) for one in row.results])]
+        cells += [mean_and_deviation(row.means), mean_and_deviation(row.lowest), _against(row, baseline)]
         cells[0] += f" ({row.failed} failed)" if row.failed else ""
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -177,12 +178,6 @@ def _against(row: Row, baseline: Row | None) -> str:
     difference = np.mean(row.means) - np.mean(baseline.means)
     spread = np.hypot(np.std(row.means, ddof=1), np.std(baseline.means, ddof=1))
     return f"{difference:+.3f}" if abs(difference) > spread else "none"
-
-
-def _spread(values: Sequence[float]) -> str:
-    if not values:
-        return "-"
-    return f"{np.mean(values):.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
 
 
 if __name__ == "__main__":

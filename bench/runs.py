@@ -20,6 +20,7 @@ import yaml
 from silofl.errors import ConfigError
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
+from silofl.options import set_options
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.studies.simulation import changed
@@ -69,9 +70,7 @@ def compared(
     """
     command = ["compare", str(JOBS / job), "--data", str(data), "--out", str(out), "--rounds", str(rounds)]
     for name, choices in rows.items():
-        for key, value in choices.items():
-            command += ["--set", f"{key}={json.dumps(value)}"]
-        command += ["--as", name]
+        command += [*set_options(choices), "--as", name]
     command += ["--alone"] * is_alone
     print("comparing", ", ".join(rows), flush=True)
     table = json.loads(silofl(*command, "--seeds", ",".join(map(str, seeds)), "--json"))

@@ -27,6 +27,8 @@ from monai.metrics import compute_dice, compute_hausdorff_distance
 from runs import JOBS, Choices, is_finished, silofl
 
 from silofl.federation.ledger import read_ledger
+from silofl.options import set_options
+from silofl.report.methods import mean_and_deviation
 
 # Of each training volume these last slices stand apart, since a site must have a test part.
 TEST_SLICES = 3
@@ -77,7 +79,7 @@ class Run:
             words = {"data": self.out / "data", "cache": self.out / "cache", "out": run, "leave-out": self.left_out}
             words |= {"rounds": rounds, "seed": self.seed}
             options = [word for key, value in words.items() for word in (f"--{key}", str(value))]
-            silofl("simulate", str(job), *options, *as_options(ARMS[self.arm]), "--alone", "--json")
+            silofl("simulate", str(job), *options, *set_options(ARMS[self.arm]), "--alone", "--json")
         return run
 
     def cases(self, rounds: int) -> list[Case]:
@@ -125,7 +127,7 @@ def main() -> None:
     out, arms = options.out.resolve(), options.arms.split(",")
     hospitals = write_whole(options.data, out / "data")
     if not (out / PLANNED).exists():
-        changes = as_options(IN_3D | WHOLE)
+        changes = set_options(IN_3D | WHOLE)
         silofl("plan", str(JOB), "--data", str(out / "data"), "--out", str(out / PLANNED), *changes)
     rounds = rounds_of(out, hospitals[0], options.seconds)
     runs = [Run(out, *one) for one in itertools.product(arms, hospitals, options.seeds.split(","))]
@@ -205,12 +207,7 @@ def over_seeds(cases: Sequence[Case], arm: str, hospitals: Sequence[str], key: s
         if case.run.arm == arm and case.run.left_out in hospitals:
             found.setdefault(case.run.seed, {}).setdefault(case.run.left_out, []).append(getattr(case, key))
     means = [np.mean([np.nanmean(values) for values in by_hospital.values()]) for by_hospital in found.values()]
-    return f"{np.mean(means):.3f}" + (f" ± {np.std(means, ddof=1):.3f}" if len(means) > 1 else "")
-
-
-def as_options(choices: Choices) -> list[str]:
-    """Return choices as options of a command."""
-    return [word for key, value in choices.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+    return mean_and_deviation(means)
 
 
 if __name__ == "__main__":

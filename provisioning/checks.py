@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -88,7 +87,7 @@ def _keys(kit: Kit) -> Iterator[str]:
         return
     if _public_key(kit.key_path) != kit.certificate.public_key():
         yield f"startup/{kit.key_path.name} must be the key of startup/{kit.certificate_path.name}; put the pair back"
-    if kit.key_path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if kit.is_key_exposed:
         yield f"startup/{kit.key_path.name} must be readable by its owner only; chmod 600"
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -68,6 +69,11 @@ def add_set(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="instead of the study's, as training.learning_rate=0.01; may be given again",
     )
+
+
+def set_options(changes: Mapping[str, object]) -> list[str]:
+    """Return changes to a study, by dotted key, as options of a command line."""
+    return [word for key, value in changes.items() for word in ("--set", f"{key}={json.dumps(value)}")]
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:

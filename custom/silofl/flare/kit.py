@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import stat
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -88,6 +89,11 @@ class Kit:
     def key_path(self) -> Path:
         """Where the participant's private key is."""
         return self.certificate_path.with_suffix(".key")
+
+    @property
+    def is_key_exposed(self) -> bool:
+        """Whether other accounts of the machine may read, write or run the private key."""
+        return self.key_path.is_file() and bool(self.key_path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
 
     @property
     def valid_from(self) -> datetime:

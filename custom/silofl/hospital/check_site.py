@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from silofl.federation.site import public_reason
 from silofl.hospital import data, machine, network, policy, switch
 from silofl.hospital import trial as training
 from silofl.hospital.candidate import Candidate, read_candidate
-from silofl.hospital.finding import Finding, failed, ok
+from silofl.hospital.finding import Finding, failed
 from silofl.options import console_for, names
 
 CHECKS: dict[str, Callable[[Candidate], Finding]] = {
@@ -58,7 +58,6 @@ WAITS_FOR = {
     "leaving": ("data", "egress"),
 }
 LOG = "check-site.txt"
-WAITS = "must wait for"
 STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
 
 
@@ -133,9 +132,8 @@ def check_site(candidate: Candidate, skipped: Collection[str] = ()) -> Checkup:
     for name, check in CHECKS.items():
         if name in skipped:
             continue
-        needs = [need for need in WAITS_FOR.get(name, ()) if need in answers and answers[need].status == "failed"]
-        if needs:
-            answers[name] = failed(f"{name} {WAITS} {needs[0]}, which failed; put that right and check again")
+        if needs := _failed_before(name, answers):
+            answers[name] = failed(f"{name} must wait for {needs[0]}, which failed; put that right and check again")
         else:
             answers[name] = _answer_to(name, check, candidate, reasons)
     log = _write_log(candidate.kit.folder / LOG, reasons)
@@ -149,17 +147,23 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
     for name, answer in checkup.answers.items():
         table.add_row(name, Text(answer.status, STYLES[answer.status]), Text(answer.sentence))
     console.print(table, soft_wrap=False)
-    if "sha256" in (found := checkup.answers.get("study", ok("")).facts):
+    study = checkup.answers.get("study")
+    if study and "sha256" in study.facts:
         # On a line of its own, to be copied whole.
-        console.print(f"digest of study {checkup.study}:\n{found['sha256']}", markup=False, soft_wrap=True)
+        console.print(f"digest of study {checkup.study}:\n{study.facts['sha256']}", markup=False, soft_wrap=True)
     if checkup.log:
         console.print(f"The full reasons, for this account alone: {checkup.log}", markup=False)
-    failures = {name: answer.sentence for name, answer in checkup.answers.items() if answer.status == "failed"}
-    wrong = [name for name, sentence in failures.items() if not sentence.startswith(f"{name} {WAITS}")]
+    failures = [name for name, answer in checkup.answers.items() if answer.status == "failed"]
+    wrong = [name for name in failures if not _failed_before(name, checkup.answers)]
     verdict = f"must not join study {checkup.study} yet: {', '.join(wrong)}" if wrong else f"may join {checkup.study}"
     if checkup.skipped and not wrong:
         verdict += f", as far as it was checked; not checked: {', '.join(checkup.skipped)}"
     console.print(f"Site {checkup.site} {verdict}", markup=False)
+
+
+def _failed_before(name: str, answers: Mapping[str, Finding]) -> list[str]:
+    """Return which checks have failed that a check waits for."""
+    return [need for need in WAITS_FOR.get(name, ()) if need in answers and answers[need].status == "failed"]
 
 
 def _answer_to(name: str, check: Callable[[Candidate], Finding], candidate: Candidate, reasons: list[str]) -> Finding:

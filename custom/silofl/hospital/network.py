@@ -6,7 +6,6 @@ import errno
 import os
 import socket
 import ssl
-import stat
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -52,10 +51,9 @@ def certificate(candidate: Candidate) -> Finding:
         # An error of ssl has a reason, one of the system has strerror.
         reason = getattr(error, "reason", None) or error.strerror
         return failed(f"the kit's key and certificate must be a whole pair, not broken ({reason}); ask for a new kit")
-    key = candidate.kit.key_path
-    if key.is_file() and key.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if candidate.kit.is_key_exposed:
         return failed(
-            f"startup/{key.name} must be readable by its owner only, since whoever reads it can "
+            f"startup/{candidate.kit.key_path.name} must be readable by its owner only, since whoever reads it can "
             "take part as this site; other accounts can: chmod 600"
         )
     return validity(candidate.kit.valid_until, datetime.now(UTC))

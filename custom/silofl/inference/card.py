@@ -110,12 +110,11 @@ def _results(study: Study, facts: Mapping[str, Any]) -> dict[str, str]:
     found |= {"Test data of the site": {"this site": facts}} if "value" in facts else {}
     tables = {}
     for title, scores in found.items():
-        labels = [
-            key for key in dict.fromkeys(key for one in (scores or {}).values() for key in one.get("labels") or ())
-        ]
+        if not scores:
+            continue
+        labels = list(dict.fromkeys(key for score in scores.values() for key in score.get("labels") or ()))
         head = ("site", "value", *(names.get(key, key) for key in labels), "cases", "patients", "cases left out")
-        if scores:
-            tables[title] = table(head, [_score(site, score, labels) for site, score in scores.items()])
+        tables[title] = table(head, [_score(site, score, labels) for site, score in scores.items()])
     return tables
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -107,12 +107,7 @@ def predict_inputs(
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         for case in progress.track(inputs, description="predicting"):
             stem = stem_of(files_in(case)[0])
-            if any(_is_of(record, stem) for record in records):
-                # First the record: no file may stand without one.
-                records = [record for record in records if not _is_of(record, stem)]
-                write_json(out / RECORD, records)
-            for suffix in SUFFIXES:
-                (out / f"{stem}{suffix}").unlink(missing_ok=True)
+            records = _without(records, stem, out)
             record, line = runner.predict(case)
             records.append(record)
             failed += "error" in record
@@ -226,8 +221,15 @@ def _check_names(inputs: Sequence[Case]) -> None:
         seen[stem] = path
 
 
-def _is_of(record: Mapping[str, Any], stem: str) -> bool:
-    return stem_of(Path(str(record.get("input", "")))).casefold() == stem.casefold()
+def _without(records: list[dict[str, Any]], stem: str, out: Path) -> list[dict[str, Any]]:
+    """Return the records without those of an earlier input of the name, whose record and files are taken away."""
+    others = [r for r in records if stem_of(Path(str(r.get("input", "")))).casefold() != stem.casefold()]
+    if len(others) < len(records):
+        # So that a stop leaves no record of files that are gone.
+        write_json(out / RECORD, others)
+    for suffix in SUFFIXES:
+        (out / f"{stem}{suffix}").unlink(missing_ok=True)
+    return others
 
 
 def _earlier(out: Path) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from rich.console import Console
 
 from silofl.federation.results import read_results
 from silofl.files import make_folder
+from silofl.options import set_options
 from silofl.report.tables import duration
 from silofl.studies.compared_runs import ComparedRun
 from silofl.studies.processes import ProcessTree, let_interrupt
@@ -75,7 +75,7 @@ def command(run: ComparedRun) -> list[str]:
     given = [str(part) for option, value in options.items() if value is not None for part in (option, value)]
     given += ["--sites", ",".join(wanted.sites)] if wanted.sites else []
     given += ["--alone"] if wanted.is_alone else []
-    changes = [part for key, value in run.changes.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+    changes = set_options(run.changes)
     return [*silofl, "simulate", str(run.job), *given, *changes]
 
 
