@@ -31,11 +31,11 @@ from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu
 from torch import Tensor, nn
 
+from silofl.analyses.finished import finished_run
 from silofl.data.batches import evaluation_batches
 from silofl.data.parts import Examples
 from silofl.models import build_plain_model
 from silofl.report.canvas import panels, png
-from silofl.studies.finished import finished_run
 from silofl.studies.leave_out import networks_of_sites
 from silofl.training.losses import Loss, make_loss
 

@@ -26,9 +26,9 @@ from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError, ExitCode, TrainingError
 from silofl.federation.results import read_results
 from silofl.files import held
-from silofl.report.ending import print_results
 from silofl.report.pages import write_report
 from silofl.settings import read_yaml
+from silofl.studies.ending import print_results
 from silofl.studies.progress import RoundLines
 from silofl.studies.simulation import study_file
 from silofl.study import load_study

@@ -36,8 +36,9 @@ for _room, _below in (
     ("flare", ("federation",)),
     ("report", ("federation",)),
     ("studies", ("report", "flare")),
+    ("analyses", ("studies",)),
     ("hospital", ("flare",)),
-    ("cli", ("studies", "hospital")),
+    ("cli", ("analyses", "hospital")),
     ("__main__", ("cli",)),
 ):
     BELOW[_room] = {*_below}.union(*(BELOW[name] for name in _below))

@@ -2,9 +2,11 @@
 
 import pytest
 
-from silofl.report.ending import print_results
-from silofl.report.joining import doubts, joining_sentence, joining_table, overview
+from silofl.report.sentences import doubts, joining_sentence
+from silofl.report.tables import joining_table
 from silofl.schema import plain
+from silofl.studies.demo import overview
+from silofl.studies.ending import print_results
 from silofl.training.joined import Joined
 
 

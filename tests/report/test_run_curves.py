@@ -3,9 +3,9 @@ import io
 import pytest
 from PIL import Image
 
-import silofl.report.run_curves
+import silofl.report.rounds
 from silofl.report.canvas import LINE_COLOURS
-from silofl.report.run_curves import (
+from silofl.report.rounds import (
     ROUND_TEST,
     VALIDATION,
     best_so_far,
@@ -113,7 +113,7 @@ def pooled_run(run, results, record):
 
 def test_a_centralised_run_stands_beside_the_others_where_all_cases_count_alike(read, pooled_run, monkeypatch):
     drawn = {}
-    monkeypatch.setattr(silofl.report.run_curves, "run_curves", lambda ledgers, values: drawn.update(values) or b"")
+    monkeypatch.setattr(silofl.report.rounds, "run_curves", lambda ledgers, values: drawn.update(values) or b"")
     runs = [read("a", scores(0.5, 0.6), scores(0.7, 0.8))]
     image = curves_image(VALIDATION, runs, [pooled_run(0.75, 0.5)])
     assert [*drawn] == [
@@ -140,7 +140,7 @@ def test_a_centralised_run_stands_beside_the_others_where_all_cases_count_alike(
 
 def test_the_tests_of_a_centralised_run_have_no_best_so_far_which_would_be_a_choice(read, pooled_run, monkeypatch):
     drawn = {}
-    monkeypatch.setattr(silofl.report.run_curves, "run_curves", lambda ledgers, values: drawn.update(values) or b"")
+    monkeypatch.setattr(silofl.report.rounds, "run_curves", lambda ledgers, values: drawn.update(values) or b"")
     curves_image(
         ROUND_TEST,
         [read("a", scores(0.5, 0.6), scores(0.7, 0.8))],

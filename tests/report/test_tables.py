@@ -1,7 +1,6 @@
 import pytest
 
 from silofl.report.comparison import averages_also
-from silofl.report.ending import print_results
 from silofl.report.tables import (
     TextTable,
     byte_size,
@@ -18,6 +17,7 @@ from silofl.report.tables import (
     site_table,
     surface_sentence,
 )
+from silofl.studies.ending import print_results
 
 
 def test_each_site_has_a_row_and_three_rows_sum_up(results):

@@ -14,7 +14,6 @@ from silofl.report.run_records import RunRecords
 from silofl.report.sentences import (
     BATCH_DEPENDENT,
     SHARED_BATCHNORM,
-    SURFACE,
     regions_text,
     shares_batchnorm,
     shares_patients,
@@ -24,6 +23,7 @@ from silofl.report.tables import (
     HD95,
     METRIC_NAMES,
     MISSING,
+    SURFACE,
     SURFACE_DICE,
     TextTable,
     mean_of_known,

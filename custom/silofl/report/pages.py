@@ -29,23 +29,26 @@ from silofl.report.conditions import (
     differences,
     settings_rows,
 )
-from silofl.report.joining import NOTE, doubts, joining_sentence, joining_table
 from silofl.report.maps import history_sentence, weights_image
 from silofl.report.pictures import case_images, comparison_images, normalization_images
 from silofl.report.rounds import (
+    ROUND_TEST,
+    VALIDATION,
     curve_images,
+    curves_image,
     incidents,
     participation_table,
     software_table,
     traffic_image,
     traffic_table,
 )
-from silofl.report.run_curves import ROUND_TEST, VALIDATION, curves_image
 from silofl.report.run_records import COMPARISONS, Comparisons, RunRecords, read_run, run_names
 from silofl.report.sentences import (
     caveats,
     changes_sentence,
+    doubts,
     early_sentence,
+    joining_sentence,
     metric_sentence,
     normalization_label,
     privacy_sentence,
@@ -56,11 +59,13 @@ from silofl.report.sentences import (
 )
 from silofl.report.super_model import models_of_runs, super_values, unseen_values
 from silofl.report.tables import (
+    JOINING_NOTE,
     MISSING,
     TextTable,
     duration,
     empty_cases_sentence,
     everyone_sentence,
+    joining_table,
     label_table,
     last_weights,
     missing_labels_sentence,
@@ -192,7 +197,7 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "status": _status(run),
         "joining": joining_sentence(run.results),
         "joining_table": joining_table(run.results),
-        "joining_note": NOTE,
+        "joining_note": JOINING_NOTE,
         "caveats": caveats(run.results),
         "facts": _headline(run),
         "folder": str(run.path),

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from silofl.algorithms.gain import Gain, federation_sentence
 from silofl.federation.results import Results
+from silofl.report.tables import number
+from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
 
 BATCH_DEPENDENT = "a prediction depends on the batch it stands in"
 SHARED_PATIENTS = "same person in training and test"
@@ -16,12 +19,8 @@ EVERYONE = (
     "Each site's model is tested on the test data of all sites together; mean over the sites' models. It says how far "
     "a model goes beyond its own site, whose classes it may know best; only a simulation can measure it."
 )
-SURFACE = (
-    "HD95 and surface Dice compare the surfaces of truth and prediction: the 95th percentile of their distances, where "
-    "low is good; and the share of both that lies within 2 mm, where high is good. Where a file does not state the "
-    "size of its voxels, a site's are in pixels (px) of the prepared images, the slices of a volume one pixel apart. "
-    "Neither is defined where a label is in truth or prediction alone."
-)
+# A Dice or an accuracy below this is no model at all.
+NEAR_ZERO = 0.05
 SHARED_BATCHNORM = (
     "BatchNorm is shared, and its averaged statistics fail where sites differ strongly; against a run that keeps it at "
     "home, that much of a difference is BatchNorm's and no merit of the algorithm"
@@ -175,3 +174,47 @@ def changes_sentence(changes: Mapping[str, Any]) -> str:
     """List the changes to a study, as ``training.learning_rate: 0.01, seed: 1``."""
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in changes.items()}
     return ", ".join(f"{key}: {text}" for key, text in texts.items()) or "nothing"
+
+
+def joining_sentence(results: Results) -> str:
+    """Return one sentence on the federation, and which sites could not choose; nothing without any choice."""
+    if not results.joining:
+        return ""
+    gains = {site: _gain(one) for site, one in results.joining.items()}
+    others = [site for site in results.sites if site not in results.joining]
+    without = f" No choice could be made at {', '.join(others)}: no validation data, or no answer." if others else ""
+    return federation_sentence(gains) + without
+
+
+def doubts(results: Results) -> list[tuple[str, str]]:
+    """Return what is bad in a finished run, whatever its status: (``bad`` or ``warning``, sentence).
+
+    Bad is a model near 0 at a site that keeps it, and a site that loses by joining; a warning is a federated model that
+    is near 0 or below the site's own where the site keeps another one.
+    """
+    joining, values = results.joining or {}, results.sites
+    kept = {site: joining[site].test.get(CHOSEN) if site in joining else value for site, value in values.items()}
+    found = [
+        ("bad", f"{where}: the model that it keeps is near 0, {number(value)}")
+        for where, value in kept.items()
+        if value is not None and value < NEAR_ZERO
+    ]
+    found += [
+        ("bad", f"{site}: the model that it keeps is below its own, {number(one.test.get(LOCAL))} alone")
+        for site, one in joining.items()
+        if one.verdict == "loses"
+    ]
+    for site, one in joining.items():
+        federated, local = one.test.get(FEDERATED), one.test.get(LOCAL)
+        if federated is None or local is None or (kept[site] or 0) < NEAR_ZERO or one.verdict == "loses":
+            continue
+        if federated < NEAR_ZERO:
+            found.append(("warning", f"{site}: the federated model is near 0 there, {number(federated)}"))
+        elif federated < local:
+            sentence = f"{site}: the federated model alone is below its own, {number(federated)} and {number(local)}"
+            found.append(("warning", sentence))
+    return found
+
+
+def _gain(one: Joined) -> Gain:
+    return Gain(one.verdict, one.difference, one.low, one.high, one.num_test_units)

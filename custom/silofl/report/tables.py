@@ -14,8 +14,9 @@ from rich.text import Text
 
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results, SiteResult
-from silofl.report.sentences import SURFACE
 from silofl.study_sections import SEGMENTATION_ONLY
+from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, WORDS, Joined
+from silofl.training.units import WITHIN_ONE_PERSON
 
 MISSING = "-"
 MARK_STYLES = {"*": "bold", "=": "underline", "": ""}
@@ -23,6 +24,28 @@ MOST_LABELS_BESIDE_THE_VALUE = 4
 HD95, SURFACE_DICE = "HD95", "surface Dice"
 UNITS = {"mm": "mm", "pixels": "px"}
 METRIC_NAMES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auroc": "AUROC"}
+SURFACE = (
+    "HD95 and surface Dice compare the surfaces of truth and prediction: the 95th percentile of their distances, where "
+    "low is good; and the share of both that lies within 2 mm, where high is good. Where a file does not state the "
+    "size of its voxels, a site's are in pixels (px) of the prepared images, the slices of a volume one pixel apart. "
+    "Neither is defined where a label is in truth or prediction alone."
+)
+JOINING = (
+    "site",
+    "what joining gave",
+    "it keeps",
+    "units",
+    "alone",
+    "federated",
+    "kept",
+    "difference",
+    "95 % interval",
+)
+JOINING_NOTE = (
+    "Alone: the model that the site trained by itself in the same rounds, on the same test data. Kept: what the site "
+    "chose on its validation data. Difference: kept minus alone, mean over the units, with its paired bootstrap "
+    "interval; units are patients where they are known."
+)
 Column = list[float | None]
 
 
@@ -117,6 +140,13 @@ def label_table(results: Results) -> TextTable | None:
         return None
     rows = zip((*results.sites, "mean over sites"), *map(_with_mean, labels.values()), strict=True)
     return TextTable(("site", *labels), tuple(rows), num_summary=1)
+
+
+def joining_table(results: Results) -> TextTable | None:
+    """Return one row a site; None without any choice."""
+    if not results.joining:
+        return None
+    return TextTable(JOINING, tuple(_joining_row(site, one) for site, one in results.joining.items()), num_text=4)
 
 
 def label_columns(results: Results) -> dict[str, Column]:
@@ -262,6 +292,15 @@ def surface_sentence(results: Results) -> str:
     without = [f"{site} {one.num_undefined}" for site, one in surface.items() if one.num_undefined]
     counted = f" Cases without a distance, which do not count: {', '.join(without)}." if without else ""
     return f"{SURFACE}{counted}"
+
+
+def _joining_row(site: str, one: Joined) -> tuple[str, ...]:
+    units = f"{one.num_test_units} {one.unit}{'' if one.num_test_units == 1 else 's'}"
+    units += f" {WITHIN_ONE_PERSON}" if one.is_one_person else ""
+    interval = "-" if one.low is None or one.high is None else f"{one.low:+.3f} to {one.high:+.3f}"
+    difference = "-" if one.difference is None else f"{one.difference:+.3f}"
+    values = (number(one.test.get(name)) for name in (LOCAL, FEDERATED, CHOSEN))
+    return (site, one.verdict, WORDS[one.chosen], units, *values, difference, interval)
 
 
 def _with_mean(values: Column) -> list[str]:

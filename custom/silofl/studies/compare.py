@@ -38,14 +38,23 @@ from silofl.report.methods import is_comparable, methods_notes, methods_table, m
 from silofl.report.pages import Summary, write_rows
 from silofl.report.run_records import RunRecords, read_run
 from silofl.report.sentences import changes_sentence
-from silofl.report.sweep import NOTE, SweptRow, sweep_image, sweep_table
 from silofl.report.tables import MISSING, duration, markdown_table, print_lines, print_table
 from silofl.settings import NAME
 from silofl.studies import pooled as centralised
 from silofl.studies import side_by_side, simulate
 from silofl.studies.compared_runs import CENTRALISED, ComparedRun, Comparison, planned
 from silofl.studies.methods import method_names
-from silofl.studies.sweep import ROUNDS, add_sweep, short_names, sweep_of, value_text
+from silofl.studies.sweep import (
+    NOTE,
+    ROUNDS,
+    SweptRow,
+    add_sweep,
+    short_names,
+    sweep_image,
+    sweep_of,
+    sweep_table,
+    value_text,
+)
 from silofl.studies.weights import weights_file
 
 

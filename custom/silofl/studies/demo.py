@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from silofl.data.phantoms import SITES, UNSEEN_SITE, make_phantoms
 from silofl.errors import ExitCode
+from silofl.federation.results import Results
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import FOLDER
 from silofl.options import add_rounds, changes_of, console_for, natural
 from silofl.report.comparison import print_comparison
-from silofl.report.joining import OVERVIEW, overview
 from silofl.report.pages import write_comparison
 from silofl.report.run_records import RunRecords, read_run
-from silofl.report.tables import print_lines, print_table
+from silofl.report.tables import TextTable, mean_of_known, number, print_lines, print_table
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation
+from silofl.training.joined import CHOSEN, LOCAL
 
 # Run -> its job and the changes to the job's study.
 RUNS: dict[str, tuple[str, dict[str, object]]] = {
@@ -33,6 +35,11 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
 SUPER_JOB = "fedsm_phantoms"
 # The jobs' own 24 rounds of 96 x 96 pixels take twice as long.
 SMALL: dict[str, object] = {"rounds": 20, "data.transforms": [{"Resize": {"spatial_size": [64, 64]}}]}
+OVERVIEW = (
+    "Columns of sites: the algorithm's own model on the site's test data; local: the model that the site trained alone "
+    "beside it. Kept: mean over sites of what each chose on its validation data. Unseen: the run's super model, or the "
+    "mean of its sites' models, at a hospital that never trained. Verdicts: kept against local at each site."
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -70,9 +77,9 @@ def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console
     )
     make_phantoms(data, changes.get("seed", 0))
     runs = []
-    for number, (name, (job, own)) in enumerate(RUNS.items(), start=2):
+    for step, (name, (job, own)) in enumerate(RUNS.items(), start=2):
         run = out / name
-        console.print(f"\n{number}. Training {name}: the images stay in their hospital's folder, only updates travel")
+        console.print(f"\n{step}. Training {name}: the images stay in their hospital's folder, only updates travel")
         code = _train(jobs / job, data, run, SMALL | own | changes, console)
         if code:
             return code
@@ -88,6 +95,31 @@ def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console
     console.print(f"\nReport with pictures: {report}")
     console.print(f"The demonstration took {(time.monotonic() - started) / 60:.1f} minutes.")
     return code
+
+
+def overview(runs: Mapping[str, Results], unseen: Mapping[str, float | None]) -> TextTable:
+    """Return methods by sites, local training first, with the unseen hospital and the verdicts.
+
+    Args:
+        runs: Name of a run -> its result.
+        unseen: Name of a run -> the value of its super model at a hospital that never trained.
+    """
+    sites = list(dict.fromkeys(site for results in runs.values() for site in results.sites))
+    rows = []
+    for network in dict.fromkeys(results.normalization for results in runs.values()):
+        # The local model depends on the network and on no algorithm.
+        joining = next((one.joining for one in runs.values() if one.normalization == network and one.joining), None)
+        if joining:
+            values = {site: one.test.get(LOCAL) for site, one in joining.items()}
+            rows.append((f"local ({network})", *_values(values, sites), *("-",) * 3))
+    for name, results in runs.items():
+        kept = {site: one.test.get(CHOSEN) for site, one in (results.joining or {}).items()}
+        verdicts = Counter(one.verdict for one in (results.joining or {}).values())
+        told = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()) or "-"
+        last = (number(mean_of_known(kept.values())), number(unseen.get(name)), told)
+        rows.append((name, *_values(results.sites, sites), *last))
+    columns = ("model", "mean", *sites, "kept", "unseen", "verdicts")
+    return TextTable(columns, tuple(rows))
 
 
 def _predict_unseen(out: Path, data: Path, number: int, console: Console) -> int:
@@ -112,3 +144,7 @@ def _train(job: Path, data: Path, run: Path, changes: dict[str, object], console
 def _unseen(runs: Sequence[RunRecords]) -> dict[str, float | None]:
     """Return the value of each run's super model at the hospital that never trained."""
     return {run.results.study: run.unseen.value for run in runs if run.unseen}
+
+
+def _values(values: Mapping[str, float | None], sites: Sequence[str]) -> list[str]:
+    return [number(mean_of_known(values.values())), *(number(values.get(site)) for site in sites)]

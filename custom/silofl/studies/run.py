@@ -20,10 +20,10 @@ from silofl.files import copy_file, write_json, write_text
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.options import add_json, console_for, natural
-from silofl.report.ending import print_results
 from silofl.report.pages import write_report
 from silofl.schema import read_json
 from silofl.settings import read_yaml
+from silofl.studies.ending import print_results
 from silofl.studies.progress import RoundLines
 from silofl.studies.simulate import print_json
 from silofl.studies.simulation import study_file

@@ -44,13 +44,13 @@ from silofl.options import (
     names,
     text_of,
 )
-from silofl.report.ending import print_results
 from silofl.report.pages import write_report
 from silofl.report.sentences import changes_sentence
 from silofl.report.super_model import print_unseen
 from silofl.schema import plain
 from silofl.settings import read_yaml
 from silofl.site import Server, Site
+from silofl.studies.ending import print_results
 from silofl.studies.everyone import everyone
 from silofl.studies.leave_out import unseen_result
 from silofl.studies.processes import ProcessTree, let_interrupt

@@ -21,7 +21,7 @@ from silofl.flare.kit import read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.options import add_json, console_for
 from silofl.report.tables import rich_table
-from silofl.report.watched import Watched, sites_table, status_line, write_watched
+from silofl.studies.watched import Watched, sites_table, status_line, write_watched
 
 POLL_S = 2.0
 # Whoever watches can begin again at any time.

@@ -1,6 +1,6 @@
 import pytest
 
-from silofl.report.sweep import SweptRow, sweep_image, sweep_table
+from silofl.studies.sweep import SweptRow, sweep_image, sweep_table
 
 
 @pytest.fixture

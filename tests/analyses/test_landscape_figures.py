@@ -6,8 +6,8 @@ import pytest
 from matplotlib.colors import LogNorm
 from PIL import Image as Picture
 
-from silofl.report import landscape
-from silofl.report.landscape import SiteLandscape, landscape_table, lines_image, plane_image
+from silofl.analyses import landscape_figures
+from silofl.analyses.landscape_figures import SiteLandscape, landscape_table, lines_image, plane_image
 from silofl.training.landscape import Landscape, line_points, plane_points
 
 DRAW = {"plane": plane_image, "lines": lines_image}
@@ -62,7 +62,7 @@ def test_a_figure_has_a_column_a_site(kind, runs):
         image = DRAW[kind](rows_of(kind, runs, sites), "dice of $test$ images")
         sizes.append(Picture.open(io.BytesIO(image.png)).size)
         assert ", ".join(runs) in image.alt and ", ".join(sites) in image.alt
-    assert sizes[1][0] - sizes[0][0] == pytest.approx(2 * landscape.PANEL_INCH * landscape.DPI, abs=2)
+    assert sizes[1][0] - sizes[0][0] == pytest.approx(2 * landscape_figures.PANEL_INCH * landscape_figures.DPI, abs=2)
     assert sizes[1][1] == sizes[0][1]
 
 
@@ -72,7 +72,7 @@ def test_a_plane_has_a_row_a_run_and_lines_have_one_style_each():
         one, two = (Picture.open(io.BytesIO(draw(rows_of(kind, runs), "x").png)) for runs in (("a",), ("a", "b")))
         heights[kind] = two.size[1] - one.size[1]
     # two scales
-    assert heights["plane"] == pytest.approx(2 * landscape.PANEL_INCH * landscape.DPI, abs=2)
+    assert heights["plane"] == pytest.approx(2 * landscape_figures.PANEL_INCH * landscape_figures.DPI, abs=2)
     assert heights["lines"] == 0
 
 
@@ -82,7 +82,7 @@ def drawn(monkeypatch):
 
     def draw(kind, rows):
         figures = []
-        monkeypatch.setattr(landscape, "png", lambda figure, dpi: figures.append(figure) or b"")
+        monkeypatch.setattr(landscape_figures, "png", lambda figure, dpi: figures.append(figure) or b"")
         DRAW[kind](rows, "x")
         return figures[0]
 

@@ -7,7 +7,7 @@ import pytest
 
 from silofl.errors import ConfigError
 from silofl.federation.ledger import Round
-from silofl.report.watched import Watched, rounds_table, sites_table, status_line, write_watched
+from silofl.studies.watched import Watched, rounds_table, sites_table, status_line, write_watched
 from silofl.training.site_score import SiteScore
 
 SITES = ["east", "west"]

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from silofl.analyses.landscape_figures import SiteLandscape, landscape_table, lines_image, plane_image
 from silofl.data.batches import evaluation_batches
 from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
@@ -24,7 +25,6 @@ from silofl.errors import ConfigError, DataError, ExitCode, shown
 from silofl.files import write_atomically, write_json
 from silofl.inference.contents import Contents
 from silofl.options import console_for, count, natural
-from silofl.report.landscape import SiteLandscape, landscape_table, lines_image, plane_image
 from silofl.report.run_records import RunRecords, read_run, run_names
 from silofl.report.tables import print_lines, print_table
 from silofl.studies.leave_out import assembled, networks_of_sites

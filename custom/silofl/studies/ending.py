@@ -5,9 +5,10 @@ from __future__ import annotations
 from rich.console import Console
 
 from silofl.federation.results import Results
-from silofl.report.joining import doubts, joining_sentence, joining_table
 from silofl.report.sentences import (
+    doubts,
     early_sentence,
+    joining_sentence,
     normalization_label,
     privacy_sentence,
     regions_text,
@@ -18,6 +19,7 @@ from silofl.report.tables import (
     MISSING,
     empty_cases_sentence,
     everyone_sentence,
+    joining_table,
     missing_labels_sentence,
     print_lines,
     print_table,

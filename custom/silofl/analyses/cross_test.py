@@ -10,16 +10,19 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
+from matplotlib import colormaps
 from torch import nn
 
+from silofl.analyses.finished import finished_run, tell
 from silofl.data.parts import Examples, joined
 from silofl.data.site_data import SiteData
 from silofl.errors import ExitCode
 from silofl.inference.contents import Contents
 from silofl.options import add_json
-from silofl.report.cross_test import cross_image, cross_table
-from silofl.studies.finished import finished_run, tell
+from silofl.report.canvas import INK, MUTED, Image, as_values, literal, panels, png
+from silofl.report.tables import TextTable, mean_of_known, number
 from silofl.studies.leave_out import networks_of_sites
 from silofl.study import Study
 from silofl.training.device import choose_device
@@ -27,6 +30,14 @@ from silofl.training.evaluation import evaluate
 
 # Of all sites' test data together.
 EVERYONE = "all sites"
+NOTE = (
+    "A row is a site's model, a column the test data that it is tested on; mean: over the columns of single sites; all "
+    "sites: over all their cases together. The diagonal is each site's model at home."
+)
+Values = Mapping[str, Mapping[str, float | None]]
+COLOURS = "Blues"
+# Above it a cell is dark, and its number is written in white.
+DARK = 0.6
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -64,8 +75,44 @@ def cross_test(contents: Contents, data: Mapping[str, SiteData]) -> dict[str, di
     return found
 
 
+def cross_table(values: Values) -> TextTable:
+    """Return one row a model, with the mean over sites before the value on all data together.
+
+    Args:
+        values: Site of the model -> site of the data, that of all together last -> value.
+    """
+    *sites, together = next(iter(values.values()))
+    rows = tuple((owner, *map(number, _row(found, sites, together))) for owner, found in values.items())
+    return TextTable(("model of", *sites, "mean", together), rows)
+
+
+def cross_image(values: Values, metric: str) -> Image:
+    """Draw the values as a map, one row a model."""
+    *sites, together = next(iter(values.values()))
+    columns = [*sites, "mean", together]
+    cells = np.stack([as_values(_row(found, sites, together)) for found in values.values()])
+    figure, ((axes,),) = panels(1, 1, (2.2 + 0.8 * len(columns), 1.4 + 0.5 * len(values)))
+    # Of a metric from 0 to 1.
+    axes.imshow(cells, cmap=colormaps[COLOURS], vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(len(columns)), map(literal, columns), rotation=30, ha="right")
+    axes.set_yticks(range(len(values)), map(literal, values))
+    axes.set_ylabel("model of", fontsize=9, color=MUTED)
+    axes.set_title(f"{metric} at", loc="left", fontsize=10.5, color=INK, fontweight="bold")
+    axes.tick_params(labelsize=8.5, colors=MUTED, length=0)
+    axes.spines[:].set_visible(False)
+    for (row, column), value in np.ndenumerate(cells):
+        colour = "white" if value > DARK else INK
+        axes.text(column, row, number(None if np.isnan(value) else value), ha="center", va="center", color=colour)
+    alt = f"{metric} of {len(values)} sites' models at {len(sites)} sites, as in the table."
+    return Image(png(figure), alt, NOTE)
+
+
 def _value(model: nn.Module, part: Examples, study: Study, device: torch.device) -> float | None:
     if not len(part):
         return None
     _, score = evaluate(model, part, study, device)
     return score.value if score.num_cases else None
+
+
+def _row(found: Mapping[str, float | None], sites: list[str], together: str) -> list[float | None]:
+    return [*map(found.get, sites), mean_of_known(map(found.get, sites)), found[together]]

@@ -17,7 +17,7 @@ from silofl.schema import plain
 from silofl.studies.simulation import study_file
 from silofl.study import load_study
 
-from .conftest import JOB, write_result
+from ..studies.conftest import JOB, write_result
 
 SITES = ("north", "south")
 SHAPE = (1, 32, 32)

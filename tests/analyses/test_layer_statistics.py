@@ -5,10 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.report.layer_statistics import correlations, statistics_image, statistics_table
-from silofl.studies.layer_statistics import running_statistics
+from silofl.analyses.layer_statistics import correlations, running_statistics, statistics_image, statistics_table
 
-from .conftest import JOB
+from ..studies.conftest import JOB
 from .test_cross_test import SMALL
 
 

@@ -1,0 +1,1 @@
+from ..studies.conftest import phantoms  # noqa: F401
