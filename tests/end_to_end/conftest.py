@@ -89,9 +89,7 @@ class Federation:
     def site_process(self, name):
         """Return the process that does a site's work."""
         self.descendants()
-        marked = {p.pid: p for p in self.alive() if f"--client {name} " in " ".join(p.cmdline())}
-        # What it starts has its command line too, until it becomes another program.
-        (found,) = [p for p in marked.values() if p.ppid() not in marked]
+        (found,) = [p for p in self.alive() if Path(p.cwd()).name == name]
         return found
 
     def kill_all(self):

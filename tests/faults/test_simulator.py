@@ -29,8 +29,8 @@ class Simulation(Federation):
         """Return the process of a site, of the server, or the command itself."""
         if victim == "command":
             return psutil.Process(self.process.pid)
-        # Of the simulator's three processes the server is the one that starts the sites'.
-        return self.site_process(SITES[0]).parent() if victim == "server" else self.site_process(victim)
+        # The server has started the process from which those of the sites are forked.
+        return self.site_process(SITES[0]).parent().parent() if victim == "server" else self.site_process(victim)
 
     def wait(self, seconds):
         """Wait for the end; a run that hangs is a failure. Returns the exit code."""

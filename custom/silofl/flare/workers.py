@@ -1,16 +1,22 @@
-"""NVFlare's simulator, whose server learns at once that a site's process has ended, and which then ends at once."""
+"""NVFlare's simulator, whose sites are forked, whose server notices their end at once, and which then ends at once."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import MutableMapping
+from multiprocessing import connection
 
 from nvflare.apis.client import Client
 from nvflare.fuel.f3.mpm import MainProcessMonitor as mpm  # noqa: N813 - NVFlare's own name for it
+from nvflare.private.fed.app.simulator import simulator_runner
 from nvflare.private.fed.app.simulator.simulator_runner import SimulatorClientRunner, SimulatorRunner
 from nvflare.private.fed.server.client_manager import ClientManager
 
+from silofl.flare.site_process import SUBPROCESS, start_importing
+
 # How long NVFlare may take to close its connections, as long as it gives itself.
 CLEANUP_S = 6
+RETRY_S = 0.05
 
 # Whether the run is over, the site of the next turn, and the site that has ended its run.
 Ended = tuple[bool, Client | None, str | None]
@@ -24,6 +30,8 @@ class WatchfulRunner(SimulatorRunner):
 
         They are for messages on their way; here every site's process has ended before.
         """
+        start_importing()
+        simulator_runner.subprocess = SUBPROCESS
         code = mpm.run(self.simulator_run_main, self.workspace, shutdown_grace_time=0, cleanup_grace_time=CLEANUP_S)
         return_dict["run_status"] = code
 
@@ -51,3 +59,14 @@ class _Sites(SimulatorClientRunner):
             # Where sites take turns, the next turn starts a new process.
             if is_dead and num_of_threads == len(self.federated_clients):
                 self.known.remove_client(client.token)
+
+    def _create_connection(self, open_port: int, timeout: float = 60.0) -> connection.Connection:
+        """Connect to a site's process as soon as it listens; NVFlare tries once a second."""
+        end = time.monotonic() + timeout
+        while True:
+            try:
+                return connection.Client(("localhost", open_port))
+            except OSError:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(RETRY_S)

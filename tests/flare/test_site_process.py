@@ -1,0 +1,64 @@
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from silofl.flare.site_process import IMPORTED, SiteProcess, start_importing
+
+COMMAND = [sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator_worker"]
+
+
+@pytest.fixture
+def started():
+    """Start a site's process; none of them may stay behind."""
+    processes = []
+
+    def start(*arguments):
+        start_importing()
+        processes.append(SiteProcess([*COMMAND, *map(str, arguments)], shell=False, env=dict(os.environ)))
+        return processes[-1]
+
+    yield start
+    for one in processes:
+        one.kill()
+
+
+def wait_for(is_so, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_nothing_is_imported_before_the_fork_that_sites_may_not_share():
+    # NVFlare numbers its streams from a number drawn at its import: sites with the same one lose their answers.
+    code = f"import sys, threading, {', '.join(IMPORTED)}\n"
+    code += "print([name for name in sys.modules if name.startswith('nvflare')], threading.active_count())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["[]", "1"]
+
+
+def test_a_site_works_in_its_own_session_and_folder_until_it_is_ended(started, tmp_path, free_port):
+    options = {"-o": tmp_path, "--logging_config": "concise", "--client": "east", "--token": "t", "--port": free_port()}
+    options |= {"--parent_pid": os.getpid(), "--decomposer_module": "None"}
+    site = started(*(word for option in options.items() for word in option))
+    with pytest.raises(subprocess.TimeoutExpired):
+        site.wait(timeout=0.1)
+    assert site.poll() is None and site.returncode is None
+    (found,) = [p for p in psutil.Process().children(recursive=True) if p.pid == site._process.pid]
+    wait_for(lambda: Path(found.cwd()) == tmp_path)
+    assert os.getsid(found.pid) == found.pid
+    site.terminate()
+    site.wait(timeout=10)
+    assert site.poll() == site.returncode == -15
+
+
+def test_a_site_that_ends_by_itself_has_its_exit_code(started):
+    site = started("--client", "east")
+    wait_for(lambda: site.poll() is not None)
+    # of NVFlare's parser, which misses arguments
+    assert site.returncode == 2
