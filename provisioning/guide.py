@@ -1,4 +1,4 @@
-"""What the people and the machine of a kit follow: INSTALL.md, and a hospital's files for systemd and nftables."""
+"""What people and machine of a kit follow: INSTALL.md, pages, and a hospital's files for systemd and nftables."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from nvflare.tool.cert.fingerprint import cert_fingerprint_sha256
 
 from provisioning.supply import LOCK, SBOM
+from provisioning.workspace import REPOSITORY
 from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
 from silofl.files import make_folder, write_text
 from silofl.flare.kit import Kit
@@ -23,10 +24,12 @@ from silofl.study import load_study
 # Where INSTALL.md has a hospital put the software, everything else, and the kit.
 SOFTWARE, HOME = "/opt/silofl", "/var/lib/silofl"
 FOLDER = f"{HOME}/kit"
-STUDY, SYSTEM, SUMS = "study.yaml", "system", "SHA256SUMS"
+STUDY, SYSTEM, PAGES, SUMS = "study.yaml", "system", "docs", "SHA256SUMS"
 # Of a kit, what comes with it; its logs and jobs come later.
-CAME = ("*.whl", LOCK, SBOM, STUDY, "startup/*", "local/*", f"{SYSTEM}/*")
+CAME = ("*.whl", LOCK, SBOM, STUDY, "startup/*", "local/*", f"{SYSTEM}/*", f"{PAGES}/*")
 TEMPLATES = Path(__file__).parent
+READ = ("hospital.md", "privacy.md")
+LINK = re.compile(r"\[(?P<words>[^]]+)\]\((?P<file>[^)#]*)(#[^)]*)?\)")
 GUIDES = {"hospital": "INSTALL.md.j2", "server": "INSTALL_server.md.j2"}
 # Measured: the packages of the lock once installed, with torch for the CPU.
 SOFTWARE_BYTES = 2 * GIB
@@ -57,9 +60,23 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
         for template in sorted((TEMPLATES / SYSTEM).glob("silofl*.j2")):
             text = pages.get_template(f"{SYSTEM}/{template.name}").render(values)
             write_text(kit.folder / SYSTEM / template.stem, text)
+    _put_pages(kit.folder)
     write_text(kit.folder / SUMS, _sums(kit.folder))
     values["sums"] = hashlib.sha256((kit.folder / SUMS).read_bytes()).hexdigest()
     write_text(kit.folder / "INSTALL.md", pages.get_template(GUIDES[kit.kind]).render(values))
+
+
+def _put_pages(folder: Path) -> None:
+    """Put the pages that a hospital is to know into a kit; a link to what is not in the kit becomes its words."""
+    for name in READ:
+        text = (REPOSITORY / "docs" / name).read_text(encoding="utf-8").replace("](../site_configs/", "](../local/")
+        make_folder(folder / PAGES)
+        write_text(folder / PAGES / name, LINK.sub(lambda link: _kept(link, folder), text))
+
+
+def _kept(link: re.Match[str], folder: Path) -> str:
+    target = link["file"]
+    return link[0] if not target or target in READ or (folder / PAGES / target).is_file() else link["words"]
 
 
 def _sums(folder: Path) -> str:

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import zipfile
 from datetime import timedelta
@@ -51,6 +52,16 @@ def test_a_machine_gets_the_wheel_with_a_checksum_that_sha256sum_confirms(kits, 
         assert "system/silofl.service" in listed
         (kits / name / "startup" / "sub_start.sh").write_text("rm -rf /")
         assert subprocess.run(command, cwd=kits / name, check=False, capture_output=True).returncode == 1
+
+
+@pytest.mark.parametrize("name", ["server", "north"])
+def test_every_link_in_the_pages_of_a_kit_leads_to_a_file_of_the_kit(kits, name):
+    pages = [page for page in (kits / name).rglob("*.md") if page.parent != kits / name]
+    assert {page.name for page in pages} == {"README.md", "hospital.md", "privacy.md"}
+    for page in pages:
+        links = re.findall(r"\]\(([^)#]+)", page.read_text())
+        assert [link for link in links if not (page.parent / link).is_file()] == [], page
+    assert "(../docs/privacy.md#" in (kits / name / "local" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(("name", "kind", "settings"), [("north", "hospital", "site"), ("server", "server", "server")])
