@@ -1,7 +1,8 @@
 """The errors that SiloFL raises on purpose, each one sentence that a hospital can act on, and the exit codes."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 
@@ -25,6 +26,45 @@ class ConfigError(SiloFLError):
 
 class DataError(SiloFLError):
     """A site's data does not hold what its dataset.json says."""
+
+
+class Faults:
+    """Several faults of a site's data that one error tells: who mends the first need not come back for the second.
+
+    Args:
+        most: So many are enough: what makes each case wrong would be looked for in all of them.
+    """
+
+    def __init__(self, most: int = 20) -> None:
+        self.most = most
+        self.sentences: list[str] = []
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Keep the `DataError` of what is done here, and go on.
+
+        Raises:
+            DataError: There are as many as are told.
+        """
+        try:
+            yield
+        except DataError as error:
+            self.sentences.append(str(error))
+        if len(self.sentences) == self.most:
+            self.tell()
+
+    def tell(self) -> None:
+        """Raise what was gathered, if anything.
+
+        Raises:
+            DataError: The only fault as it was, or how many there are and all of them.
+        """
+        count = len(self.sentences)
+        if count == 1:
+            raise DataError(self.sentences[0])
+        if count:
+            told = " ".join(f"({number}) {one}." for number, one in enumerate(self.sentences, start=1))
+            raise DataError(f"{count} faults{', or more' if count == self.most else ''}: {told}")
 
 
 class AggregationError(SiloFLError):

@@ -3,6 +3,7 @@ import multiprocessing
 import shutil
 import sys
 import zipfile
+from functools import partialmethod
 
 import nibabel
 import numpy as np
@@ -12,7 +13,7 @@ from silofl.data import cache, formats, leakage, preparation
 from silofl.data.importers import import_layout
 from silofl.data.parts import Examples, joined
 from silofl.data.site_data import load_site_data
-from silofl.errors import ConfigError, DataError
+from silofl.errors import ConfigError, DataError, Faults
 from silofl.study_sections import ModelSettings
 
 
@@ -294,6 +295,22 @@ def test_a_wrong_manifest_or_transform_is_refused(site, load):
     site.write()
     with pytest.raises(ConfigError, match="SaveImage must be one of"):
         load(transforms=["SaveImage"])
+
+
+def test_all_broken_cases_are_told_at_once_and_many_are_enough(site, load, monkeypatch):
+    site.write()
+    for name in ("a", "d", "f"):
+        (site.folder / f"{name}.png").write_bytes(b"no picture " + name.encode())
+    with pytest.raises(DataError, match=r"^3 faults: \(1\) case 'a': .* \(2\) case 'd': .* \(3\) case 'f': ") as error:
+        load()
+    assert "\n" not in str(error.value)
+    monkeypatch.setattr(Faults, "__init__", partialmethod(Faults.__init__, most=2))
+    with pytest.raises(DataError, match=r"^2 faults, or more: \(1\) case 'a': .* \(2\) case 'd': "):
+        load()
+    for name in ("b", "e"):
+        (site.folder / f"{name}.png").unlink()
+    with pytest.raises(DataError, match=r"^2 faults, or more: \(1\) .*b\.png.* \(2\) .*e\.png"):
+        load()
 
 
 def test_reading_says_so_on_stderr_at_the_start_and_the_end(site, load, capsys):

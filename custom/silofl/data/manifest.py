@@ -11,7 +11,7 @@ from silofl.data.access import read_bytes
 from silofl.data.contrasts import Source, missing
 from silofl.data.leakage import check_parts
 from silofl.data.records import Record, locate, parse_record
-from silofl.errors import DataError, nearest
+from silofl.errors import DataError, Faults, nearest
 from silofl.study import Study
 from silofl.study_sections import SplitUnit
 
@@ -87,8 +87,11 @@ def read_manifest(folder: Path, study: Study) -> Manifest:
             raise DataError(f"{FILE_NAME} must have at least one case in {part}, not 0; move a patient there")
     places = _places(folder, parts)
     names = channel_names(content)
+    faults = Faults()
     for record in (record for records in parts.values() for record in records):
-        check_channels(record, names)
+        with faults.gathered():
+            check_channels(record, names)
+    faults.tell()
     split_unit = content.get("split_unit", "patient")
     # A patient may be in several parts only where both study and data say so; otherwise the stricter rule holds.
     check_parts(parts, places, split_unit if study.data.split_unit == split_unit else "patient")
@@ -230,16 +233,21 @@ def _annotated(content: Mapping[str, object], study: Study) -> tuple[int, ...]:
 def _records(values: object, part: str, study: Study) -> tuple[Record, ...]:
     if not isinstance(values, list):
         raise DataError(f"{part} in {FILE_NAME} must be a list of cases, not {values!r}; put it in brackets")
-    return tuple(
-        parse_record(value, f"record {number} of {part}", study.task, study.labels)
-        for number, value in enumerate(values, start=1)
-    )
+    records, faults = [], Faults()
+    for number, value in enumerate(values, start=1):
+        with faults.gathered():
+            records.append(parse_record(value, f"record {number} of {part}", study.task, study.labels))
+    faults.tell()
+    return tuple(records)
 
 
 def _places(folder: Path, parts: Mapping[str, tuple[Record, ...]]) -> dict[str, Path]:
     places: dict[str, Path] = {}
+    faults = Faults()
     for record in (record for records in parts.values() for record in records):
         for file in (*record.files, record.label):
             if isinstance(file, str) and file not in places:
-                places[file] = locate(folder, file, record.case)
+                with faults.gathered():
+                    places[file] = locate(folder, file, record.case)
+    faults.tell()
     return places

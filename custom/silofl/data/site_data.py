@@ -18,7 +18,7 @@ from silofl.data.parts import Examples, PreparedCase
 from silofl.data.preparation import preparation, prepare_case
 from silofl.data.progress import follow
 from silofl.data.records import Record
-from silofl.errors import DataError
+from silofl.errors import DataError, Faults
 from silofl.study import Study
 
 __all__ = ["Examples", "SiteData", "load_site_data"]
@@ -98,8 +98,15 @@ def _prepared_cases(manifest: Manifest, study: Study, has_progress: bool) -> Ite
     # Reads every file, and so is done here, where the cache is built, and not at every start.
     check_contents(manifest.parts, manifest.places)
     records = [(part, record) for part, records in manifest.parts.items() for record in records]
-    cases = ((part, prepare_case(record, manifest, steps)) for part, record in records)
-    yield from _same_size(follow(cases, len(records), f"reading {manifest.folder.name}", has_progress))
+    faults = Faults()
+
+    def cases() -> Iterator[tuple[str, PreparedCase]]:
+        for part, record in follow(records, len(records), f"reading {manifest.folder.name}", has_progress):
+            with faults.gathered():
+                yield part, prepare_case(record, manifest, steps)
+
+    yield from _same_size(cases())
+    faults.tell()
     forget()
 
 
