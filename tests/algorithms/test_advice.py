@@ -198,6 +198,14 @@ def test_an_answer_is_as_sure_as_many_cuts_would_give_it():
     assert "Sites have 4 (west) to 10 (east) training cases." in found["mixing"].reason
 
 
+@pytest.mark.parametrize(("features", "is_said"), [((9, 9), True), ((1, 1), False)])
+def test_only_where_batchnorm_stays_at_home_is_its_effect_a_reason(features, is_said):
+    ratios = {"amplitude": ratio(1, 1), "features": ratio(*features), "labels": ratio(1, 1)}
+    found = {one.question: one.reason for one in advised(ratios, {"east": 10, "west": 4}, has_batchnorm=True)}
+    assert ("takes the look of the images out" in found["input"]) is is_said
+    assert ("listen to each other more" in found["mixing"]) is is_said
+
+
 @pytest.mark.parametrize("has_batchnorm", [True, False])
 @pytest.mark.parametrize("far", [(), ("amplitude",), ("features",), ("labels",), tuple(KINDS)])
 def test_every_advice_is_an_algorithm_that_a_study_may_have(far, has_batchnorm):

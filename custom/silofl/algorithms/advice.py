@@ -221,9 +221,9 @@ def advised(ratios: Mapping[str, Ratio], cases: Mapping[str, int], has_batchnorm
         for values in zip(*(ratio.splits for ratio in ratios.values()), strict=True)
     ]
     reasons = {
-        "input": _sentence(ratios, "amplitude") + (HOME_IS_ENOUGH if has_batchnorm else ""),
+        "input": _sentence(ratios, "amplitude") + HOME_IS_ENOUGH * (found["stays_home"] == "batchnorm"),
         "stays_home": _home_sentence(ratios, has_batchnorm),
-        "mixing": f"{_sentence(ratios, 'labels')} {BY_STATISTICS * has_batchnorm}{_sizes(cases)}",
+        "mixing": f"{_sentence(ratios, 'labels')} {BY_STATISTICS * (found['mixing'] == 'adafed')}{_sizes(cases)}",
     }
     return [
         Choice(question, answer, reasons[question], float(np.mean([one[question] == answer for one in each])))
