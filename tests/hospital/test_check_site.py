@@ -9,6 +9,7 @@ from rich.console import Console
 from silofl.cli import main
 from silofl.errors import ConfigError
 from silofl.hospital import check_site as module
+from silofl.hospital import network
 from silofl.hospital.check_site import CHECKS, LOG, check_site, print_checkup
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
@@ -40,6 +41,22 @@ def test_a_table_names_every_check_and_the_verdict(checked):
     verdict = " ".join(out[out.index("Site north") :].split())
     names = "server, tls, clock, preflight, training, leaving"
     assert verdict == f"Site north may join small, as far as it was checked; not checked: {names}"
+
+
+def test_a_warning_of_a_strict_check_ends_with_1_though_the_site_may_join(checked, monkeypatch):
+    skipped = ["--skip", ",".join(set(CHECKS) - {"certificate", "versions"})]
+    monkeypatch.setattr(network, "DAYS_TO_WARN", 100_000)
+    assert checked(*skipped)[0] == checked(*skipped, "--strict", "versions")[0] == 0
+    code, out = checked(*skipped, "--strict", "versions,certificate")
+    assert code == 1 and "Site north may join small" in out
+    assert out.splitlines()[-1] == "exit code 1, as --strict asks of a warning of certificate"
+    code, out = checked(*skipped, "--strict", "certificate", "--json")
+    assert code == 1 and json.loads(out)["may_join"]
+
+
+def test_a_strict_check_that_does_not_exist_is_refused(refused, kit, study_file):
+    error = refused("check-site", "--kit", kit, "--study", study_file(), "--strict", "certifcate")
+    assert "--strict must be among" in error and "(did you mean 'certificate'?)" in error
 
 
 def test_the_last_line_names_what_failed_and_not_what_waits_for_it(checked, pictures):

@@ -100,17 +100,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--site-config", type=Path, metavar="FILE", help="site.yaml; the kit's local/site.yaml by default"
     )
     parser.add_argument("--skip", type=names, default=[], metavar="NAMES", help="checks to leave out, as tls,clock")
+    parser.add_argument(
+        "--strict", type=names, default=[], metavar="NAMES", help="checks whose warnings end with 1 too, as certificate"
+    )
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the answers to all checks; the exit code is 0 only where the site may join."""
+    """Print the answers to all checks; the exit code is 0 only where the site may join, and no strict check warns."""
+    _check_names("--strict", options.strict)
     checkup = check_site(read_candidate(options.kit, options.study, options.site_config), options.skip)
     if options.json:
         print(json.dumps(checkup.as_dict(), indent=1))
     else:
         print_checkup(checkup, console_for(options))
-    return ExitCode.COMPLETE if checkup.may_join else ExitCode.FAILED
+    warned = [name for name in options.strict if name in checkup.answers and checkup.answers[name].status == "warning"]
+    if warned and not options.json:
+        console_for(options).print(f"exit code 1, as --strict asks of a warning of {', '.join(warned)}", markup=False)
+    return ExitCode.COMPLETE if checkup.may_join and not warned else ExitCode.FAILED
 
 
 def check_site(candidate: Candidate, skipped: Collection[str] = ()) -> Checkup:
@@ -122,9 +129,7 @@ def check_site(candidate: Candidate, skipped: Collection[str] = ()) -> Checkup:
     Raises:
         ConfigError: A check to skip is not known, or none is left.
     """
-    for name in skipped:
-        if name not in CHECKS:
-            raise ConfigError(f"--skip must be among {', '.join(CHECKS)}, not {name!r}{nearest(name, CHECKS)}")
+    _check_names("--skip", skipped)
     if not CHECKS.keys() - {*skipped}:
         raise ConfigError("--skip must leave a check, not name them all; leave one out")
     answers: dict[str, Finding] = {}
@@ -159,6 +164,12 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
     if checkup.skipped and not wrong:
         verdict += f", as far as it was checked; not checked: {', '.join(checkup.skipped)}"
     console.print(f"Site {checkup.site} {verdict}", markup=False)
+
+
+def _check_names(option: str, given: Collection[str]) -> None:
+    for name in given:
+        if name not in CHECKS:
+            raise ConfigError(f"{option} must be among {', '.join(CHECKS)}, not {name!r}{nearest(name, CHECKS)}")
 
 
 def _failed_before(name: str, answers: Mapping[str, Finding]) -> list[str]:
