@@ -67,15 +67,24 @@ def noise(n, shape=SHAPE, seed=0):
 def make_contents(make_study):
     """Build a super model's contents: by its rule, its selector's scores, and its study."""
 
-    def make(rule="selector", scores=(0.3, 0.7), threshold=0.6, study=None, shape=SHAPE, outputs=("north", "south")):
+    def make(
+        rule="selector",
+        scores=(0.3, 0.7),
+        threshold=0.6,
+        study=None,
+        shape=SHAPE,
+        outputs=("north", "south"),
+        beside=None,
+    ):
         study = study or make_study()
         names = {"only": ["global"], "mean": ["north", "south"]}.get(rule, ["global", "north", "south"])
+        names += [beside] if beside else []
         models = {name: balanced(study, seed, shape) for seed, name in enumerate(names)}
         if rule != "selector":
-            return Contents(study, shape, models, rule)
+            return Contents(study, shape, models, rule, beside=beside)
         selector = steered(study, scores) if scores else build_selector(study, len(outputs), 5).state_dict()
         facts = {"rounds": 3, "metrics": {"dice": 0.5}}
-        return Contents(study, shape, models, rule, selector, outputs, threshold, facts)
+        return Contents(study, shape, models, rule, selector, outputs, threshold, facts, beside=beside)
 
     return make
 

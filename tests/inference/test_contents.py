@@ -12,6 +12,10 @@ def test_the_sites_are_the_models_but_the_global_one(make_contents):
     assert make_contents("only").sites == ()
 
 
+def test_a_model_beside_is_none_of_the_sites(make_contents):
+    assert make_contents(beside="local").sites == make_contents("mean", beside="local").sites == ("north", "south")
+
+
 def test_where_all_answer_together_their_shares_are_the_scores_or_alike(make_contents):
     # 0.2 and 0.6 of 0.8
     assert make_contents().shares(np.array([0.2, 0.6])) == pytest.approx({"north": 0.25, "south": 0.75})
@@ -39,6 +43,9 @@ def test_a_selector_chooses_one_model_unless_all_answer_together(make_contents, 
         ({"threshold": 1.5}, r"threshold must lie in \[0, 1\], not 1.5"),
         ({"threshold": float("nan")}, r"threshold must lie in \[0, 1\], not nan"),
         ({"rule": "only"}, "must hold one model"),
+        ({"beside": "west"}, "beside must name a model that the rule does not choose, of several, not 'west'"),
+        ({"beside": "south"}, "beside must name a model that the rule does not choose, of several, not 'south'"),
+        ({"beside": "global"}, "beside must name a model that the rule does not choose, of several, not 'global'"),
     ],
 )
 def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reason):

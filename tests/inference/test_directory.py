@@ -35,12 +35,25 @@ def edit(folder, **changes):
     (folder / "model.json").write_text(json.dumps(facts | changes))
 
 
-@pytest.mark.parametrize("rule", ["only", "mean", "selector"])
-def test_what_was_written_is_read_back(tmp_path, make_contents, rule):
-    contents = replace(make_contents(rule), domain=DOMAIN)
+def test_the_fingerprint_knows_whose_model_is_beside(tmp_path, make_contents):
+    contents = make_contents(beside="local")
+    for name, beside in (("with", "local"), ("without", None)):
+        write(tmp_path / name, replace(contents, beside=beside))
+    assert fingerprint_of(tmp_path / "with") != fingerprint_of(tmp_path / "without")
+    # Who takes the word out has another super model, and is told so.
+    edit(tmp_path / "with", beside=None)
+    with pytest.raises(ConfigError, match="must have the fingerprint of what it says"):
+        read(tmp_path / "with")
+
+
+@pytest.mark.parametrize(
+    ("rule", "beside"), [("only", None), ("mean", None), ("selector", None), ("mean", "local"), ("selector", "local")]
+)
+def test_what_was_written_is_read_back(tmp_path, make_contents, rule, beside):
+    contents = replace(make_contents(rule, beside=beside), domain=DOMAIN)
     write(tmp_path / "supermodel", contents)
     found = read(tmp_path / "supermodel")
-    for name in ("study", "image_shape", "rule", "outputs", "threshold", "facts", "domain"):
+    for name in ("study", "image_shape", "rule", "outputs", "threshold", "facts", "domain", "beside"):
         assert getattr(found, name) == getattr(contents, name)
     for ours, theirs in zip(
         [*found.models.values(), found.selector or {}],

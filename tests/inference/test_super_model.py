@@ -66,6 +66,26 @@ def test_without_a_threshold_the_best_output_answers_be_it_the_global_model(make
     assert prediction.model == wanted and not prediction.is_fallback
 
 
+@pytest.mark.parametrize(
+    ("options", "of_rule"),
+    [
+        ({"scores": (0.3, 0.7)}, {"south": 0.5}),
+        ({"scores": (0.45, 0.55)}, {"global": 0.5}),
+        ({"rule": "mean"}, {"north": 0.25, "south": 0.25}),
+    ],
+)
+def test_a_model_beside_has_half_of_every_answer(make, options, of_rule):
+    model, case = make(beside="local", **options), images(3)
+    answer, alone = model.answer(case), make(**options).answer(case)
+    assert answer.weights == of_rule | {"local": 0.5}
+    wanted = (alone.probabilities + model.probabilities("local", case)) / 2
+    np.testing.assert_allclose(answer.probabilities, wanted, atol=1e-6)
+    prediction = model.predict(case)
+    assert (prediction.model, prediction.beside) == (alone.model, "local")
+    # A model that is named answers alone.
+    assert model.predict(case, site="south").beside is None and model.answer(case, site="south").weights == {"south": 1}
+
+
 def test_one_model_alone_answers_without_scores(make):
     prediction = make("only").predict(images(2))
     assert (prediction.model, prediction.scores, prediction.is_fallback) == ("global", {}, False)

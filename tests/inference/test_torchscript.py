@@ -42,9 +42,10 @@ def assert_equal(super_model, cases):
         {"scores": (0.3, 0.7)},
         {"scores": (0.45, 0.55)},
         {"scores": None},
+        {"rule": "mean", "beside": "local"},
         {"scores": (0.2, 0.5, 0.3), "threshold": None, "outputs": ("global", "north", "south")},
     ],
-    ids=["only", "mean", "site", "fallback", "untrained", "extra"],
+    ids=["only", "mean", "site", "fallback", "untrained", "beside", "extra"],
 )
 def test_the_script_says_what_the_super_model_says(make_contents, options):
     # One slice, and more than the script takes at a time.

@@ -142,6 +142,31 @@ def test_a_site_writes_the_model_that_it_chose_and_says_no_more_than_that(play, 
         assert_equal(state, wanted)
 
 
+@pytest.mark.parametrize("answer", ["choice", "ensemble"])
+def test_a_super_model_of_several_models_is_mixed_with_the_local_one(play, monkeypatch, answer):
+    stubbed(monkeypatch, blend=0.9)
+    game = play(guard=True, name="fedsm", model={"normalization": "instance"}, super_model={"answer": answer})
+    game.finish()
+    assert {*game.server.parts["guard"].choices["east"].validation} == {"federated", "local", "blend"}
+    model = SuperModel.load(game.folder("east") / "chosen", "cpu")
+    tested = SuperModel.load(game.folder("east") / "supermodel", "cpu")
+    assert (model.contents.rule, model.contents.beside) == ("selector", "local")
+    assert {*model.contents.models} == {*tested.contents.models, "local"}
+    assert_equal(model.contents.models["local"], game.kept("east", game.study.rounds)["guard"]["local"]["state"])
+    image = game.sites["east"].data.test.images[:1]
+    wanted = (tested.answer(image).probabilities + model.probabilities("local", image)) / 2
+    np.testing.assert_allclose(model.answer(image).probabilities, wanted, atol=1e-6)
+
+
+def test_a_site_called_local_keeps_its_model_in_the_mean(play, monkeypatch):
+    monkeypatch.setattr(guard, "LOCAL", "north")
+    stubbed(monkeypatch, blend=0.9)
+    game = play(guard=True, name="fedsm", model={"normalization": "instance"})
+    game.finish()
+    contents = SuperModel.load(game.folder("east") / "chosen", "cpu").contents
+    assert contents.beside == "north_" and {"north", "north_"} <= {*contents.models}
+
+
 def test_the_fine_tuned_copy_changes_its_head_first_and_then_all(play):
     game = play(guard=True, name="fedbn", rounds=20)
     game.rounds(20)

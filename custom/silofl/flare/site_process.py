@@ -40,12 +40,11 @@ class SiteProcess:
         self._process = CONTEXT.Process(target=_run, args=(list(command[3:]), dict(env)))
         self._process.start()
 
-    @property
-    def returncode(self) -> int | None:
-        """The exit code; None while it runs."""
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
         return self._process.exitcode
 
-    poll = returncode.fget
+    returncode = property(poll)
 
     def terminate(self) -> None:
         """Ask it to end."""

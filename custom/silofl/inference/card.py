@@ -73,11 +73,9 @@ def _paper(algorithm: str) -> str:
 
 
 def _rule(contents: Contents) -> str:
-    if contents.rule in RULES:
-        return RULES[contents.rule]
-    return (
-        "The selector weighs all models." if contents.is_ensemble else "The selector chooses one model for each case."
-    )
+    chooses = "weighs all models" if contents.is_ensemble else "chooses one model for each case"
+    rule = RULES.get(contents.rule, f"The selector {chooses}.")
+    return f"{rule} The site's own model has half of every answer." if contents.beside else rule
 
 
 def _versions(contents: Contents, versions: Mapping[str, str], fingerprint: str) -> str:

@@ -36,6 +36,8 @@ class Contents:
         threshold: The paper's gamma, in [0, 1]; None where the most probable output always answers.
         facts: Plain values that are kept with the model: rounds, metrics.
         domain: The images that the models learnt from.
+        beside: The model that has half of every answer, beside the answer of the rule: in what a site chose for itself
+            its own, which no rule knows.
 
     Raises:
         ConfigError: The parts do not fit together.
@@ -50,17 +52,19 @@ class Contents:
     threshold: float | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     domain: Domain = Domain()
+    beside: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
         _check_names(self)
         _check_shape(self)
         _RULE_CHECKS[self.rule](self)
+        _check_beside(self)
 
     @property
     def sites(self) -> tuple[str, ...]:
         """The sites that have a model of their own, in the order of their names."""
-        return tuple(sorted(name for name in self.models if name != GLOBAL))
+        return tuple(sorted(name for name in self.models if name not in (GLOBAL, self.beside)))
 
     @property
     def is_ensemble(self) -> bool:
@@ -127,6 +131,15 @@ def _check_selector(contents: Contents) -> None:
             f"outputs must name different models of the super model, {sorted(models)}, not {list(outputs)}"
         )
     check_threshold(contents.threshold)
+
+
+def _check_beside(contents: Contents) -> None:
+    others = {*contents.models} - {GLOBAL, *contents.outputs}
+    if contents.beside is not None and (contents.rule == "only" or contents.beside not in others):
+        raise ConfigError(
+            f"beside must name a model that the rule does not choose, of several, not {contents.beside!r}; the rule is "
+            f"{contents.rule!r}"
+        )
 
 
 def check_threshold(threshold: float | None) -> None:

@@ -75,6 +75,7 @@ def read(folder: Path) -> Contents:
             selector=selector,
             outputs=tuple(facts["outputs"]),
             threshold=facts["threshold"],
+            beside=facts.get("beside"),
             facts=facts["facts"],
             domain=schema.read(Domain, facts["domain"], "domain") if facts["format"] == FORMAT else Domain(),
         )
@@ -134,6 +135,7 @@ def _facts(contents: Contents, weights: dict[str, dict[str, str]]) -> dict[str, 
         "threshold": contents.threshold,
         "outputs": list(contents.outputs),
         "image_shape": list(contents.image_shape),
+        **({"beside": contents.beside} if contents.beside else {}),
         "domain": schema.plain(contents.domain),
         "facts": contents.facts,
         "versions": _versions(),
@@ -145,6 +147,8 @@ def _facts(contents: Contents, weights: dict[str, dict[str, str]]) -> dict[str, 
 def _fingerprint(facts: dict[str, Any], study: Study) -> str:
     """Return the SHA-256 of everything that decides predictions, the weights by their checksums."""
     deciding = {key: facts[key] for key in ("format", "rule", "threshold", "outputs", "image_shape")}
+    # Only where there is one, so that older super models keep theirs.
+    deciding |= {"beside": facts["beside"]} if facts.get("beside") else {}
     deciding |= {"domain": facts["domain"]} if facts["format"] == FORMAT else {}
     deciding["study"] = {key: facts["study"][key] for key in ("task", "labels", "data", "model")}
     deciding["recipe"] = {

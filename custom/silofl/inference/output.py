@@ -44,6 +44,7 @@ def record_of(prediction: Prediction, study: Study, threshold: float | None) -> 
     """Return one input's entry in prediction.json."""
     record = {
         "model": prediction.model,
+        "beside": prediction.beside,
         "scores": prediction.scores,
         "is_fallback": prediction.is_fallback,
         "threshold": threshold,
@@ -67,6 +68,11 @@ def sentence_of(prediction: Prediction, study: Study, threshold: float | None) -
 
 def model_sentence(prediction: Prediction, threshold: float | None) -> str:
     """Return whose model answered and how sure the choice was."""
+    sentence = _of_the_rule(prediction, threshold)
+    return f"{sentence}, and to the same part the site's own model" if prediction.beside else sentence
+
+
+def _of_the_rule(prediction: Prediction, threshold: float | None) -> str:
     model, scores = prediction.model, prediction.scores
     name = "global model" if model == GLOBAL else model
     name = f"model of {model}" if model in scores and model != GLOBAL else name

@@ -37,6 +37,7 @@ class Prediction:
     Attributes:
         model: ``global``, a site's name, ``ensemble``, or ``mean of all sites``.
         scores: Output of the selector -> its probability; empty without a selector.
+        beside: The site's own model, where it had half of the answer.
         is_fallback: Whether no site's score was above the threshold, so that the global model answered.
         label_map: uint8 on the input's own grid: (X, Y, Z) of a volume, (rows, columns) of a picture; (n, H, W) of
             prepared images; None for classification.
@@ -55,6 +56,7 @@ class Prediction:
     class_scores: dict[str, float] | None = None
     volumes_ml: dict[str, float] | None = None
     affine: NDArray[np.float64] | None = None
+    beside: str | None = None
     warnings: tuple[str, ...] = ()
 
 

@@ -27,6 +27,7 @@ from silofl.models.selector import build_selector
 from silofl.study import Study
 from silofl.training.device import choose_device
 from silofl.training.evaluation import outputs_of, softmax_of
+from silofl.training.joined import BLEND as CHOSEN_BLEND
 
 BATCH_SIZE = 8
 MEAN = "mean of all sites"
@@ -158,7 +159,7 @@ class SuperModel:
         if contents.rule == "only":
             return next(iter(contents.models))
         if contents.rule == "mean":
-            return BLEND if "candidate" in contents.facts else MEAN
+            return BLEND if contents.facts.get("candidate") == CHOSEN_BLEND and contents.beside is None else MEAN
         threshold = contents.threshold if threshold is None else threshold
         if threshold is None:
             return contents.outputs[int(np.argmax(scores))]
@@ -229,7 +230,8 @@ class SuperModel:
         gamma = self.contents.threshold if threshold is None else threshold
         # No score is above 1: that the global model answers says nothing of the case.
         own = [FALLBACK] if answer.is_fallback and gamma < 1 else []
-        return replace(find(answer, prepared), warnings=(*own, *self._not_learnt, *doubts))
+        beside = self.contents.beside if site is None else None
+        return replace(find(answer, prepared), beside=beside, warnings=(*own, *self._not_learnt, *doubts))
 
     def check_options(self, batch_size: int, threshold: float | None = None, site: str | None = None) -> None:
         """Refuse options before any work.
@@ -280,7 +282,10 @@ class SuperModel:
         if site is not None:
             return site, {site: 1.0}
         name = ENSEMBLE if self.contents.is_ensemble else self.choose(scores, threshold)
-        return name, {name: 1.0} if self.contents.is_choice else self.contents.shares(scores)
+        weights = {name: 1.0} if self.contents.is_choice else self.contents.shares(scores)
+        if self.contents.beside is None:
+            return name, weights
+        return name, {member: weight / 2 for member, weight in weights.items()} | {self.contents.beside: 0.5}
 
     def _class_of(self, answer: Answer, prepared: PreparedImage | None) -> Prediction:
         # One answer for a case: the mean over its slices, as the selector's scores are.

@@ -95,18 +95,43 @@ class Ensemble(nn.Module):
         return (scores / scores.sum()) @ self.members
 
 
+class Beside(nn.Module):
+    """Half of the weight on a member that the rule does not know.
+
+    Args:
+        weigher: The rule.
+        share: 1 at that member, shape (members,).
+    """
+
+    def __init__(self, weigher: nn.Module, share: Tensor) -> None:
+        super().__init__()
+        self.weigher = weigher
+        self.register_buffer("share", share.clone())
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the weight of each member."""
+        return (self.weigher(images) + self.share) / 2
+
+
 def names(contents: Contents) -> list[str]:
     """Return the members' names in the order of their weights."""
     return sorted(contents.models)
 
 
 def weigher_of(contents: Contents, selector: nn.Module | None) -> nn.Module:
-    """Return the rule of a super model.
+    """Return the rule of a super model, with the model beside it.
 
     Args:
         contents: The super model's.
         selector: One case's images (n, C, *spatial) to logits (slices, outputs); None without a selector.
     """
+    rule, order = _rule_of(contents, selector), names(contents)
+    if contents.beside is None:
+        return rule
+    return Beside(rule, torch.eye(len(order), dtype=torch.float64)[order.index(contents.beside)])
+
+
+def _rule_of(contents: Contents, selector: nn.Module | None) -> nn.Module:
     order = names(contents)
     if selector is None:
         shares = contents.shares(np.zeros(0))

@@ -5,8 +5,8 @@ enough validation data to know it), the mean of the last rounds' models, a copy 
 all), the model that it trained alone, and the mean of the federated and the local model's probabilities.
 `silofl.algorithms.guard.choose` picks one on validation data. Only what was chosen and by how much leaves the site.
 
-The local model is that of the algorithm ``local``, bit for bit: the same batches, steps and dropout. A super model with
-a selector is one candidate as a whole: neither averaged nor fine-tuned, nor mixed with the local model.
+The local model is that of the algorithm ``local``, bit for bit: the same batches, steps and dropout. A super model of
+several models is one candidate as a whole: mixed with the local model, but neither averaged nor fine-tuned.
 """
 
 from __future__ import annotations
@@ -236,17 +236,20 @@ class SiteGuard(SitePart):
     def _candidates(self) -> dict[str, Contents]:
         """Return every candidate as a super model."""
         work, kept, federated = self.work, self._kept, self._federated
-        local = {LOCAL: self.local.chosen(len(self._units))}
+        state = self.local.chosen(len(self._units))
         only = {"rule": "only", "selector": None, "outputs": (), "threshold": None}
-        found = {FEDERATED: federated, LOCAL: replace(federated, models=local, **only)}
+        found = {FEDERATED: federated, LOCAL: replace(federated, models={LOCAL: state}, **only)}
         if federated.rule != "only":
-            return found
+            own = LOCAL
+            while own in federated.models:
+                own += "_"
+            return found | {BLEND: replace(federated, models=federated.models | {own: state}, beside=own)}
         if AVERAGED in kept:
             found[AVERAGED] = replace(federated, models={work.site: kept[AVERAGED]})
         if kept.get(TUNED, {}).get("step") == tuning_rounds(work.study):
             found[TUNED] = replace(federated, models={work.site: kept[TUNED]["state"]})
-        (state,) = federated.models.values()
-        found[BLEND] = replace(federated, models={FEDERATED: state} | local, rule="mean")
+        (shared,) = federated.models.values()
+        found[BLEND] = replace(federated, models={FEDERATED: shared, LOCAL: state}, rule="mean")
         return found
 
     def _joined(self) -> dict[str, Any]:
@@ -254,8 +257,7 @@ class SiteGuard(SitePart):
         models = {name: SuperModel(one, work.device) for name, one in candidates.items() if name != BLEND}
         validation = self._scores(models, work.data.validation, list(candidates))
         units = self._units
-        default = DEFAULT if DEFAULT in candidates else FEDERATED
-        choice = choose({name: by_unit(one.by_case, units.unit_of) for name, one in validation.items()}, default)
+        choice = choose({name: by_unit(one.by_case, units.unit_of) for name, one in validation.items()}, DEFAULT)
         wanted = list(dict.fromkeys([FEDERATED, LOCAL, choice.chosen]))
         test = self._scores(models, work.data.test, wanted)
         test_units = self._units_of("test")
