@@ -257,6 +257,24 @@ def test_services_may_write_where_site_yaml_keeps_state_and_nowhere_else(fill_ag
         assert "\nUser=silofl\n" in service and "\nUMask=0077\n" in service
 
 
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("echo started; echo Gracefully shutdown.", 0),
+        ("echo started; echo 'System is in trouble and unable to start the task!!!!!'; rm -f pid.fl; exit", 1),
+        ("echo started; exit 3", 3),
+    ],
+)
+def test_a_site_that_crashes_again_and_again_is_a_service_that_failed(fill_again, script, code):
+    kit = fill_again()
+    # The sentence is NVFlare's; without it a crash would look like a shutdown.
+    assert "unable to start the task" in (kit / "startup" / "sub_start.sh").read_text()
+    (kit / "startup" / "sub_start.sh").write_text(script)
+    (command,) = commands_of((kit / "system" / "silofl.service").read_text(), "ExecStart")
+    found = subprocess.run(shlex.split(command), cwd=kit, capture_output=True, text=True)
+    assert found.returncode == code and found.stdout.startswith("started\n")
+
+
 def test_the_days_that_a_site_already_has_are_not_written_twice(fill_again, tmp_path):
     configs = Path(shutil.copytree(SITE_CONFIGS, tmp_path / "configs"))
     assert "keep_days: 365" in page_of(fill_again())
