@@ -22,7 +22,7 @@ from cryptography import x509
 
 from provisioning.checks import SIDES, Finding, check_kit, days_left, job_classes, private_keys
 from provisioning.workspace import REPOSITORY, certificates_file, find_kits
-from silofl.errors import ExitCode
+from silofl.errors import ExitCode, nearest
 from silofl.files import read_json
 from silofl.flare.kit import Kit
 from silofl.flare.policy import site_rights
@@ -48,12 +48,28 @@ def check(paths: list[Path], jobs: Path, now: datetime) -> dict[str, Any]:
     root, classes = _root(paths, kits), job_classes(jobs)
     findings = [finding for kit in kits for finding in check_kit(kit, root, classes, now)]
     findings += [finding for path in paths for finding in _outside(path, kits)]
+    findings += _roles(kits)
     return {
         "kits": [_row(kit, now) for kit in kits],
         "rights": _rights(kits),
         "findings": [asdict(finding) for finding in findings],
         "is_right": not any(finding.is_failure for finding in findings),
     }
+
+
+def _roles(kits: list[Kit]) -> list[Finding]:
+    """Return the people whose role no site knows: it is in their certificates, and gives them no right."""
+    known = {role for kit in kits if kit.kind in SIDES for role in site_rights(kit).roles}
+    return [
+        Finding(
+            kit.name,
+            True,
+            f"the role must be one that a local/authorization.json names, {', '.join(sorted(known))}, not {kit.role!r}"
+            f"{nearest(kit.role, known)}; correct project.yml and make the kits anew",
+        )
+        for kit in kits
+        if known and kit.kind == "admin" and kit.role not in known
+    ]
 
 
 def _rights(kits: list[Kit]) -> dict[str, dict[str, list[str]]]:

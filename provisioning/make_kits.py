@@ -9,11 +9,13 @@ same kits again, with a new wheel or new policies.
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from provisioning.fill_kits import add_contents_options, contents_of, fill_kit
@@ -24,6 +26,8 @@ from silofl.settings import read_yaml
 
 # 1 January 1980, the first day of a wheel's calendar: the same source gives the same bytes and the same checksum.
 SOURCE_DATE = "315532800"
+# Of a participant; NVFlare takes others too, as properties of their own.
+KEYS = ("name", "type", "org", "role", "default_host", "host_names", "fed_learn_port", "admin_port")
 
 
 def make_project(path: Path, host: str | None = None, port: int | None = None) -> Project:
@@ -44,8 +48,22 @@ def make_project(path: Path, host: str | None = None, port: int | None = None) -
         raise ConfigError(
             f"{path} must have a name and participants with one server; start from provisioning/project.yml"
         )
+    for participant in (one for one in participants if isinstance(one, dict)):
+        _check_keys(path, participant)
     servers[0].update({"default_host": host} if host else {}, **({"fed_learn_port": port} if port else {}))
     return project
+
+
+def _check_keys(path: Path, participant: Mapping[str, object]) -> None:
+    """Refuse a key that looks like one of NVFlare's: NVFlare ignores it, and takes its own default."""
+    for key in participant:
+        # Far enough from NVFlare's further keys, as listening_host, which it takes as they are.
+        meant = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.8) if key not in KEYS else []
+        if meant:
+            raise ConfigError(
+                f"{path} must not have the key {key!r} at {participant.get('name')!r}, which NVFlare would ignore; did "
+                f"you mean {meant[0]!r}?"
+            )
 
 
 def make_kits(project: Project, workspace: Path) -> Path:

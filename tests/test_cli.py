@@ -133,3 +133,13 @@ def test_ctrl_c_is_code_130(silofl, monkeypatch, tmp_path):
 
     monkeypatch.setattr("silofl.studies.simulate.resume", interrupt)
     assert silofl("resume", tmp_path) == (130, "", "")
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    broken = "from silofl.cli import carry_out; import sys\n"
+    broken += "def write(options):\n    for _ in range(100_000): print('a line')\n    return 0\n"
+    broken += "sys.exit(carry_out('silofl', write, None))"
+    process = subprocess.Popen([sys.executable, "-c", broken], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=60) == 1 and process.stderr.read() == b""

@@ -445,3 +445,8 @@ def test_neighbours_make_another_study_of_it():
 @pytest.mark.parametrize("unit", ["patient", "recordings", "slices", "examples"])
 def test_a_study_says_what_its_parts_do_not_share(unit):
     assert study(data={"split_unit": unit}).description()["split_unit"] == unit
+
+
+def test_a_job_folder_in_the_place_of_a_study_is_told_where_the_study_is():
+    with pytest.raises(ConfigError, match=r"must be a study.yaml, not a job folder; name .*app/config/study.yaml"):
+        load_study(Path(__file__).resolve().parents[1] / "jobs" / "fedavg_phantoms")

@@ -6,6 +6,7 @@ Each command is a module with the functions ``add_options`` and ``run``, loaded 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -102,6 +103,10 @@ def carry_out(program: str, command: Callable[[argparse.Namespace], int], option
     except SiloFLError as error:
         print(f"{program}: {printable(str(error))}", file=sys.stderr)
         return ExitCode.BAD_INPUT
+    except BrokenPipeError:
+        # Who reads along has enough; the interpreter must not try to write the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.FAILED
     except OSError as error:
         place = f"{one_line(error.filename, LONGEST_ERROR)}: " if error.filename else ""
         reason = error.strerror or error

@@ -319,5 +319,8 @@ class Study(Section):
 
 
 def load_study(path: Path) -> Study:
-    """Read and check a study.yaml; the errors of `silofl.settings.load`."""
+    """Read and check a study.yaml; the errors of `silofl.settings.load`, and of a folder in its place."""
+    inside = path / "app" / "config" / "study.yaml"
+    if inside.is_file():
+        raise ConfigError(f"{path} must be a study.yaml, not a job folder; name {inside}")
     return load(Study, path)

@@ -164,7 +164,7 @@ def test_the_number_of_rounds_must_leave_the_finished_ones_their_meaning(play):
     game = play(rounds=3)
     game.rounds(2)
     assert gone_on(game, rounds=2).study.rounds == 2
-    with pytest.raises(StateError, match="rounds 3, not 1; set it back"):
+    with pytest.raises(StateError, match="rounds must be at least 2, as many as run .* has finished, not 1"):
         gone_on(game, rounds=1)
     # The second round was the first of three to come after the mean of all; of six it would be the second of three.
     similar = play(folder="similar", name="adafed", rounds=3)

@@ -59,6 +59,15 @@ def test_who_may_do_what_follows_certificate_and_policies(workspace):
     assert {person: held["byoc"] for person, held in rights.items() if held["byoc"]} == {}
 
 
+def test_a_role_that_no_site_knows_is_found_before_the_kits_are_handed_out(tmp_path, wheel):
+    project = tmp_path / "project.yml"
+    project.write_text(PROJECT.read_text().replace("role: lead\n", "role: leader\n"))
+    assert main(["make-kits", str(project), str(tmp_path / "ws"), "--wheel", str(wheel)]) == 0
+    found = the_only_failure(tmp_path / "ws")
+    assert found.startswith("lead@study.example.org: the role must be one that a local/authorization.json names, ")
+    assert "not 'leader' (did you mean 'lead'?); correct project.yml and make the kits anew" in found
+
+
 @pytest.mark.parametrize(("days", "is_failure"), [(329, None), (331, False), (359, False), (361, True)])
 def test_a_certificate_warns_in_its_last_30_days_and_fails_afterwards(kits, days, is_failure):
     kit = read_kit(kits / "north")

@@ -212,3 +212,13 @@ def test_a_folder_that_is_no_package_is_one_sentence(tmp_path):
         ConfigError, match="empty must be a package that pip can build; .*; or name a built one, --wheel"
     ):
         make_kits.build_wheel(tmp_path / "empty", tmp_path / "wheel")
+
+
+def test_a_key_that_looks_like_another_is_refused_and_one_of_nvflares_further_keys_is_not(tmp_path):
+    text = PROJECT.read_text()
+    (tmp_path / "project.yml").write_text(text.replace("fed_learn_port: 8002", "fed_lern_port: 9443"))
+    wanted = "must not have the key 'fed_lern_port' at 'server'.*did you mean 'fed_learn_port'"
+    with pytest.raises(ConfigError, match=wanted):
+        make_kits.make_project(tmp_path / "project.yml")
+    (tmp_path / "project.yml").write_text(text.replace("fed_learn_port: 8002", "listening_host: a\n    props: {}"))
+    assert make_kits.make_project(tmp_path / "project.yml")["name"] == "silofl"

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from silofl.cli import main
+from silofl.errors import ConfigError
 from silofl.federation.outcome import stopped_results, without_numbers
 from silofl.federation.results import read_results
 from silofl.files import write_json
@@ -76,8 +77,8 @@ def test_a_folder_of_silofl_run_goes_on_in_place_with_its_own_job(go_on, stopped
     code, said, submitted = go_on(stopped)
     assert code == 0 and "round   1/" not in said
     first, second = submitted
-    # For the sites of the last round, before the second job and not before the first.
-    assert Watch.waited == [1]
+    # For the sites of the last round, before the second job and not the first; after each it is said who is there.
+    assert Watch.waited == [1, 1, 2]
     assert second == first | {"continue_run": RUN}
     assert read_results(stopped).status == "COMPLETE"
 
@@ -103,6 +104,26 @@ def test_a_change_that_no_study_has_is_refused_and_nothing_is_written(go_on, sto
     assert (stopped / "job" / STUDY).read_text() == before
 
 
+def _refuse(watch):
+    raise ConfigError("the server must take the job")
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_changes_that_the_server_refuses_do_not_stay_in_the_folder(go_on, stopped, monkeypatch, is_taken):
+    files = [stopped / name for name in ("results.json", "report.html", "ledger.json", f"job/{STUDY}")]
+    before = [path.read_bytes() for path in files]
+    with monkeypatch.context() as patch:
+        if not is_taken:
+            patch.setattr(Watch, "carry_out", _refuse)
+        changed = ("--retries", "0", "--set", "training.learning_rate=0.5")
+        code, said, _ = go_on(stopped, *changed, ends=[("FINISHED:EXECUTION_EXCEPTION", "stopped")])
+    assert code == (1 if is_taken else 2)
+    assert (f"no round was added: {stopped} is as it was" in " ".join(said.split())) is is_taken
+    assert [path.read_bytes() for path in files] == before
+    code, _, submitted = go_on(stopped)
+    assert code == 0 and submitted[-1]["training"]["learning_rate"] != 0.5
+
+
 def test_a_run_that_stops_again_goes_on_by_itself_as_often_as_allowed(go_on, stopped):
     code, said, submitted = go_on(stopped, "--retries", "1", ends=[("FINISHED:ABNORMAL", "stopped")] * 2)
     assert code == 1 and len(submitted) == 3 and "going on by itself, 1 of 1 times" in said
@@ -118,7 +139,7 @@ def test_a_job_of_nvflare_is_downloaded_and_goes_on_with_its_run(go_on, left, tm
     left(killed(1), rounds=1)
     code, _, submitted = go_on(NUMBER, "--out", tmp_path / "new")
     job = yaml.safe_load((JOB / STUDY).read_text())
-    assert code == 0 and submitted == [job | {"continue_run": RUN}] and Watch.waited == [0]
+    assert code == 0 and submitted == [job | {"continue_run": RUN}] and Watch.waited == [0, 1]
 
 
 def test_a_job_that_was_stopped_before_its_first_round_begins_anew(go_on, left, tmp_path):

@@ -171,11 +171,20 @@ def test_a_run_that_was_stopped_before_its_first_round_begins_anew(server, lead)
     assert submitted[0] == submitted[1] and "continue_run" not in submitted[1]
 
 
+@pytest.mark.parametrize(("there", "is_said"), [({"north"}, True), ({"north", "west"}, False)])
+def test_sites_that_are_not_there_are_told_when_the_job_begins(server, lead, monkeypatch, there, is_said):
+    server(("FINISHED:COMPLETED", "complete"))
+    monkeypatch.setattr(module.Lead, "connected", lambda self: there)
+    said = " ".join(lead()[1].split())
+    sentence = "1 of 2 sites are connected (north); the first round waits for the others, at most 600 s"
+    assert (sentence in said) is is_said
+
+
 def test_a_job_that_a_restarted_server_has_lost_goes_on_although_nothing_can_be_downloaded(server, lead):
     submitted = server(("RUNNING RUNNING", None), ("FINISHED:COMPLETED", "complete"))
     code, said, _ = lead()
     assert code == 0 and submitted[1]["continue_run"] == RUN
-    assert f"the server stopped after round 1 of 24; submit the job again with continue_run: {RUN}" in said
+    assert "stopped: the server stopped after round 1 of 24; going on by itself, 1 of " in said
 
 
 def test_a_finished_run_is_waited_for_until_nvflare_gives_up_a_dead_site(server, lead):

@@ -106,7 +106,8 @@ def test_a_program_gets_one_object_and_nothing_else(server, silofl, tmp_path):
 def test_a_program_learns_that_a_job_has_ended(server, silofl, tmp_path):
     server.words = [ENDED]
     values = json.loads(silofl("watch", JOB, "--kit", tmp_path, "--json")[1])
-    assert (values["status"], values["run"], values["ledger"], server.asked) == (ENDED, None, [], 0)
+    assert (values["status"], values["run"], values["ledger"], server.asked) == (ENDED, None, None, 0)
+    assert values["rounds"] is values["metric"] is None
 
 
 def test_a_job_that_the_server_does_not_know_is_refused(server, refused, tmp_path):

@@ -92,6 +92,12 @@ def check_study(study: Study, state: Mapping[str, Any]) -> None:
         parse(Study, plain["study"], "checkpoint"), study, len(plain["ledger"])
     ):
         return
+    finished = len(plain["ledger"])
+    if changed == ["rounds"] and study.rounds < finished:
+        raise StateError(
+            f"rounds must be at least {finished}, as many as run {plain['run']} has finished, not {study.rounds}; ask "
+            "for more, or leave it"
+        )
     if changed:
         values = ", ".join(f"{key} {_shown(before.get(key))}, not {_shown(now.get(key))}" for key in sorted(changed))
         raise StateError(

@@ -146,6 +146,9 @@ class RoundsController(ModelController):
         """Wait for the job's sites; once the time to join is over, the quorum is enough."""
         deadline = time.monotonic() + study.federation.join_timeout_s
         expected = study.federation.sites or max(len(self.engine.get_clients()), study.federation.min_sites)
+        if (there := len(self.engine.get_clients())) < expected:
+            limit = f"{study.federation.join_timeout_s:g} s"
+            self.info(f"{there} of {expected} sites are there; the first round waits at most {limit} for the others")
         while len(self.engine.get_clients()) < expected and time.monotonic() < deadline:
             time.sleep(POLL_S)
         sites = [client.name for client in self.engine.get_clients()]

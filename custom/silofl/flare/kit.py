@@ -21,6 +21,7 @@ Kind = Literal["server", "hospital", "admin"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # Kind of kit -> the file in startup/ that only this kind has.
 SETTINGS: dict[Kind, str] = {"server": "fed_server.json", "hospital": "fed_client.json", "admin": "fed_admin.json"}
+WHOSE: dict[Kind, str] = {"server": "the server", "hospital": "a hospital", "admin": "a person"}
 # A certificate with fewer days left is reported: renewing a kit involves two institutions.
 DAYS_TO_WARN = 30
 REMEDY = "give the folder that was provisioned"
@@ -155,6 +156,12 @@ def read_kit(folder: Path, kinds: tuple[Kind, ...] = KINDS) -> Kit:
         path = folder / "startup" / SETTINGS[kind]
         if path.is_file():
             return _read_kit(folder, kind, read_json(path))
+    for kind in (one for one in KINDS if one not in kinds):
+        if (folder / "startup" / SETTINGS[kind]).is_file():
+            wanted = " or ".join(WHOSE[one] for one in kinds)
+            raise ConfigError(f"{folder} must be the kit of {wanted}, not of {WHOSE[kind]}; take another")
+    if folder.name == "startup" and any((folder / name).is_file() for name in SETTINGS.values()):
+        raise ConfigError(f"{folder} must be a kit, not the startup folder in it; name {folder.parent}")
     names = " or ".join(SETTINGS[kind] for kind in kinds)
     raise ConfigError(f"{names} must exist in {folder / 'startup'}; it is not there: {REMEDY}")
 

@@ -112,6 +112,8 @@ class Lead:
 
     def __enter__(self) -> Lead:
         """Connect at the first request."""
+        # NVFlare logs each of its tries to connect; of a server that stays away one sentence is enough.
+        logging.getLogger().addHandler(logging.NullHandler())
         return self
 
     def __exit__(self, *reason: object) -> None:
@@ -129,7 +131,9 @@ class Lead:
             # Once: a job whose id was lost on its way back would run twice.
             return self._connect().submit_job(str(job.resolve()))
         except Exception as error:  # NVFlare has an exception of its own for each reason
-            raise ConfigError(f"the server must take the job; NVFlare says: {error}") from None
+            address = f"{self.kit.address.host}:{self.kit.address.port}"
+            remedy = "; see that it runs there, and that this machine reaches it" if "connect" in str(error) else ""
+            raise ConfigError(f"the server {address} must take the job; NVFlare says: {error}{remedy}") from None
 
     def connected(self) -> set[str]:
         """Return the names of the sites that are connected to the server."""
@@ -197,6 +201,6 @@ class Lead:
                 if time.monotonic() > deadline:
                     raise TrainingError(
                         f"the server {self.kit.address.host}:{self.kit.address.port} must answer within "
-                        f"{self._patience_s:.0f} s; it did not: {error}"
+                        f"{self._patience_s:.0f} s; it did not, see that it runs there and can be reached: {error}"
                     ) from None
             time.sleep(RETRY_S)

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import yaml
 
-from silofl.errors import ConfigError, shown
+from silofl.errors import ConfigError, ExitCode, shown
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import FILE as RESULT
@@ -19,7 +19,8 @@ from silofl.federation.results import Results, read_results
 from silofl.files import write_text
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, has_ended
-from silofl.options import add_set, changes_of
+from silofl.options import add_set, changes_of, console_for
+from silofl.report.pages import REPORT
 from silofl.settings import read_yaml
 from silofl.studies.run import JOB, PATIENCE_S, add_retries, carry_out, check_new, set_run
 from silofl.studies.simulation import changed, changed_study, study_file
@@ -50,8 +51,7 @@ def run(options: argparse.Namespace) -> int:
         if out != folder:
             check_new(out)
             shutil.copytree(folder, out, dirs_exist_ok=True)
-        _change(out / JOB, changes)
-        return carry_out(out / JOB, kit, out, options)
+        return _carry_out_or_restore(out, kit, options, changes)
     if options.out is None:
         raise ConfigError(f"--out must name a new folder for the results where {shown(options.run)} is none; give it")
     check_new(options.out)
@@ -59,6 +59,35 @@ def run(options: argparse.Namespace) -> int:
         job = _job(options.run, options.job, kit, Path(scratch), changes)
         _change(job, changes)
         return carry_out(job, kit, options.out, options)
+
+
+def _carry_out_or_restore(out: Path, kit: Kit, options: argparse.Namespace, changes: Mapping[str, object]) -> int:
+    """Go on with the job in a folder of results; where no round followed, the folder is left as it was."""
+    finished, kept = len(read_ledger(out)), [name for name in (JOB, RESULT, REPORT) if (out / name).exists()]
+    with TemporaryDirectory() as scratch:
+        for name in kept:
+            _copy(out / name, Path(scratch) / name)
+        code: int | None = None
+        try:
+            _change(out / JOB, changes)
+            code = carry_out(out / JOB, kit, out, options)
+        finally:
+            # A setting that the server refused must not stand in the way of the next attempt.
+            if code in (None, ExitCode.FAILED) and len(read_ledger(out)) == finished:
+                for name in kept:
+                    _copy(Path(scratch) / name, out / name)
+                if code is not None:
+                    console_for(options).print(f"no round was added: {out} is as it was", markup=False)
+        return code
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Put a file or folder in the place of another."""
+    if source.is_dir():
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(source, target)
+    else:
+        shutil.copyfile(source, target)
 
 
 def _job(run: str, job: Path | None, kit: Kit, scratch: Path, changes: Mapping[str, object]) -> Path:

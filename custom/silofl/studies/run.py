@@ -113,8 +113,9 @@ def start(job: Path, kit: Kit, out: Path, retries: int, console: Console) -> int
             for attempt in range(1, retries + 1):
                 if not results.was_stopped or watch.is_aborted:
                     break
-                console.print(f"stopped: {results.reasons[0]}", markup=False)
-                console.print(f"going on by itself, {attempt} of {retries} times")
+                # The rest of the sentence is for whoever has to go on by hand.
+                reason = results.reasons[0].partition(";")[0]
+                console.print(f"stopped: {reason}; going on by itself, {attempt} of {retries} times", markup=False)
                 watch.wait_for_sites()
                 results = watch.carry_out()
         except KeyboardInterrupt:
@@ -168,6 +169,7 @@ class Watch:
             # Only now: no folder of results is left where the server takes no job.
             self.job = shutil.copytree(self.job, self.out / JOB)
         self.console.print(f"{self.study.name}: submitted as job {self.number}", markup=False)
+        self._say_who_is_there()
         status, details = self._follow()
         if not has_ended(status):
             # The server forgot the job when it stopped: nothing can be downloaded.
@@ -176,6 +178,17 @@ class Watch:
             return lost
         self.is_aborted = status == ABORTED
         return self._download(status, details)
+
+    def _say_who_is_there(self) -> None:
+        federation, there = self.study.federation, sorted(self.lead.connected())
+        wanted = federation.sites or federation.min_sites
+        if len(there) < wanted:
+            names, limit = ", ".join(there) or "none", f"{federation.join_timeout_s:g} s"
+            self.console.print(
+                f"{len(there)} of {wanted} sites are connected ({names}); the first round waits for the others, "
+                f"at most {limit} (federation.join_timeout_s)",
+                markup=False,
+            )
 
     def wait_for_sites(self) -> None:
         """Wait until the sites of the last round are connected, no longer than the study waits for sites to join.

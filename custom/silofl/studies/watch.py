@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import re
 import time
 from collections.abc import Callable
@@ -42,8 +41,6 @@ def run(options: argparse.Namespace) -> int:
     kit, console = read_kit(options.kit, ("admin",)), console_for(options)
     if not re.fullmatch("[0-9A-Za-z-]+", options.job):
         raise ConfigError(f"JOB must be the id that submitting printed, of letters, digits and -, not {options.job!r}")
-    # NVFlare logs each of its tries to connect; of a server that stays away one sentence is enough.
-    logging.getLogger().addHandler(logging.NullHandler())
     with Lead(kit, PATIENCE_S) as lead:
         try:
             watch = Watch(lead, options.job)
@@ -122,7 +119,8 @@ def follow(watch: Watch, page: Path | None, console: Console) -> int:
     """
     seen = watch.look()
     if seen.has_ended:
-        raise ConfigError(f"job {watch.job} must run, or wait to, not be {seen.status}; {_fetch(watch)}")
+        on = "" if seen.status == COMPLETED else f"; to go on: silofl continue {watch.job}"
+        raise ConfigError(f"job {watch.job} must run, or wait to, not be {seen.status}; {_fetch(watch)}{on}")
     show, shown = _writer(page), 0
     with Live(console=console, auto_refresh=False) as live:
         while True:

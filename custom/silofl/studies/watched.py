@@ -62,17 +62,18 @@ class Watched:
         return seconds_left(self, self.ledger) if is_training else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for programs."""
+        """Return plain values for programs; None is what a job has not said, as one that ended before it was asked."""
+        is_known = self.run is not None
         return {
             "job": self.job,
             "status": self.status,
             "run": self.run,
             "study": self.study,
-            "metric": self.metric,
-            "rounds": {"finished": len(self.ledger), "total": self.total_rounds},
+            "metric": self.metric if is_known else None,
+            "rounds": {"finished": len(self.ledger), "total": self.total_rounds} if is_known else None,
             "seconds_left": self.seconds_left,
             "best_round": self.best_round,
-            "ledger": [_round_values(record) for record in self.ledger],
+            "ledger": [_round_values(record) for record in self.ledger] if is_known else None,
         }
 
 
