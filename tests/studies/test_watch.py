@@ -49,8 +49,8 @@ def server(monkeypatch):
 
         def update(self, number, progress):
             state.asked += 1
-            if not state.may_ask:
-                progress.may_ask = False
+            progress.may_ask = state.may_ask
+            if not state.may_ask or state.rounds[0] is None:
                 return
             answer = {"run": "small-1", "study": "small", "total_rounds": 3, "metric": "dice", "first": 0}
             progress.take(answer | {"ledger": ledger_of(state.rounds.pop(0))})
@@ -149,6 +149,14 @@ def test_a_server_that_began_anew_has_lost_the_job(server, silofl, tmp_path):
     server.words, server.rounds, server.starts = ["RUNNING", "RUNNING"], [1], [1.0, 1.0, 2.0]
     code, said, _ = silofl("watch", JOB, "--kit", tmp_path)
     assert code == 1 and f"job {JOB} must have the server that began it; that one was stopped" in said
+
+
+def test_a_job_that_never_answers_is_given_up_with_what_to_do(server, silofl, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SILENT_S", 0.0)
+    server.words, server.rounds = ["RUNNING"] * 5, [None] * 5
+    code, said, _ = silofl("watch", JOB, "--kit", tmp_path)
+    assert code == 1 and f"job {JOB} must answer at the server, which calls it RUNNING" in " ".join(said.split())
+    assert "go on with silofl continue" in " ".join(said.split())
 
 
 def test_whoever_stops_watching_does_not_stop_the_job(server, silofl, tmp_path):

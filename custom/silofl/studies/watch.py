@@ -25,6 +25,9 @@ from silofl.studies.watched import Watched, sites_table, status_line, write_watc
 POLL_S = 2.0
 # Whoever watches can begin again at any time.
 PATIENCE_S = 60.0
+# A job answers as soon as its process at the server runs; of one that a server lost when it stopped there is none.
+SILENT_S = 120.0
+GO_ON = "go on with silofl continue, by the folder that silofl run has written, or by the run's id and --job"
 RUNNING, COMPLETED = "RUNNING", "FINISHED:COMPLETED"
 
 
@@ -67,6 +70,7 @@ class Watch:
     def __init__(self, lead: Lead, job: str) -> None:
         self.lead, self.job = lead, job
         self._progress, self._begun = Progress(None, []), lead.server_start()
+        self._silent_since: float | None = None
 
     def look(self) -> Watched:
         """Ask how far the job is.
@@ -80,15 +84,14 @@ class Watch:
             raise ConfigError(f"JOB must be one that the server knows, not {self.job}; nvflare job list shows them")
         if status == RUNNING:
             if self.lead.server_start() != self._begun:
-                raise TrainingError(
-                    f"job {self.job} must have the server that began it; that one was stopped: go on with continue_run"
-                )
+                raise TrainingError(f"job {self.job} must have the server that began it; that one was stopped: {GO_ON}")
             self.lead.update(self.job, progress)
             if not progress.may_ask:
                 raise ConfigError(
                     f"{self.lead.kit.name} must have the right app_command for job {self.job}, which the server's "
                     "authorization.json gives to who submitted it; take the kit of that lead"
                 )
+            self._check_answers()
         ledger = [Round.from_dict(record) for record in progress.ledger]
         return Watched(
             job=self.job,
@@ -100,6 +103,17 @@ class Watch:
             metric=progress.metric or "value",
             ledger=ledger,
         )
+
+    def _check_answers(self) -> None:
+        """Give up a job that NVFlare calls RUNNING for ever."""
+        if self._progress.run is not None:
+            return
+        self._silent_since = self._silent_since or time.monotonic()
+        if time.monotonic() - self._silent_since > SILENT_S:
+            raise TrainingError(
+                f"job {self.job} must answer at the server, which calls it RUNNING; it did not within {SILENT_S:.0f} "
+                f"s: where the server was started again meanwhile, {GO_ON}"
+            )
 
 
 def follow(watch: Watch, page: Path | None, console: Console) -> int:
