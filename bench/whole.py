@@ -54,10 +54,10 @@ def whole_run(is_short: bool) -> Iterator[Row]:
     cores = len(os.sched_getaffinity(0))
     what = f"4 sites, {ROUNDS} rounds of FedAvg on phantoms, "
     yield Row(f"{what}--alone", alone, "a plain loop, reading, rounds and test", plain, 1.5)
-    yield Row(f"{what}simulator", network, "a plain loop, reading, rounds and test", plain, 1.8)
+    yield Row(f"{what}simulator", network, "a plain loop, reading, rounds and test", plain, 1.5)
     usual = statistics.median(ledger[1:])
     yield Row("of that, the simulator's round", usual, f"the plain round on {cores} cores", rounds / cores, 1.5)
-    yield Row("of that, all that is no round", network - ROUNDS * usual, "-", None, 45)
+    yield Row("of that, all that is no round", network - ROUNDS * usual, "-", None, 30)
 
 
 def plain_loop(study: Study, data: Mapping[str, SiteData]) -> tuple[float, float]:
@@ -108,7 +108,7 @@ def many_sites(is_short: bool) -> Iterator[Row]:
     """Measure twenty sites with LeNet-5 in the simulator: what a round costs beyond the work, and all their memory."""
     found = scale.of_sites(sites=20, rounds=12)
     yield Row("20 sites, LeNet-5, simulator: a round beyond the sites' work", found.overhead_s, "-", None, 1.2)
-    yield Row("20 sites, LeNet-5, simulator: memory of all", found.peak / GIB, "-", None, 8.5, "GiB")
+    yield Row("20 sites, LeNet-5, simulator: memory of all", found.peak / GIB, "-", None, 6.0, "GiB")
 
 
 def many_parameters(is_short: bool) -> Iterator[Row]:
