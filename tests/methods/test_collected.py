@@ -318,7 +318,7 @@ def test_a_site_that_lost_its_fine_tuned_model_says_so(play):
 
 
 @pytest.mark.parametrize("name", [*NAMES, *FROM_SHARED])
-def test_to_the_guard_the_super_model_is_one_candidate(play, monkeypatch, name):
+def test_to_the_guard_the_super_model_is_one_candidate_and_mixed_with_the_local_model(play, monkeypatch, name):
     monkeypatch.setattr(guard, "LEAST_UNITS", 2)
     seen = []
     candidates = guard.SiteGuard._candidates
@@ -327,8 +327,9 @@ def test_to_the_guard_the_super_model_is_one_candidate(play, monkeypatch, name):
     game = play(guard=True, **options | algorithm_of(f"fedsm-{name}"))
     game.finish()
     assert game.server.parts["guard"].choices.keys() == set(SITES)
-    assert len(seen) == 3 and all(found.keys() == {"federated", "local"} for found in seen)
+    assert len(seen) == 3 and all(found.keys() == {"federated", "local", "blend"} for found in seen)
     assert all(list(found["federated"].models) == ["global", *SITES] for found in seen)
+    assert all(found["blend"].models.keys() == {*found["federated"].models, "local"} for found in seen)
 
 
 @pytest.mark.parametrize("name", FROM_SHARED)
