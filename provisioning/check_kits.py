@@ -13,6 +13,7 @@ import argparse
 import json
 import stat
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +26,7 @@ from provisioning.workspace import REPOSITORY, certificates_file, find_kits
 from silofl.errors import ExitCode, nearest
 from silofl.files import read_json
 from silofl.flare.kit import Kit
-from silofl.flare.policy import site_rights
+from silofl.flare.policy import Rights, site_rights
 
 RIGHTS = ("submit_job", "byoc", "manage_job", "download_job", "get_job_log", "view", "operate", "shell_commands")
 
@@ -48,35 +49,39 @@ def check(paths: list[Path], jobs: Path, now: datetime) -> dict[str, Any]:
     root, classes = _root(paths, kits), job_classes(jobs)
     findings = [finding for kit in kits for finding in check_kit(kit, root, classes, now)]
     findings += [finding for path in paths for finding in _outside(path, kits)]
-    findings += _roles(kits)
+    sites, people = {kit.name: site_rights(kit) for kit in kits if kit.kind in SIDES}, _people(kits)
+    findings += _roles(people, sites)
     return {
         "kits": [_row(kit, now) for kit in kits],
-        "rights": _rights(kits),
+        "rights": _rights(people, sites),
         "findings": [asdict(finding) for finding in findings],
         "is_right": not any(finding.is_failure for finding in findings),
     }
 
 
-def _roles(kits: list[Kit]) -> list[Finding]:
+def _people(kits: list[Kit]) -> list[Kit]:
+    """Return the kits of people, of whose rights sites decide: without a site's kit nothing is known of them."""
+    has_sites = any(kit.kind in SIDES for kit in kits)
+    return [kit for kit in kits if kit.kind == "admin" and has_sites]
+
+
+def _roles(people: list[Kit], sites: Mapping[str, Rights]) -> list[Finding]:
     """Return the people whose role no site knows: it is in their certificates, and gives them no right."""
-    known = {role for kit in kits if kit.kind in SIDES for role in site_rights(kit).roles}
+    known = {role for rights in sites.values() for role in rights.roles}
     return [
         Finding(
-            kit.name,
+            person.name,
             True,
-            f"the role must be one that a local/authorization.json names, {', '.join(sorted(known))}, not {kit.role!r}"
-            f"{nearest(kit.role, known)}; correct project.yml and make the kits anew",
+            f"the role must be one that a local/authorization.json names, {', '.join(sorted(known))}, not "
+            f"{person.role!r}{nearest(person.role, known)}; correct project.yml and make the kits anew",
         )
-        for kit in kits
-        if known and kit.kind == "admin" and kit.role not in known
+        for person in people
+        if known and person.role not in known
     ]
 
 
-def _rights(kits: list[Kit]) -> dict[str, dict[str, list[str]]]:
+def _rights(people: list[Kit], sites: Mapping[str, Rights]) -> dict[str, dict[str, list[str]]]:
     """Return person -> right -> sites at which the person has the right for their own jobs."""
-    sites = {kit.name: site_rights(kit) for kit in kits if kit.kind in SIDES}
-    # Sites decide what people may do: without a site's kit nothing is known.
-    people = [kit for kit in kits if kit.kind == "admin"] if sites else []
     return {
         person.name: {
             right: [site for site, rights in sites.items() if rights.has(right, person.name, person.org, person.role)]

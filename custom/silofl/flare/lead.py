@@ -131,9 +131,8 @@ class Lead:
             # Once: a job whose id was lost on its way back would run twice.
             return self._connect().submit_job(str(job.resolve()))
         except Exception as error:  # NVFlare has an exception of its own for each reason
-            address = f"{self.kit.address.host}:{self.kit.address.port}"
             remedy = "; see that it runs there, and that this machine reaches it" if "connect" in str(error) else ""
-            raise ConfigError(f"the server {address} must take the job; NVFlare says: {error}{remedy}") from None
+            raise ConfigError(f"the server {self._address} must take the job; NVFlare says: {error}{remedy}") from None
 
     def connected(self) -> set[str]:
         """Return the names of the sites that are connected to the server."""
@@ -176,6 +175,10 @@ class Lead:
         """Download what a job left; returns its folder below ``target``."""
         return Path(self._ask(lambda session: session.download_job_result(number, str(target))))
 
+    @property
+    def _address(self) -> str:
+        return f"{self.kit.address.host}:{self.kit.address.port}"
+
     def _connect(self) -> Session:
         self._session = self._session or self._open.enter_context(open_session(self.kit))
         return self._session
@@ -200,7 +203,7 @@ class Lead:
                 self.__exit__()
                 if time.monotonic() > deadline:
                     raise TrainingError(
-                        f"the server {self.kit.address.host}:{self.kit.address.port} must answer within "
-                        f"{self._patience_s:.0f} s; it did not, see that it runs there and can be reached: {error}"
+                        f"the server {self._address} must answer within {self._patience_s:.0f} s; it did not, see "
+                        f"that it runs there and can be reached: {error}"
                     ) from None
             time.sleep(RETRY_S)

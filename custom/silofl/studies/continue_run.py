@@ -16,7 +16,7 @@ from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
-from silofl.files import write_text
+from silofl.files import copy_file, write_text
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, has_ended
 from silofl.options import add_set, changes_of, console_for
@@ -87,7 +87,7 @@ def _copy(source: Path, target: Path) -> None:
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(source, target)
     else:
-        shutil.copyfile(source, target)
+        copy_file(source, target)
 
 
 def _job(run: str, job: Path | None, kit: Kit, scratch: Path, changes: Mapping[str, object]) -> Path:
