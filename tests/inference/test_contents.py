@@ -36,7 +36,7 @@ def test_a_selector_chooses_one_model_unless_all_answer_together(make_contents, 
         ({"rule": "selectr"}, "one of only, selector, mean, not 'selectr'.*did you mean 'selector'"),
         ({"image_shape": (3, 32, 32)}, r"image_shape must be \(1, H, W\)"),
         ({"image_shape": (1, 32)}, r"image_shape must be \(1, H, W\)"),
-        ({"selector": None}, "must hold a selector and the global model"),
+        ({"selector": None}, "must hold a selector; it has none"),
         ({"outputs": ("north", "west")}, r"outputs must name different models.*not \['north', 'west'\]"),
         ({"outputs": ("north", "north")}, "outputs must name different models"),
         ({"outputs": ()}, "outputs must name different models"),
@@ -51,6 +51,13 @@ def test_a_selector_chooses_one_model_unless_all_answer_together(make_contents, 
 def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reason):
     with pytest.raises(ConfigError, match=reason):
         replace(make_contents(), **changes)
+
+
+def test_a_threshold_without_the_global_model_is_refused(nearest):
+    contents = nearest()
+    assert contents.is_choice and contents.sites == ("north", "south")
+    with pytest.raises(ConfigError, match="with a threshold must hold the global model, which answers below it"):
+        replace(contents, threshold=0.5)
 
 
 @pytest.mark.parametrize("name", ["../north", "selector", "a b", ""])

@@ -74,6 +74,27 @@ def test_every_kind_of_study_has_its_program(make_contents, make_study, tmp_path
     assert_equal(super_model, tmp_path / "model.pt2", [images(10)])
 
 
+@pytest.mark.parametrize("answer", ["choice", pytest.param("ensemble", marks=pytest.mark.slow)])
+def test_the_nearest_sites_model_answers_in_the_program_too(nearest, tmp_path, answer):
+    assert_equal(SuperModel(nearest(answer), CPU), tmp_path / "model.pt2", [images(2), images(11) + 0.03])
+
+
+@pytest.mark.slow
+def test_volumes_are_weighed_by_the_nearest_site_in_their_program(nearest, tmp_path):
+    patches = {"data": {"dimensions": 3, "patches": {"size": [32, 32, 16]}}}
+    super_model = SuperModel(nearest(shape=VOLUME, **patches), CPU)
+    weights = to_programs(super_model)[WEIGHTS].module()
+    chosen = set()
+    for seed, power in ((0, 1), (1, 3), (2, 0.3)):
+        volume = images(1, (1, 40, 34, 20), seed) ** power
+        wanted = super_model.answer(volume)
+        assert dict(zip(("north", "south"), weights(torch.from_numpy(volume)).tolist(), strict=True)) == (
+            {"north": 0.0, "south": 0.0} | wanted.weights
+        )
+        chosen.add(wanted.model)
+    assert chosen == {"north", "south"}
+
+
 @pytest.mark.parametrize("band", [0, "full"])
 def test_a_blank_case_takes_amplitude_normalisations_other_way_in_the_program_too(
     make_contents, make_study, tmp_path, band

@@ -52,6 +52,11 @@ def test_the_script_says_what_the_super_model_says(make_contents, options):
     assert_equal(SuperModel(make_contents(**options), CPU), [images(1), images(11, seed=1)])
 
 
+@pytest.mark.parametrize("answer", ["choice", "ensemble"])
+def test_the_nearest_sites_model_answers_in_the_script_too(nearest, answer):
+    assert_equal(SuperModel(nearest(answer), CPU), [images(2), images(11) + 0.03, images(3) + 0.015])
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.errors import ConfigError
+from silofl.algorithms.recipe import find_recipe
+from silofl.errors import ConfigError, DataError
+from silofl.federation.checkpoint import checkpoint, restored
 from silofl.federation.egress import Gate, Request
 from silofl.federation.run_folder import left_out
 from silofl.inference import SuperModel
 from silofl.inference.directory import read
 from silofl.methods import hand_over
 from silofl.methods.part import COLLECT, TRAIN
+from silofl.models.nearest import features_of
 from silofl.models.networks import build_plain_model
 from silofl.site import Site
 from silofl.studies.traffic import count_traffic
@@ -25,8 +28,9 @@ BATCH = {"normalization": "batch"}
 def oneshot(play):
     """Begin a run whose sites send their models once."""
 
-    def start(folder="oneshot", epochs=1, **options):
-        return play(folder=folder, name="oneshot", training=SGD | {"local_epochs": epochs}, **options)
+    def start(folder="oneshot", epochs=1, answer="mean", **options):
+        training = SGD | {"local_epochs": epochs}
+        return play(folder=folder, name="oneshot", training=training, hand_over={"answer": answer}, **options)
 
     return start
 
@@ -220,6 +224,17 @@ def test_a_run_goes_on_to_the_very_same_models(oneshot):
         assert all(np.array_equal(received(whole, site)[name], a) for name, a in received(halved, site).items())
 
 
+def test_a_run_that_goes_on_for_more_rounds_asks_a_site_that_misses_its_last_one_anew(oneshot):
+    game, longer = oneshot(rounds=1), oneshot(rounds=2)
+    game.round()
+    longer.server = restored(longer.study, checkpoint(game.server))
+    longer.round(absent=("west",))
+    assert list(longer.server.parts["hand_over"].received) == ["east", "north"]
+    longer.finish()
+    assert list(longer.sent[COLLECT]) == ["west"]
+    assert_close(received(longer, "west"), longer.kept("west", 1)["hand_over"]["model"])
+
+
 # --- how all models answer
 
 
@@ -280,3 +295,141 @@ def test_what_people_read_says_that_a_model_leaves(oneshot):
 def test_what_does_not_go_together_is_refused(oneshot, algorithm, sentence):
     with pytest.raises(ConfigError, match=sentence):
         oneshot(rounds=2, **algorithm)
+
+
+# --- a selector among the models
+
+
+def selector_of(game):
+    return SuperModel(game.server.parts["hand_over"].contents(game.server), torch.device("cpu"))
+
+
+def moments_of(game, site):
+    """Return count, mean and scatter of a site's features, by the formulas."""
+    features = features_of(torch.from_numpy(np.array(game.sites[site].data.training.images))).numpy()
+    deviations = features - features.mean(axis=0)
+    return len(features), features.mean(axis=0), sum(np.outer(row, row) for row in deviations)
+
+
+def test_sites_send_the_moments_of_their_images_with_the_model_and_nothing_before(oneshot):
+    game = oneshot(rounds=2, answer="choice")
+    game.round()
+    assert not any(answer.arrays for answer in game.answers[TRAIN].values())
+    game.round()
+    for site in SITES:
+        arrays = game.answers[TRAIN][site].of("image_features")
+        for name, wanted in zip(("count", "mean", "scatter"), moments_of(game, site), strict=True):
+            np.testing.assert_allclose(arrays[name], wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_the_model_of_the_nearest_site_answers(oneshot):
+    game = oneshot(rounds=1, answer="choice")
+    tests = game.finish()
+    model = selector_of(game)
+    assert model.contents.rule == "selector" and model.contents.outputs == SITES
+    for site in SITES:
+        # each site's images have a brightness of their own
+        for image in np.asarray(game.sites[site].data.test.images):
+            answer = model.answer(image[None])
+            assert answer.model == site and answer.weights == {site: 1.0} and not answer.is_fallback
+            np.testing.assert_array_equal(answer.probabilities, model.probabilities(site, image[None]))
+        assert tests.scores[site].choices == {site: 2}
+        assert tests.scores[site].selector.cases == {site: 2}
+        assert tests.scores[site].value == tests.scores[site].models[site] == tests.scores[site].models["super"]
+    found = game.server.parts["hand_over"].results(game.server, tests.scores)["super_model"]
+    assert found.selector.outputs == SITES and found.threshold is None
+
+
+def test_an_ensemble_weighs_all_models_by_the_selectors_scores(oneshot):
+    game = oneshot(rounds=1, answer="ensemble")
+    game.finish()
+    model = selector_of(game)
+    case = np.array(game.sites["north"].data.test.images)[:1]
+    features = torch.from_numpy(model.selector.network.features(torch.from_numpy(case)).numpy())
+    scores = torch.softmax(model.selector.network.head(features), dim=1)[0].numpy(force=True)
+    answer = model.answer(case)
+    assert answer.weights == pytest.approx(dict(zip(SITES, scores, strict=True)), abs=1e-6)
+    mean = sum(answer.weights[site] * model.probabilities(site, case) for site in SITES)
+    np.testing.assert_allclose(answer.probabilities, mean, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("answer", ["choice", "ensemble"])
+def test_sites_keep_the_selector_that_the_server_has(oneshot, answer):
+    game = oneshot(rounds=1, answer=answer)
+    game.finish()
+    wanted = game.server.parts["hand_over"].contents(game.server).selector
+    for site in SITES:
+        contents = read(game.folder(site) / "supermodel")
+        assert (contents.rule, contents.outputs, contents.threshold) == ("selector", SITES, None)
+        assert contents.selector.keys() == wanted.keys()
+        assert all(torch.equal(contents.selector[name], value) for name, value in wanted.items())
+
+
+def test_a_site_with_few_patients_tells_nothing_of_its_images_and_is_never_chosen(oneshot):
+    game = oneshot(rounds=1, answer="choice", min_patients=4)
+    game.finish()
+    part = game.server.parts["hand_over"]
+    # west trains with three
+    assert part.outputs == ("east", "north") and list(part.received) == [*SITES]
+    said = "site 'west' has a model that no selector chooses: fewer than 4 patients in training"
+    assert said in [*game.warnings, *game.server.ledger[-1].notes]
+    assert selector_of(game).answer(np.asarray(game.sites["west"].data.test.images)[:1]).model in ("east", "north")
+
+
+def test_where_fewer_than_two_sites_tell_of_their_images_the_mean_answers(oneshot):
+    game = oneshot(rounds=1, answer="choice", min_patients=5)
+    tests = game.finish()
+    contents = game.server.parts["hand_over"].contents(game.server)
+    assert contents.rule == "mean" and contents.selector is None
+    assert game.server.parts["hand_over"].results(game.server, tests.scores) == {}
+    assert read(game.folder("west") / "supermodel").rule == "mean"
+
+
+def test_a_part_of_the_moments_is_refused(oneshot):
+    game = oneshot(rounds=1, answer="choice")
+
+    def without_scatter(task, site, answer):
+        if site == "west":
+            del answer.arrays["image_features/scatter"]
+        return answer
+
+    record = game.round(change=without_scatter)
+    assert "must send all moments of its images' features" in record.refused["west"]
+
+
+def test_a_gate_lets_the_moments_out_of_enough_patients_alone(oneshot, tmp_path):
+    game = oneshot(rounds=1, answer="choice")
+    game.round()
+    message, request = game.answers[TRAIN]["west"], Request(TRAIN, "run", 1)
+    own = Site(data="d", state_dir=str(tmp_path), min_patients=3)
+    assert Gate.of(game.study, own).refusal(request, message) is None
+    few = Gate.of(game.study, own.model_copy(update={"min_patients": 4}))
+    assert "image_features" in few.refusal(request, message)
+    listed = Gate.of(game.study, own.model_copy(update={"may_leave": ["site_model"]}))
+    assert "image_features" in listed.refusal(request, message)
+
+
+def test_a_resumed_run_has_the_same_selector(oneshot):
+    game = oneshot(rounds=1, answer="choice")
+    game.round()
+    before = game.server.parts["hand_over"].contents(game.server).selector
+    game.resume()
+    after = game.server.parts["hand_over"].contents(game.server).selector
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def test_the_estimate_counts_the_moments_and_the_selector(oneshot):
+    game = oneshot(rounds=1, answer="choice")
+    game.finish()
+    traffic = count_traffic(game.study, 3, (1, 32, 32))
+    assert traffic.bytes_from[0] == game.answers[TRAIN]["east"].num_bytes
+    assert traffic.finish_bytes_to == game.sent["test_all_models"]["east"].num_bytes
+
+
+def test_small_images_are_refused_for_a_selector():
+    recipe = find_recipe("oneshot", "recommended", {"hand_over": {"answer": "choice"}})
+    with pytest.raises(
+        DataError, match="at least 16 pixels along each axis for hand_over.answer 'choice', not 15 x 40"
+    ):
+        recipe.answer("hand_over").check_images((1, 15, 40))
+    recipe.answer("hand_over").check_images((1, 16, 16))

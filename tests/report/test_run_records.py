@@ -91,7 +91,8 @@ def test_a_broken_file_is_named(run, name, text, sentence):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"models": {"north": 0.5}}, "models must hold 'global' with a selector, not only .'north'."),
+        ({"models": {"north": 0.5}}, "models must hold 'ensemble' with a selector, not only .'north'."),
+        ({"models": {"ensemble": 0.5}}, "models must hold 'global' with a selector, not only .'ensemble'."),
         ({"by_threshold": []}, "by_threshold must be given with a threshold; it is empty"),
         (
             {"by_threshold": [{"threshold": None, "value": 0.5, "num_counted": 4, "choices": {"global": 4}}]},

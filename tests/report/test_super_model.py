@@ -188,6 +188,51 @@ def test_without_a_threshold_the_most_probable_model_answers(super_results):
     assert told(choices_sentence, super_results(threshold=None)).endswith("its model answered.")
 
 
+ONE_EXCHANGE = {"sends_model_once": True, "constants": {"hand_over": {"answer": "choice"}}}
+WITHOUT_GLOBAL = {
+    "recipe": ONE_EXCHANGE,
+    "threshold": None,
+    "by_threshold": [],
+    "models": {
+        "east": {"east": 0.5, "west": 0.25, "ensemble": 0.4, "super": 0.5},
+        "west": {"east": 0.1, "west": 0.75, "ensemble": 0.5, "super": 0.75},
+    },
+}
+
+
+def test_models_of_one_exchange_stand_without_a_global_one(super_results):
+    found = super_results(**WITHOUT_GLOBAL)
+    table = model_table(found)
+    assert table.columns == ("site", "personal", "super", "ensemble")
+    assert table.rows[0] == ("east", "0.500", "0.500", "0.400")
+    assert [name for name, _ in model_meanings(found)] == ["personal", "super", "ensemble"]
+    said = dict(model_meanings(found))
+    assert "as it trained alone" in said["personal"] and "global" not in said["super"]
+    assert told(threshold_sentence, found).startswith("No threshold is used: there is no global model")
+    runs = models_of_runs([found], ["oneshot"])
+    assert [row[1] for row in runs.rows] == ["personal", "super", "ensemble"]
+    counted = {"east": {"east": 2}, "west": {"west": 1, "east": 1}}
+    assert choice_table(counted).columns == ("test cases of", "east", "west", "cases")
+
+
+def test_an_ensemble_of_one_exchange_says_that_it_is_one(super_results):
+    recipe = {"sends_model_once": True, "constants": {"hand_over": {"answer": "ensemble"}}}
+    assert is_ensemble(super_results(**WITHOUT_GLOBAL | {"recipe": recipe}))
+
+
+def test_a_left_out_site_is_answered_without_a_global_model(unseen):
+    nothing = {"threshold": None, "threshold_from": None, "by_threshold": [], "best_in_hindsight": None}
+    found = unseen(models={"north": 0.5, "south": 0.4, "ensemble": 0.45}, choices={"north": 3, "south": 1}, **nothing)
+    table = unseen_table(found)
+    assert table.columns == ("answer", "dice", "chosen: north", "chosen: south")
+    assert table.rows[0] == ("super model, most probable model: what a clinic would get", "0.600", "3 (75%)", "1 (25%)")
+    assert [row[0] for row in table.rows[1:]] == [
+        "model of north alone",
+        "model of south alone",
+        "ensemble of all models",
+    ]
+
+
 def test_without_values_there_is_no_table_of_thresholds():
     assert threshold_table({}, 0.5, "dice") is None
 

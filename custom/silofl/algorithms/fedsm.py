@@ -182,6 +182,11 @@ class SuperModel(Answer):
     threshold: Literal["tuned"] | Fraction = "tuned"
     answer: Literal["choice", "ensemble"] = "choice"
 
+    @property
+    def weighs_models(self) -> bool:
+        """Whether the selector's scores weigh the models."""
+        return self.answer == "ensemble"
+
     def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
         """Name the threshold where the global model is one of the selector's outputs, so that none is needed."""
         is_idle = "threshold" in changed and not recipe.answer("selector").learns_site

@@ -85,6 +85,11 @@ class Answer(Section):
         return False
 
     @property
+    def weighs_models(self) -> bool:
+        """Whether a super model answers with the mean of its models, weighted by its selector's scores."""
+        return False
+
+    @property
     def head_width(self) -> int:
         """Width of a projection head that it puts before the network's output layer; 0 for none."""
         return 0
@@ -288,6 +293,11 @@ class Recipe:
     def sends_model_once(self) -> bool:
         """Whether a model that stays at home in training leaves once, after it, into the super model."""
         return any(answer.sends_model_once for answer in self.answers)
+
+    @property
+    def weighs_models(self) -> bool:
+        """Whether a super model answers with the mean of its models, weighted by its selector's scores."""
+        return any(answer.weighs_models for answer in self.answers)
 
     def make_step(self, role: str) -> Step:
         """Return how a site steps on one batch of a model; a step may remember, so each model takes one of its own."""

@@ -173,8 +173,7 @@ class Course:
         weights_of = server.merge(exchange, replies)
         if record:
             record.add_traffic(sent, {site: answers.given[site] for site in replies.accepted})
-        if not exchange.is_needed:
-            self._write_notes(exchange, record)
+        self._write_notes(exchange, record)
         return replies, weights_of
 
     def _asked(

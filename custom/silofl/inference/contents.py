@@ -30,10 +30,12 @@ class Contents:
         study: The study that trained it: its network, its labels, and how it prepares images.
         image_shape: (C, *spatial) of the training images, or of their patches.
         models: ``global`` and sites' names -> the complete state dict of `silofl.models.build_model`.
-        rule: ``only`` (one model), ``selector`` (it chooses among the models), or ``mean`` (of all sites' models).
+        rule: ``only`` (one model), ``selector`` (it chooses among the models, or weighs them), or ``mean`` (of all
+            sites' models).
         selector: The state dict of `silofl.models.selector.build_selector`, for the rule ``selector``.
         outputs: The models that the selector's outputs choose, in order.
-        threshold: The paper's gamma, in [0, 1]; None where the most probable output always answers.
+        threshold: The paper's gamma, in [0, 1]; None where the most probable output always answers, as it must where
+            there is no global model.
         facts: Plain values that are kept with the model: rounds, metrics.
         domain: The images that the models learnt from.
         beside: The model that has half of every answer, beside the answer of the rule: in what a site chose for itself
@@ -69,7 +71,7 @@ class Contents:
     @property
     def is_ensemble(self) -> bool:
         """Whether the answer is the mean of the selector's models, weighted by its scores."""
-        return self.rule == "selector" and self.study.recipe.answer("super_model").answer == "ensemble"
+        return self.rule == "selector" and self.study.recipe.weighs_models
 
     @property
     def is_choice(self) -> bool:
@@ -124,8 +126,13 @@ def _check_mean(contents: Contents) -> None:
 
 def _check_selector(contents: Contents) -> None:
     outputs, models = contents.outputs, contents.models
-    if contents.selector is None or GLOBAL not in models:
-        raise ConfigError("a super model with rule 'selector' must hold a selector and the global model; add them")
+    if contents.selector is None:
+        raise ConfigError("a super model with rule 'selector' must hold a selector; it has none: add it")
+    if contents.threshold is not None and GLOBAL not in models:
+        raise ConfigError(
+            "a super model with a threshold must hold the global model, which answers below it; add the model, or "
+            "leave the threshold out"
+        )
     if not outputs or len(set(outputs)) != len(outputs) or not set(outputs) <= set(models):
         raise ConfigError(
             f"outputs must name different models of the super model, {sorted(models)}, not {list(outputs)}"

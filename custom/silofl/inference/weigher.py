@@ -58,7 +58,7 @@ class Choice(nn.Module):
         selector: Images to logits of its outputs.
         members: Which member each output is, one row an output, 1 at the member: shape (outputs, members).
         threshold: The paper's gamma; `NO_THRESHOLD` for none.
-        fallback: The number of the global member.
+        fallback: The number of the global member; without a threshold of any.
     """
 
     def __init__(self, selector: nn.Module, members: Tensor, threshold: float, fallback: int) -> None:
@@ -140,4 +140,4 @@ def _rule_of(contents: Contents, selector: nn.Module | None) -> nn.Module:
     if contents.is_ensemble:
         return Ensemble(selector, members)
     threshold = NO_THRESHOLD if contents.threshold is None else float(contents.threshold)
-    return Choice(selector, members, threshold, order.index(GLOBAL))
+    return Choice(selector, members, threshold, order.index(GLOBAL) if GLOBAL in order else 0)

@@ -1,17 +1,20 @@
-"""One-shot learning: each site's model leaves once, with its last training answer, and all of them answer together.
+"""One-shot learning: each site's model leaves once, with its last training answer, for the super model of all of them.
 
 A site validates its model after every epoch and keeps the best one. That one is what it sends, with the answer to the
 last round's training; a study of one round asks for nothing before. A site that missed that round is asked once more in
-the end. Then the test brings all models to every site, as the super model that it keeps.
+the end. Then the test brings all models to every site, as the super model that it keeps. For a selector among them a
+site sends, beside its model, the moments of its training images' features.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -20,13 +23,13 @@ from silofl import schema
 from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.recipe import Recipe
 from silofl.data.domain import Domain
-from silofl.errors import TrainingError
-from silofl.inference import SuperModel
-from silofl.inference.case_results import case_results, score_of, value_of
+from silofl.errors import AggregationError, TrainingError
+from silofl.inference.case_results import value_of
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write
-from silofl.inference.super_model import ENSEMBLE
-from silofl.methods.model import complete_state, tensors_of
+from silofl.inference.super_results import SuperResults
+from silofl.methods.answer import Answer, Text
+from silofl.methods.model import complete_state, filled, tensors_of
 from silofl.methods.part import (
     COLLECT,
     END,
@@ -41,22 +44,40 @@ from silofl.methods.part import (
     Run,
     SitePart,
 )
+from silofl.methods.super_test import results_of_selector, tested
 from silofl.models import HarmonizedModel, build_plain_model
 from silofl.models.names import read_arrays, traveling_names
-from silofl.models.roles import of_role, role_of, with_role
+from silofl.models.nearest import NUM_FEATURES, Moments, discriminant, features_of
+from silofl.models.roles import SELECTOR, of_role, role_of, with_role
+from silofl.models.selector import build_selector
+from silofl.settings import Section
 from silofl.study import Study
-from silofl.training.evaluation import evaluate, like, numbers_of_test
+from silofl.training.evaluation import evaluate, outputs_of, pieces_of
 from silofl.training.loop import TrainingResult
-from silofl.training.metrics import members_of
-from silofl.training.pictures import keep_test
+from silofl.training.site_score import SuperScore
 
-ROLE, ALL_MODELS = "hand_over", "test_all_models"
+ROLE, ALL_MODELS, FEATURES = "hand_over", "test_all_models", "image_features"
 HOW = "of each site the epoch that was best on its own validation data"
 PURPOSE = "the site's own model, whole and once after its training, for the super model that every site gets"
 RISK = (
     "every site, and whoever holds the super model, holds a model that learnt from this site's images alone, and may "
     "rebuild rough images from it; may_leave without site_model, and the site takes no part"
 )
+FEATURES_PURPOSE = "means and covariances of brightness, contrast and sharpness, for a selector among all sites' models"
+FEATURES_RISK = (
+    "they tell every site what this site's images look like beside others', and of few patients their contrast; "
+    "min_patients, and the selector never chooses this site's model"
+)
+
+
+class Entry(Section):
+    """What an answer says beside the arrays.
+
+    Attributes:
+        withheld: Why the site tells nothing of its images; empty where it does, or where nothing was asked.
+    """
+
+    withheld: Text = ""
 
 
 @dataclass(frozen=True)
@@ -67,15 +88,27 @@ class HandOverPart(Part):
         study: The study.
         shapes: An array of each name and shape that a model has.
         received: Site -> its model.
+        moments: Site -> the moments of its images' features, where a selector needs them.
         missing: Site -> why it was asked in the end and sent none.
+        withheld: Site -> why it told nothing of its images.
     """
 
     study: Study
     shapes: Arrays
     received: dict[str, Arrays] = field(default_factory=dict)
+    moments: dict[str, Arrays] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    withheld: dict[str, str] = field(default_factory=dict)
     role: str = ROLE
     test_task: ClassVar[str] = ALL_MODELS
+    test_score: ClassVar[type[SuperScore]] = SuperScore
+    entry: ClassVar[type[Entry]] = Entry
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The sites that the selector knows; fewer than two are none."""
+        known = tuple(site for site in self.received if site in self.moments)
+        return known if len(known) > 1 else ()
 
     @property
     def end_bytes(self) -> int:
@@ -99,13 +132,25 @@ class HandOverPart(Part):
         if exchange.task != ALL_MODELS:
             return Message()
         arrays = {name: one for owner, model in self.received.items() for name, one in with_role(owner, model).items()}
-        return Message(with_role(ROLE, arrays), {ROLE: {"facts": run.facts(), "domain": schema.plain(run.domain)}})
+        arrays |= with_role(SELECTOR, self._selector())
+        meta = {"facts": run.facts(), "domain": schema.plain(run.domain), "outputs": list(self.outputs)}
+        return Message(with_role(ROLE, arrays), {ROLE: meta})
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
         """Return the arrays of a whole model, with the last training answer or in the end."""
         is_last = exchange.task == TRAIN and exchange.round == self.study.rounds
-        wanted = Expected.like(with_role(ROLE, self.shapes)) if is_last or exchange.task == COLLECT else {}
-        return {name: replace(one, is_required=True) for name, one in wanted.items()}
+        if not is_last and exchange.task != COLLECT:
+            return {}
+        model = Expected.like(with_role(ROLE, self.shapes))
+        return {name: replace(one, is_required=True) for name, one in model.items()} | _features_expected(self.study)
+
+    def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> HandOverPart:
+        """Refuse a part of the features; a site may keep back all or nothing."""
+        wanted = {name for name in self.expected(site, exchange, run) if role_of(name) == FEATURES}
+        missing = sorted(wanted - answer.arrays.keys())
+        if missing and not answer.entries[ROLE].withheld:
+            raise AggregationError(f"site {site!r} must send all moments of its images' features; it lacks {missing}")
+        return self
 
     def merged(
         self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
@@ -114,13 +159,27 @@ class HandOverPart(Part):
         if exchange.task not in (TRAIN, COLLECT):
             return self
         new = {site: arrays for site, answer in replies.accepted.items() if (arrays := answer.of(ROLE))}
-        missing = replies.missing | replies.refused if exchange.task == COLLECT else {}
-        return replace(self, received=dict(sorted((self.received | new).items())), missing=missing)
+        moments = {site: arrays for site, answer in replies.accepted.items() if (arrays := answer.of(FEATURES))}
+        withheld = {site: why for site in new if (why := replies.accepted[site].entries[ROLE].withheld)}
+        # A run that goes on for more rounds asks all sites anew: their models of before are no longer their last ones.
+        earlier = self if exchange.task == COLLECT else replace(self, received={}, moments={}, withheld={})
+        return replace(
+            self,
+            received=dict(sorted((earlier.received | new).items())),
+            moments=earlier.moments | moments,
+            missing=replies.missing | replies.refused if exchange.task == COLLECT else {},
+            withheld=earlier.withheld | withheld,
+        )
 
     def notes(self, exchange: Exchange) -> Sequence[str]:
-        """Return whose models did not come in the end, and why."""
+        """Return whose models did not come in the end, or cannot be chosen, and why."""
         missing = self.missing if exchange.task == COLLECT else {}
-        return [f"site {site!r} sent no model, and the others answer without it: {w}" for site, w in missing.items()]
+        lacking = [f"site {site!r} sent no model, and the others answer without it: {w}" for site, w in missing.items()]
+        is_last = exchange.task == COLLECT or (exchange.task == TRAIN and exchange.round == self.study.rounds)
+        withheld = self.withheld if is_last else {}
+        return lacking + [
+            f"site {site!r} has a model that no selector chooses: {why}" for site, why in withheld.items()
+        ]
 
     def reported(self, reported: Reported, run: Run) -> Reported:
         """Say which models answer; a round whose validation is the best holds them already."""
@@ -130,16 +189,39 @@ class HandOverPart(Part):
         """Return the super model; None where no model has come."""
         if not self.received or run.image_shape is None:
             return None
-        return _contents(self.study, run.image_shape, self.received, run.facts(), run.domain)
+        selector, facts = self._selector(), run.facts()
+        return _contents(self.study, run.image_shape, self.received, self.outputs, selector, facts, run.domain)
+
+    def results(self, run: Run, tests: Mapping[str, SuperScore]) -> dict[str, Any]:
+        """Return the value of each model and the selector's choices, where there is one."""
+        if not self.outputs:
+            return {}
+        found = results_of_selector(self.outputs, tests)
+        return {"super_model": SuperResults(**found, threshold=None, threshold_without={}, by_threshold=())}
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
-        return {"received": {site: tensors_of(arrays) for site, arrays in self.received.items()}}
+        named = {"received": self.received, "moments": self.moments}
+        tensors = {key: {site: tensors_of(arrays) for site, arrays in one.items()} for key, one in named.items()}
+        return tensors | {"withheld": self.withheld}
 
     def restored(self, state: Mapping[str, Any]) -> HandOverPart:
         """Return what `state` described."""
-        received = state["received"].items()
-        return replace(self, received={s: {name: one.numpy() for name, one in m.items()} for s, m in received})
+        received, moments = (
+            {site: {name: one.numpy() for name, one in tensors.items()} for site, tensors in state[key].items()}
+            for key in ("received", "moments")
+        )
+        return replace(self, received=received, moments=moments, withheld=dict(state["withheld"]))
+
+    def _selector(self) -> Arrays:
+        """Return the arrays of the selector; none without one."""
+        if not self.outputs:
+            return {}
+        known = [self.moments[site] for site in self.outputs]
+        moments = [
+            Moments(float(one["count"]), *(torch.from_numpy(one[n]) for n in ("mean", "scatter"))) for one in known
+        ]
+        return {f"network.{name}": value.numpy() for name, value in discriminant(moments).items()}
 
 
 @dataclass(frozen=True)
@@ -192,13 +274,15 @@ class SiteHandOver(SitePart):
         return best
 
     def answer(self, task: str) -> Message:
-        """Send the best model, or test the mean of all models and keep them.
+        """Send the best model, or test the super model of all and keep it.
 
         Raises:
             TrainingError: The site's best model is not in its state.
         """
         if task == ALL_MODELS:
-            return Message(meta={"metrics": {"test": self._test()}})
+            contents = self._received()
+            write(self.work.folder / FOLDER, contents)
+            return Message(meta={"metrics": {"test": tested(self.work, contents)}})
         # Prepares the parts.
         self.work.models  # noqa: B018
         if self._best is None:
@@ -207,7 +291,19 @@ class SiteHandOver(SitePart):
 
     def _model(self) -> Message:
         """Return every array of the model, not a difference: the server has none."""
-        return Message(with_role(ROLE, read_arrays(self._best.model, _names(self.work.own))))
+        model = Message(with_role(ROLE, read_arrays(self._best.model, _names(self.work.own))))
+        return model | self._features() if self.work.study.recipe.answer(ROLE).has_selector else model
+
+    def _features(self) -> Message:
+        """Return the moments of the training images' features, unless they came from too few patients."""
+        work = self.work
+        if not work.has_enough_patients:
+            return Message(meta={ROLE: {"withheld": f"fewer than {work.min_patients} patients in training"}})
+        size = work.study.training.batch_size
+        found = [outputs_of(features_of, images, size, work.device) for images in pieces_of(work.data.training)]
+        moments = Moments.of(torch.from_numpy(np.concatenate(found)))
+        arrays = {"count": np.array(moments.count), "mean": moments.mean.numpy(), "scatter": moments.scatter.numpy()}
+        return Message(with_role(FEATURES, arrays))
 
     def _validate(self) -> None:
         work, model = self.work, self.work.own
@@ -221,24 +317,16 @@ class SiteHandOver(SitePart):
             state = {name: one.detach().cpu().clone() for name, one in model.state_dict().items()}
             self._best = Best(state, value)
 
-    def _test(self) -> dict[str, Any]:
-        work, part = self.work, self.work.data.test
-        contents = self._received()
-        write(work.folder / FOLDER, contents)
-        model = SuperModel(contents, work.device)
-        results = case_results(model, part, work.study)
-        result = score_of(results, dict.fromkeys(results, ENSEMBLE))
-        cases = [results[case].predictions[ENSEMBLE] for case in members_of(part.cases)]
-        predictions = like(part.targets, cases)
-        keep_test(work.folder, result, predictions, model.network(contents.sites[0]), part, work.study.data.shown)
-        return numbers_of_test(predictions, result, part, work.study)
-
     def _received(self) -> Contents:
         work, said = self.work, self.work.message.about(ROLE)
         arrays = work.message.of(ROLE)
-        models = {site: of_role(site, arrays) for site in dict.fromkeys(role_of(name) for name in arrays)}
-        domain = schema.read(Domain, said["domain"], "the domain of the super model")
-        return _contents(work.study, work.data.training.image_shape, models, said["facts"], domain)
+        owners = dict.fromkeys(role_of(name) for name in arrays)
+        models, shape = {owner: of_role(owner, arrays) for owner in owners}, work.data.training.image_shape
+        selector, domain = (
+            models.pop(SELECTOR, {}),
+            schema.read(Domain, said["domain"], "the domain of the super model"),
+        )
+        return _contents(work.study, shape, models, said["outputs"], selector, said["facts"], domain)
 
 
 def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
@@ -248,8 +336,10 @@ def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list
 
 
 def kinds(study: Study) -> list[Kind]:
-    """Return the kind of the models' arrays."""
-    return [Kind("site_model", PURPOSE, RISK, ROLE)]
+    """Return the kinds of the models' arrays, and of what a selector needs."""
+    model = Kind("site_model", PURPOSE, RISK, ROLE)
+    features = Kind(FEATURES, FEATURES_PURPOSE, FEATURES_RISK, FEATURES, is_of_images=True)
+    return [model, features] if study.recipe.answer(ROLE).has_selector else [model]
 
 
 SITE = SiteHandOver
@@ -260,8 +350,29 @@ def _names(model: torch.nn.Module) -> list[str]:
     return traveling_names(model, Recipe())
 
 
+def _features_expected(study: Study) -> dict[str, Expected]:
+    """Return the moments that a site sends with its model; none without a selector."""
+    size = study.data.in_channels * NUM_FEATURES
+    shapes = {"count": (), "mean": (size,), "scatter": (size, size)}
+    wanted = {
+        name: Expected(shape, minimum=0 if name == "count" else None, dtype="float64", num_bytes=8 * math.prod(shape))
+        for name, shape in shapes.items()
+    }
+    return with_role(FEATURES, wanted) if study.recipe.answer(ROLE).has_selector else {}
+
+
 def _contents(
-    study: Study, shape: tuple[int, ...], models: Mapping[str, Arrays], facts: Mapping[str, Any], domain: Domain
+    study: Study,
+    shape: tuple[int, ...],
+    models: Mapping[str, Arrays],
+    outputs: Sequence[str],
+    selector: Arrays,
+    facts: Mapping[str, Any],
+    domain: Domain,
 ) -> Contents:
     states = {site: complete_state(study, shape, arrays) for site, arrays in models.items()}
-    return Contents(study, shape, states, "mean", facts=dict(facts), domain=domain)
+    contents = Contents(study, shape, states, "mean", facts=dict(facts), domain=domain)
+    if not selector:
+        return contents
+    state = filled(build_selector(study, len(outputs), study.seed), selector)
+    return replace(contents, rule="selector", selector=state, outputs=tuple(outputs))

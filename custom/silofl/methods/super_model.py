@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -18,28 +17,24 @@ from silofl.algorithms.mixing import Arrays
 from silofl.data.batches import evaluation_batches
 from silofl.data.domain import Domain
 from silofl.data.parts import Examples
-from silofl.data.volumes import Array
 from silofl.errors import AggregationError, DamagedError
-from silofl.files import load_state, save_state, write_atomically
+from silofl.files import load_state, save_state
 from silofl.inference import SuperModel as Loaded
-from silofl.inference.case_results import CaseResult, by_model, case_results, choices, score_of, value_of
+from silofl.inference.case_results import case_results
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read, write
-from silofl.inference.super_model import ENSEMBLE
-from silofl.inference.super_results import SelectorResults, SuperResults, ThresholdValue
+from silofl.inference.super_results import SuperResults, ThresholdValue
 from silofl.methods.answer import Answer
 from silofl.methods.collected import ROLE as COLLECTED
 from silofl.methods.model import arrays_of_parts, complete_state, filled
 from silofl.methods.part import BEFORE, END, Exchange, Kind, Message, Part, Replies, Run, SitePart
+from silofl.methods.super_test import counts_by_threshold, results_of_selector, tested
 from silofl.methods.work import Work
 from silofl.models.precision import as_received
 from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, of_role, role_of, with_role
 from silofl.models.selector import build_selector
 from silofl.settings import Section
 from silofl.study import Study
-from silofl.training.evaluation import like, numbers_of_test, outputs_of, pieces_of, softmax_of
-from silofl.training.metrics import members_of
-from silofl.training.pictures import keep_test
 from silofl.training.site_score import Counted, SuperScore
 
 ROLE, ASSEMBLE, TEST = "super_model", "assemble", "test_super_model"
@@ -155,15 +150,8 @@ class SuperModelPart(Part):
 
     def results(self, run: Run, tests: Mapping[str, SuperScore]) -> dict[str, Any]:
         """Return the value of each model, the selector's choices, and the values by threshold."""
-        selector = SelectorResults(
-            outputs=tuple(run.reported.parts[SELECTOR].outputs),
-            cases={site: test.selector.cases for site, test in tests.items()},
-            slices={site: test.selector.slices for site, test in tests.items()},
-        )
         results = SuperResults(
-            models={site: test.models for site, test in tests.items()},
-            choices={site: test.choices for site, test in tests.items()},
-            selector=selector,
+            **results_of_selector(run.reported.parts[SELECTOR].outputs, tests),
             threshold=self.threshold,
             threshold_without=self.refused,
             by_threshold=_mean_by_threshold(self.thresholds, [test.by_threshold for test in tests.values()]),
@@ -185,33 +173,15 @@ class SiteSuperModel(SitePart):
     def answer(self, task: str) -> Message:
         """Store a received super model and score each threshold on validation data, or test the stored one."""
         if task == TEST:
-            return Message(meta={"metrics": {"test": self._test()}})
+            thresholds = self.work.message.about(ROLE)["thresholds"]
+            return Message(meta={"metrics": {"test": tested(self.work, self._settled(), thresholds)}})
         work, contents = self.work, self._receive()
         if contents.selector is None or len(work.data.validation) == 0:
             return Message()
         model = Loaded(contents, work.device)
         results = case_results(model, work.data.validation, work.study)
-        counts = _by_threshold(model, results, work.message.about(ROLE)["thresholds"])
+        counts = counts_by_threshold(model, results, work.message.about(ROLE)["thresholds"])
         return Message(meta={ROLE: {"by_threshold": counts}})
-
-    def _test(self) -> dict[str, Any]:
-        """Test the super model and each of its models; keep scores, pictures and the selector's features."""
-        work, contents = self.work, self._settled()
-        model, part = Loaded(contents, work.device), work.data.test
-        results = case_results(model, part, work.study)
-        chosen = choices(model, results, contents.threshold)
-        answers = dict.fromkeys(results, ENSEMBLE) if contents.is_ensemble else chosen
-        result = score_of(results, answers)
-        self._keep_features(model)
-        predictions = _predictions(part, results, answers)
-        # All models have the same input normalisation, and the pictures need no more of one.
-        keep_test(work.folder, result, predictions, model.network(GLOBAL), part, work.study.data.shown)
-        return numbers_of_test(predictions, result, part, work.study) | {
-            "models": by_model(results) | {"super": value_of(result)},
-            "choices": dict(Counter(chosen.values())),
-            "selector": _selector_counts(contents.outputs, results.values()),
-            "by_threshold": _by_threshold(model, results, work.message.about(ROLE)["thresholds"]),
-        }
 
     def _receive(self) -> Contents:
         """Store a received super model."""
@@ -234,23 +204,6 @@ class SiteSuperModel(SitePart):
         contents = replace(read(work.folder / FOLDER), **known)
         write(work.folder / FOLDER, contents)
         return contents
-
-    def _keep_features(self, model: Loaded) -> None:
-        """Keep the selector's features and scores of the validation and test images, for the report's map."""
-        work = self.work
-        size, features, scores = work.study.training.batch_size, [], []
-        for images in (
-            piece for part in (work.data.validation, work.data.test) if len(part) for piece in pieces_of(part)
-        ):
-            features.append(outputs_of(model.selector.network.features, images, size, work.device))
-            scores.append(softmax_of(model.selector, images, size, work.device))
-        if not features:
-            return
-        arrays = {"features": np.concatenate(features), "scores": np.concatenate(scores)}
-        outputs = np.array(model.contents.outputs)
-        write_atomically(
-            work.folder / "selector.npz", lambda stream: np.savez_compressed(stream, **arrays, outputs=outputs)
-        )
 
 
 def with_best_models(work: Work, part: Examples, outputs: Sequence[str]) -> Examples:
@@ -336,26 +289,6 @@ def _losses(work: Work, network: nn.Module, part: Examples) -> NDArray:
             logits = network(images)
             values += [float(loss(logits[i : i + 1], targets[i : i + 1])) for i in range(len(images))]
     return np.array(values)
-
-
-def _predictions(part: Examples, results: dict[str, CaseResult], answers: dict[str, str]) -> Array:
-    """Return the answers' label maps, or classes (N,), in the part's order."""
-    return like(part.targets, [results[case].predictions[answers[case]] for case in members_of(part.cases)])
-
-
-def _selector_counts(outputs: Sequence[str], results: Iterable[CaseResult]) -> dict[str, dict[str, int]]:
-    """Count the cases, and the single slices, that the selector assigns to each output."""
-    cases, slices = Counter(), Counter()
-    for result in results:
-        cases[outputs[int(result.scores.argmax())]] += 1
-        slices += result.slices
-    return {"cases": dict(cases), "slices": dict(slices)}
-
-
-def _by_threshold(model: Loaded, results: dict[str, CaseResult], thresholds: Sequence[float]) -> list[list[float]]:
-    """Return [sum of values, counted cases] of the chosen models by threshold."""
-    scores = [score_of(results, choices(model, results, threshold)) for threshold in thresholds]
-    return [[float(sum(score.by_case.values())), score.num_cases] for score in scores]
 
 
 def _mean_by_threshold(

@@ -1,6 +1,7 @@
-"""FedSM's selector, which classifies images by site or by best model: VGG-11, or a light variant of it.
+"""The selector of a super model, which classifies images by site or by best model.
 
-Simonyan and Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015, arXiv:1409.1556.
+FedSM's is VGG-11 or a light variant of it (Simonyan and Zisserman, Very Deep Convolutional Networks for Large-Scale
+Image Recognition, ICLR 2015, arXiv:1409.1556); that of models which came in one exchange learns nothing.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from silofl.models.nearest import NearestSite
 from silofl.models.networks import HarmonizedModel
 from silofl.models.normalization import GROUPS
 from silofl.study import Study
@@ -48,13 +50,16 @@ def build_selector(study: Study, num_outputs: int, seed: int) -> HarmonizedModel
     """Build a study's selector, which reads images before amplitude normalisation.
 
     Args:
-        study: Its recipe names the network.
+        study: Its recipe names the network; without a selector that learns it is a `NearestSite`.
         num_outputs: Sites, or models, to choose from.
         seed: Seed of the initial weights; torch's own random state is left alone.
     """
+    learning = study.recipe.answer("selector")
+    if learning is None:
+        return HarmonizedModel(nn.Identity(), NearestSite(study.data.in_channels, num_outputs), "float32")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        is_light = study.recipe.answer("selector").network == "light"
+        is_light = learning.network == "light"
         network = SelectorNetwork(study.data.in_channels, num_outputs, is_light)
         return HarmonizedModel(nn.Identity(), network, study.model.precision)
 

@@ -173,7 +173,7 @@ class UnseenTest:
         """Refuse a super model with a selector without the values and the thresholds that its tables show."""
         if self.selector is None:
             return
-        for name in (GLOBAL, ENSEMBLE):
+        for name in (ENSEMBLE, *([] if self.selector.threshold is None else [GLOBAL])):
             if name not in self.models:
                 raise ConfigError(f"models must hold {name!r} with a selector, not only {shown(list(self.models))}")
         best, rows = self.selector.best_in_hindsight, self.selector.by_threshold

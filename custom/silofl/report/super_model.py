@@ -84,10 +84,12 @@ def unseen_values(unseen: UnseenTest | None) -> dict[str, Any] | None:
 
 
 def model_values(results: Results) -> dict[str, Values]:
-    """Return global, personal, super, ensemble -> site -> mean test value at the site."""
+    """Return global, where there is one, personal, super, ensemble -> site -> mean test value at the site."""
+    tested = results.by_site
     return {
-        name: {site: own.models.get(site if name == PERSONAL else name) for site, own in results.by_site.items()}
+        name: {site: own.models.get(site if name == PERSONAL else name) for site, own in tested.items()}
         for name in MODELS
+        if name != GLOBAL or not tested or any(GLOBAL in own.models for own in tested.values())
     }
 
 
@@ -97,13 +99,13 @@ def model_table(results: Results) -> TextTable:
     Nothing is marked as the best: the models are of one run with one seed.
     """
     values = model_values(results)
-    table = [[values[name][site] for name in MODELS] for site in results.sites]
-    table.append([mean_of_known(values[name].values()) for name in MODELS])
+    table = [[of_sites[site] for of_sites in values.values()] for site in results.sites]
+    table.append([mean_of_known(of_sites.values()) for of_sites in values.values()])
     num_tested = sum(value is not None for value in values[SUPER].values())
     over = "sites" if num_tested == len(results.sites) else f"{num_tested} of {len(results.sites)} sites"
     names = (*results.sites, f"mean over {over}")
     rows = tuple((name, *map(number, row)) for name, row in zip(names, table, strict=True))
-    return TextTable(("site", *MODELS), rows, num_summary=1)
+    return TextTable(("site", *values), rows, num_summary=1)
 
 
 def models_of_runs(results: Sequence[Results], names: Sequence[str]) -> TextTable | None:
@@ -142,7 +144,7 @@ def choice_table(choices: Mapping[str, Counts]) -> TextTable | None:
     if not choices:
         return None
     names = {name for counts in choices.values() for name in counts}
-    models = [GLOBAL, *sorted({*names, *choices} - {GLOBAL})]
+    models = sorted({*names, *choices}, key=lambda name: (name != GLOBAL, name))
     rows = [(site, [counts.get(name, 0) for name in models]) for site, counts in sorted(choices.items())]
     rows.append(("all sites", [sum(row[i] for _, row in rows) for i in range(len(models))]))
     cells = tuple((name, *map(str, row), str(sum(row))) for name, row in rows)
@@ -179,10 +181,10 @@ def unseen_table(unseen: UnseenTest) -> TextTable:
     if unseen.selector is None:
         return TextTable(("answer", unseen.metric), tuple(_plain_rows(unseen)))
     sites = [name for name in unseen.models if name not in (GLOBAL, ENSEMBLE)]
-    columns = ("answer", unseen.metric, *(f"chosen: {name}" for name in (GLOBAL, *sites)))
-    empty = ("",) * (len(sites) + 1)
-    alone = [(_alone(name), number(unseen.models[name]), *empty) for name in (GLOBAL, *sites, ENSEMBLE)]
-    return TextTable(columns, (*_super_rows(unseen, unseen.selector, sites), *alone))
+    models = [*([GLOBAL] if GLOBAL in unseen.models else []), *sites]
+    columns = ("answer", unseen.metric, *(f"chosen: {name}" for name in models))
+    alone = [(_alone(name), number(unseen.models[name]), *[""] * len(models)) for name in (*models, ENSEMBLE)]
+    return TextTable(columns, (*_super_rows(unseen, unseen.selector, models), *alone))
 
 
 def gamma_table(unseen: UnseenTest, tests: Sequence[ThresholdTest]) -> TextTable:
@@ -209,21 +211,23 @@ def print_unseen(unseen: UnseenTest, console: Console) -> None:
 
 def model_meanings(results: Results) -> list[tuple[str, str]]:
     """Return each model's name with a description."""
+    is_alone = results.recipe_value("sends_model_once")
+    own = "as it trained alone" if is_alone else "which listens to the others a little"
     meanings = {
         GLOBAL: "One model that all sites trained together and share.",
-        PERSONAL: "The site's own model, which listens to the others a little; to use it, one must know the site.",
+        PERSONAL: f"The site's own model, {own}; to use it, one must know the site.",
         SUPER: "All models with the selector: nobody says where a case comes from, the selector looks at its images "
-        "and one model answers for the whole case, a site's or the global one.",
+        f"and one model answers for the whole case, a site's{'' if is_alone else ' or the global one'}.",
         ENSEMBLE: "Nobody is chosen: all models answer, and their probabilities are averaged by the selector's scores.",
     }
     if is_ensemble(results):
         meanings[SUPER] = "All models with the selector. This study answers with the ensemble: both columns are equal."
-    return list(meanings.items())
+    return [(name, meanings[name]) for name in model_values(results)]
 
 
 def is_ensemble(results: Results) -> bool:
     """Return whether the super model of a run answers with the ensemble instead of one chosen model."""
-    return results.constant("super_model", "answer") == "ensemble"
+    return "ensemble" in (results.constant("super_model", "answer"), results.constant("hand_over", "answer"))
 
 
 def choices_sentence(results: Results, found: SuperResults) -> str:
@@ -241,13 +245,16 @@ def shortfalls(values: Mapping[str, Values]) -> list[str]:
     Args:
         values: Model -> site -> value.
     """
-    return [sentence for rival in _RIVALS if (sentence := _against(values[SUPER], values[rival], _RIVALS[rival]))]
+    rivals = [rival for rival in _RIVALS if rival in values]
+    return [sentence for rival in rivals if (sentence := _against(values[SUPER], values[rival], _RIVALS[rival]))]
 
 
 def threshold_sentence(results: Results, found: SuperResults) -> str:
     """Name the threshold gamma of a run, its effect and its origin."""
     if found.threshold is None:
-        return "No threshold is used: the selector knows the global model too, and the most probable model answers."
+        is_known = GLOBAL in found.selector.outputs
+        why = "the selector knows the global model too" if is_known else "there is no global model to fall back to"
+        return f"No threshold is used: {why}, and the most probable model answers."
     rule = "a site's model answers where the selector's score for it is above gamma, otherwise the global model."
     return f"The threshold gamma is {found.threshold:g}: {rule} {_threshold_origin(results)}".rstrip()
 
@@ -310,9 +317,9 @@ def _threshold_origin(results: Results) -> str:
     )
 
 
-def _super_rows(unseen: UnseenTest, selector: SelectorTest, sites: Sequence[str]) -> list[tuple[str, ...]]:
+def _super_rows(unseen: UnseenTest, selector: SelectorTest, models: Sequence[str]) -> list[tuple[str, ...]]:
     def row(label: str, value: float | None, choices: Counts) -> tuple[str, ...]:
-        chosen = (_percent(choices[name] if name in choices else 0, unseen.num_cases) for name in (GLOBAL, *sites))
+        chosen = (_percent(choices[name] if name in choices else 0, unseen.num_cases) for name in models)
         return label, number(value), *chosen
 
     if selector.answer == "ensemble":

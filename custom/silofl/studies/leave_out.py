@@ -133,18 +133,19 @@ def measure_unseen(model: SuperModel, parts: Sequence[Examples]) -> dict[str, An
 
 def _with_selector(model: SuperModel, results: Mapping[str, CaseResult]) -> dict[str, Any]:
     contents, models = model.contents, by_model(results)
-    recipe, own = contents.study.recipe, _tested_with(model, results, contents.threshold)
-    learns_site = recipe.answer("selector").learns_site
-    by_threshold = [_tested_with(model, results, gamma) for gamma in THRESHOLDS] if learns_site else []
+    own = _tested_with(model, results, contents.threshold)
+    # Where the selector knows the global model too, or there is none, the most probable model answers.
+    by_threshold = [] if contents.threshold is None else [_tested_with(model, results, gamma) for gamma in THRESHOLDS]
     answer = models[ENSEMBLE] if contents.is_ensemble else own["value"]
-    found = {"answer": recipe.answer("super_model").answer, "threshold_from": _origin(contents), "models": models}
+    how = "ensemble" if contents.is_ensemble else "choice"
+    found = {"answer": how, "threshold_from": _origin(contents), "models": models}
     return found | own | {"value": answer, "by_threshold": by_threshold, "best_in_hindsight": _best(by_threshold)}
 
 
 def _tested_with(model: SuperModel, results: Mapping[str, CaseResult], threshold: float | None) -> dict[str, Any]:
     chosen = choices(model, results, threshold)
     found, counts = score_of(results, chosen), Counter(chosen.values())
-    names = [GLOBAL, *model.contents.sites]
+    names = sorted({*model.contents.models} - {model.contents.beside}, key=lambda name: (name != GLOBAL, name))
     return {
         "threshold": threshold,
         "value": value_of(found),
