@@ -135,7 +135,7 @@ def _lines(report: dict[str, Any]) -> list[str]:
         held = [f"{right} {_places(sites, everywhere)}" for right, sites in rights.items() if sites]
         lines.append(f"{person} may, with own jobs: {'; '.join(held) or 'nothing'}")
     for finding in report["findings"]:
-        lines.append(f"{'FAILED' if finding['is_failure'] else 'soon'} {finding['where']}: {finding['text']}")
+        lines.append(f"{'FAILED' if finding['is_failure'] else 'warning'} {finding['where']}: {finding['text']}")
     return [*lines, "all is right" if report["is_right"] else "not all is right"]
 
 

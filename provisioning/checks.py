@@ -17,11 +17,16 @@ from silofl.errors import ConfigError
 from silofl.files import read_json
 from silofl.flare.egress import check_scope, effective_scope
 from silofl.flare.kit import DAYS_TO_WARN, Kit
-from silofl.flare.policy import class_policy
+from silofl.flare.policy import WITHOUT_JOB_FILES, checks_files, class_policy, site_rights, streams_logs
 
 KEY_MARK = b"PRIVATE KEY-----"
 # Kind of kit -> the side of a job whose classes it builds.
 SIDES = {"server": "server", "hospital": "client"}
+# Where results are recorded for people; a hospital or server adds the line by hand.
+TRACKING = tuple(
+    f"nvflare.app_opt.tracking.{kind}"
+    for kind in ("mlflow.mlflow_receiver.MLflowReceiver", "wandb.wandb_receiver.WandBReceiver")
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Finding:
 
     Attributes:
         where: The kit's name, or a file outside all kits.
-        is_failure: Whether it must be corrected now, not only soon.
+        is_failure: Whether it must be corrected now.
         text: One sentence, with the remedy.
     """
 
@@ -61,6 +66,9 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
             )
         failures += [*_classes(kit, classes[SIDES[kit.kind]]), *_policies(kit)]
     findings = [Finding(kit.name, True, text) for text in failures]
+    if kit.kind == "hospital" and streams_logs(kit):
+        text = "the site's log, which may name a patient's file, goes to the server: set allow_log_streaming to false"
+        findings.append(Finding(kit.name, False, f"{text} in local/resources.json, unless that is wanted"))
     left = days_left(kit, now)
     if left < DAYS_TO_WARN:
         text = f"the certificate must be valid for {DAYS_TO_WARN} days, not {left}; renew it with renew-kit"
@@ -104,14 +112,20 @@ def private_keys(folder: Path) -> list[Path]:
 
 
 def _wheel(kit: Kit) -> Iterator[str]:
+    if kit.kind not in SIDES:
+        return
     sums = kit.folder / "SHA256SUMS"
+    lines = sums.read_text(encoding="utf-8").splitlines() if sums.is_file() else []
     # The rest is the site's to change once it has compared it.
-    for line in sums.read_text(encoding="utf-8").splitlines() if sums.is_file() else ():
-        checksum, _, name = line.partition("  ")
+    known = {name: checksum for checksum, _, name in (line.partition("  ") for line in lines) if name.endswith(".whl")}
+    if not known:
+        yield "SHA256SUMS must have the wheel's checksum; fill the kit with fill-kits"
+    for name, checksum in known.items():
         wheel = kit.folder / name
-        is_as_it_came = wheel.is_file() and hashlib.sha256(wheel.read_bytes()).hexdigest() == checksum
-        if wheel.suffix == ".whl" and not is_as_it_came:
+        if not wheel.is_file() or hashlib.sha256(wheel.read_bytes()).hexdigest() != checksum:
             yield f"{name} must have the checksum in SHA256SUMS; fetch it again"
+    for name in sorted({path.name for path in kit.folder.glob("*.whl")} - known.keys()) if known else ():
+        yield f"{name} must be the wheel in SHA256SUMS; it is another: delete it, or fill the kit with fill-kits"
 
 
 def _classes(kit: Kit, classes: set[str]) -> Iterator[str]:
@@ -123,12 +137,18 @@ def _classes(kit: Kit, classes: set[str]) -> Iterator[str]:
     for name in sorted(classes):
         if not policy.allows(name):
             yield f"class_allow_list in local/{policy.file} must allow {name}, which a job names; add it"
+    for name in policy.others:
+        if name not in TRACKING:
+            yield f"class_allow_list in local/{policy.file} must not have {name!r}, which no job needs; delete it"
 
 
 def _policies(kit: Kit) -> Iterator[str]:
     for name in ("resources.json", "authorization.json"):
         if not (kit.folder / "local" / name).is_file():
             yield f"local/{name} must exist, or NVFlare's default decides; fill the kit with fill-kits"
+    if not checks_files(kit):
+        yield WITHOUT_JOB_FILES
+    yield from _foreign_rights(kit)
     if kit.kind == "hospital":
         try:
             check_scope(effective_scope(kit))
@@ -139,6 +159,20 @@ def _policies(kit: Kit) -> Iterator[str]:
     for place in stores(kit.local("resources.json")[1]):
         if is_volatile(place):
             yield f"local/resources.json must keep jobs and snapshots in a durable folder, not {place}; name another"
+
+
+def _foreign_rights(kit: Kit) -> Iterator[str]:
+    """Find rights over a site's machine that people of other organisations have; at the server also a study lead."""
+    if not (kit.folder / "local" / "authorization.json").is_file():
+        return
+    rights = site_rights(kit)
+    for right in ("byoc", "shell_commands"):
+        roles = [role for role in rights.roles if rights.has(right, "anybody", f"not {kit.org}", role)]
+        if kit.kind == "server" and rights.has(right, "anybody", kit.org, "lead"):
+            roles = sorted({*roles, "lead"})
+        if roles:
+            who = ", ".join(roles)
+            yield f"{right} in local/{rights.file} must be for nobody from elsewhere, not for {who}; set it to none"
 
 
 def job_classes(jobs: Path) -> dict[str, set[str]]:

@@ -1,9 +1,10 @@
 """Put SiloFL's part into kits: wheel, checksums, lock and SBOM, the site's policies, a study, INSTALL.md.
 
     python -m provisioning fill-kits KIT... --wheel WHEEL [--study STUDY.yaml] [--data-root DIR] [--site-configs DIR]
+        [--policies]
 
 ``make-kits`` does it for all kits of a workspace; a hospital that made its own kit (``nvflare package``) does it with
-this command. NVFlare's own files, keys among them, are never written.
+this command. NVFlare's own files, keys among them, are never written; policies that are there stay but for --policies.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ class Contents:
             below it too. Without it, site.yaml and server.yaml stay as they are in ``site_configs``.
         hospital_kind: The folder of ``site_configs`` that is for hospitals.
         study: The study.yaml with which hospitals check themselves; a kit keeps the one that it has where not given.
+        has_new_policies: Whether policies replace those that a kit has, what its site has decided among them.
     """
 
     wheel: Path
@@ -56,6 +58,7 @@ class Contents:
     hospital_kind: str = "hospital"
     lock: Path = SITE_LOCK
     study: Path | None = None
+    has_new_policies: bool = False
 
 
 def fill_kit(kit: Kit, contents: Contents) -> None:
@@ -121,7 +124,10 @@ def _put_policies(kit: Kit, contents: Contents) -> None:
     if missing:
         raise ConfigError(f"{source} must hold {', '.join(POLICIES[kit.kind])}; missing: {', '.join(missing)}")
     for name in POLICIES[kit.kind]:
-        shutil.copyfile(source / name, local / name)
+        if contents.has_new_policies or not (local / name).exists():
+            shutil.copyfile(source / name, local / name)
+        elif (local / name).read_bytes() != (source / name).read_bytes():
+            print(f"{kit.name}: local/{name} stays as it is; --policies replaces it by {source / name}")
     if (contents.site_configs / "README.md").is_file():
         shutil.copyfile(contents.site_configs / "README.md", local / "README.md")
     root = contents.data_root.resolve() if contents.data_root else None
@@ -187,6 +193,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``fill-kits``."""
     parser.add_argument("kits", type=Path, nargs="+", metavar="KIT", help="folder of a kit")
     parser.add_argument("--wheel", type=Path, required=True, help="the package that sites install")
+    policies = "replace the policies that a kit has, and with them what its site decided: pins, pauses, limits, rights"
+    parser.add_argument("--policies", action="store_true", help=policies)
     add_contents_options(parser)
 
 
@@ -205,7 +213,7 @@ def contents_of(options: argparse.Namespace, wheel: Path) -> Contents:
 
 def run(options: argparse.Namespace) -> int:
     """Fill the named kits."""
-    contents = contents_of(options, options.wheel)
+    contents = replace(contents_of(options, options.wheel), has_new_policies=options.policies)
     for kit in [kit for path in options.kits for kit in find_kits(path)]:
         fill_kit(kit, contents)
         print(f"{kit.kind} {kit.name}: filled {kit.folder}")

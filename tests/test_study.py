@@ -325,6 +325,12 @@ def test_whatever_a_study_decides_gives_another_digest(changes):
     assert study(**changes).digest != study().digest
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), [1, float("-inf")], {1: "a"}, {"a": {2: 3}}])
+def test_options_that_no_digest_tells_apart_are_refused(value):
+    with pytest.raises(ConfigError, match=r"data.transforms.*options must be (finite numbers|keys that are text)"):
+        study(data={"transforms": [{"Resize": {"spatial_size": value}}]})
+
+
 def test_a_digest_settles_what_is_in_the_file_of_weights():
     first, second = (study(model={"weights": "w.pt", "weights_sha256": digit * 64}) for digit in "01")
     assert first.digest != second.digest

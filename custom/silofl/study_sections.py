@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -44,6 +45,25 @@ def _sha256(value: str) -> str:
     return value
 
 
+def _settled(value: object) -> object:
+    """Refuse what JSON, and so the study's digest, does not tell apart: numbers that are none, and keys of two types.
+
+    Raises:
+        ValueError: The value holds such a number or key.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("finite numbers")
+    for key, one in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
+        if isinstance(value, dict) and not isinstance(key, str):
+            raise ValueError("keys that are text")
+        _settled(one)
+    return value
+
+
+# Free keys and values for a class of a library.
+Options = Annotated[dict[str, Any], AfterValidator(_settled)]
+
+
 def _monai(*names: str) -> tuple[str, ...]:
     return tuple(f"monai.networks.nets.{name}" for name in names)
 
@@ -68,7 +88,7 @@ class Transform(Section):
     """One transform that a study names, of MONAI as ``Resize: {spatial_size: [128, 128]}``, or of a package."""
 
     name: str
-    options: dict[str, Any] = {}
+    options: Options = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -219,7 +239,7 @@ class ModelSettings(Section):
 
     name: Literal["unet", "densenet121", "lenet5", "alexnet", "activity_cnn"] = "unet"
     network: str | None = None
-    arguments: dict[str, Any] = {}
+    arguments: Options = {}
     normalization: Literal["batch", "batch_stateless", "instance", "group"] = "batch"
     features: Annotated[tuple[Features, ...], Field(min_length=6, max_length=6)] = (32, 32, 64, 128, 256, 32)
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from silofl.flare.policy import SITE_CLASSES
+from silofl.flare.policy import JOB_FILES, SITE_CLASSES
 from silofl.hospital.candidate import read_candidate
 
 BUILDERS = ("workspace.WorkspaceBuilder", "static_file.StaticFileBuilder", "cert.CertBuilder")
@@ -110,6 +110,7 @@ def kit(federation, tmp_path):
     resources = json.loads((folder / "local" / "resources.json.default").read_text())
     resources["class_allow_list"] = list(SITE_CLASSES)
     resources["allow_log_streaming"] = False
+    resources["app_validator"] = {"path": JOB_FILES}
     (folder / "local" / "resources.json").write_text(json.dumps(resources))
     policy = {"format_version": "1.0", "permissions": {"lead": {"byoc": "none"}}}
     (folder / "local" / "authorization.json").write_text(json.dumps(policy))

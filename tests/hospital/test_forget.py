@@ -113,6 +113,14 @@ def test_a_link_in_the_state_is_deleted_and_what_it_points_to_stays(tmp_path, si
     assert data.exists() and not (tmp_path / "state/organs").exists()
 
 
+def test_a_state_on_another_disk_is_deleted_there_with_the_link_to_it(tmp_path, site):
+    write(tmp_path / "large/organs/x")
+    (tmp_path / "state").mkdir(exist_ok=True)
+    (tmp_path / "state/organs").symlink_to(tmp_path / "large/organs")
+    forget(kept_of(site(), "organs", None))
+    assert not (tmp_path / "large/organs").exists() and not (tmp_path / "state/organs").is_symlink()
+
+
 def test_nothing_is_deleted_while_a_run_uses_it(tmp_path, site):
     first = write(tmp_path / "state/organs/a-run/x")
     log = EgressLog(tmp_path / "state/organs" / RUN, "north", "organs", {})

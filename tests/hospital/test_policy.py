@@ -8,7 +8,7 @@ from silofl import extensions
 from silofl.errors import ConfigError
 from silofl.flare.policy import SITE_CLASSES
 from silofl.hospital.check_site import CHECKS, check_site
-from silofl.hospital.policy import allowed_classes, brought_code, egress, packages, pinned
+from silofl.hospital.policy import allowed_classes, brought_code, egress, job_files, packages, pinned
 
 
 def write(kit, name, content):
@@ -58,6 +58,17 @@ def test_a_class_that_no_job_needs_is_worth_a_look(candidate, kit):
     allow(kit, *SITE_CLASSES, "subprocess.Popen")
     answer = allowed_classes(candidate())
     assert (answer.status, answer.facts["others"]) == ("warning", ["subprocess.Popen"])
+
+
+@pytest.mark.parametrize("validator", [None, "silofl.flare.job_files.JobFiles", {"path": "other.Validator"}])
+def test_a_site_that_lets_in_any_file_of_a_job_may_not_join(candidate, kit, validator):
+    assert job_files(candidate()).status == "ok"
+    path = kit / "local" / "resources.json"
+    resources = json.loads(path.read_text())
+    del resources["app_validator"]
+    path.write_text(json.dumps(resources | ({"app_validator": validator} if validator else {})))
+    answer = job_files(candidate())
+    assert answer.status == "failed" and "app_validator in local/resources.json must be silofl" in answer.sentence
 
 
 def test_a_list_that_is_not_enforced_keeps_a_site_from_joining(candidate, kit):

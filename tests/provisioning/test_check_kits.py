@@ -8,9 +8,11 @@ from nvflare.lighter.utils import Identity, generate_cert, load_private_key, ser
 
 from provisioning.__main__ import main
 from provisioning.check_kits import check
+from provisioning.checks import TRACKING
 from provisioning.workspace import PROJECT, REPOSITORY
 from silofl.files import read_json
 from silofl.flare.kit import read_kit
+from silofl.flare.policy import SITE_CLASSES
 
 JOBS = REPOSITORY / "jobs"
 
@@ -74,6 +76,58 @@ def test_a_certificate_warns_in_its_last_30_days_and_fails_afterwards(kits, days
     report = check([kit.folder], JOBS, kit.certificate.not_valid_before_utc + timedelta(days=days))
     assert [finding["is_failure"] for finding in report["findings"]] == ([] if is_failure is None else [is_failure])
     assert report["is_right"] is not bool(is_failure)
+
+
+def change_rights(kit, role, **rights):
+    path = kit / "local" / "authorization.json"
+    policy = json.loads(path.read_text())
+    policy["permissions"][role] |= rights
+    path.write_text(json.dumps(policy))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            lambda kit: change_rights(kit, "lead", byoc="any"),
+            "byoc in local/authorization.json must be for nobody from",
+        ),
+        (
+            lambda kit: change_rights(kit, "lead", shell_commands="any"),
+            "shell_commands in local/authorization.json must",
+        ),
+        (
+            lambda kit: change_json(kit / "local/resources.json", class_allow_list=[*SITE_CLASSES, "subprocess.Popen"]),
+            "class_allow_list in local/resources.json must not have 'subprocess.Popen', which no job needs; delete it",
+        ),
+        (lambda kit: change_json(kit / "local/resources.json", app_validator=None), "app_validator in local/resources"),
+        (lambda kit: (kit / "SHA256SUMS").unlink(), "SHA256SUMS must have the wheel's checksum; fill the kit"),
+        (lambda kit: (kit / "other-1.0-py3-none-any.whl").touch(), "other-1.0-py3-none-any.whl must be the wheel in"),
+    ],
+)
+def test_a_kit_that_lets_others_in_is_not_right(kits, change, sentence):
+    change(kits / "north")
+    assert the_only_failure(kits / "north").startswith(f"north: {sentence}")
+
+
+def test_where_results_are_recorded_may_be_allowed(kits):
+    change_json(kits / "north" / "local/resources.json", class_allow_list=[*SITE_CLASSES, *TRACKING])
+    assert failures(kits / "north") == []
+
+
+def test_at_the_server_no_lead_reads_files(kits):
+    change_rights(kits / "server", "lead", shell_commands="o:site")
+    assert "shell_commands in local/authorization.json must be for nobody from elsewhere, not for lead" in (
+        the_only_failure(kits / "server")
+    )
+
+
+def test_a_log_that_leaves_is_a_warning(kits, capsys):
+    change_json(kits / "north" / "local/resources.json", allow_log_streaming=True)
+    assert main(["check-kits", str(kits / "north")]) == 0
+    assert (
+        "warning north: the site's log, which may name a patient's file, goes to the server" in capsys.readouterr().out
+    )
 
 
 def test_a_kit_of_another_network_is_found_twice(workspace, tmp_path, wheel):

@@ -280,7 +280,7 @@ def test_the_days_that_a_site_already_has_are_not_written_twice(fill_again, tmp_
     assert "keep_days: 365" in page_of(fill_again())
     with (configs / "hospital" / "site.yaml").open("a") as stream:
         stream.write("keep_days: 30\n")
-    assert "keep_days: 365" not in page_of(fill_again("--site-configs", configs))
+    assert "keep_days: 365" not in page_of(fill_again("--site-configs", configs, "--policies"))
 
 
 @pytest.mark.parametrize(

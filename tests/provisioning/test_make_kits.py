@@ -137,6 +137,17 @@ def test_a_second_call_changes_nothing(workspace, wheel, files_of):
     assert files_of(workspace) == before
 
 
+def test_what_a_site_decided_stays_unless_it_is_to_be_replaced(kits, wheel, capsys):
+    site = kits / "north" / "local" / "site.yaml"
+    as_made = site.read_text()
+    site.write_text(as_made.replace("paused: []", "paused: [organs]"))
+    assert main(["fill-kits", str(kits / "north"), "--wheel", str(wheel)]) == 0
+    assert "paused: [organs]\n" in site.read_text()
+    assert "north: local/site.yaml stays as it is; --policies replaces it by" in capsys.readouterr().out
+    assert main(["fill-kits", str(kits / "north"), "--wheel", str(wheel), "--policies"]) == 0
+    assert site.read_text() == as_made
+
+
 def test_a_second_call_with_a_new_wheel_changes_what_depends_on_it_only(workspace, tmp_path, files_of):
     before = files_of(workspace)
     new = tmp_path / "silofl-0.2.0-py3-none-any.whl"

@@ -221,12 +221,14 @@ def log_of(network, name):
     return (network.logs / f"{name}.txt").read_text()
 
 
-def test_a_job_that_brings_code_is_refused(network, tmp_path):
+@pytest.mark.parametrize("file", ["custom/code.py", "config/resources.json"])
+def test_a_job_that_brings_code_or_a_setting_that_names_some_is_refused(network, tmp_path, file):
     job = small_job(tmp_path / "job", "fedavg_phantoms")
-    (job / "app" / "custom").mkdir()
-    (job / "app" / "custom" / "code.py").write_text("print(1)")
+    (job / "app" / file).parent.mkdir(exist_ok=True)
+    (job / "app" / file).write_text("{}")
     number, status = network.run_job(job, LIMIT_S)
-    assert status == "FINISHED:FAILED_TO_RUN" and "BYOC not permitted" in " ".join(detail_of(network, number))
+    assert status == "FINISHED:FAILED_TO_RUN"
+    assert "server: a job of SiloFL must hold config_fed_client.json" in " ".join(detail_of(network, number))
 
 
 # The next test has hospitals refuse another such class.

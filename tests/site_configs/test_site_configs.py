@@ -80,7 +80,7 @@ def test_every_kind_of_site_is_tested():
 
 
 # Whole models for all sites' super model: a hospital that takes part in such a study adds them itself.
-OPT_IN = {"site_model"}
+OPT_IN = {"site_model", "image_features"}
 
 
 @pytest.mark.parametrize("kind", SITES)
@@ -146,7 +146,7 @@ def test_a_sites_resources_have_the_keys_of_nvflares_default(kind):
     for key in ("class_allow_list", "allow_log_streaming", "num_gpus", "gpu_mem"):
         default = default.replace(f"{{~~{key}~~}}", "0")
     default, own = json.loads(default), read(kind, "resources.json")
-    assert own.keys() == default.keys()
+    assert own.keys() == default.keys() | {"app_validator"}
     wanted = {part["id"] for part in default["components"]}
     left_out = {"site_log_streamer"} if kind.startswith("hospital") else set()
     added = {"left_sites"} if kind == "server" else set()
@@ -193,6 +193,12 @@ def test_a_lead_submits_studies_and_the_projects_administrator_runs_the_network(
     assert is_permitted(kind, LEAD, "submit_job")
     assert is_permitted(kind, Person("admin", "study", "project_admin"), "operate")
     assert not is_permitted(kind, Person("someone", "study", "member"), "submit_job")
+
+
+@pytest.mark.parametrize("command", ["cat", "ls", "grep", "shutdown", "restart", "remove_client", "disable_client"])
+def test_at_the_server_a_lead_reads_no_files_and_stops_nothing(command):
+    assert not is_permitted("server", LEAD, command, org="study")
+    assert is_permitted("server", Person("admin", "study", "project_admin"), command, org="study")
 
 
 @pytest.mark.parametrize(

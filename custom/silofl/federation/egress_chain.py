@@ -115,6 +115,6 @@ def _read(body: bytes) -> tuple[Link, str | None]:
     try:
         record = json.loads(body + b"}")
         number, was = int(record["number"]), record["before"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError):
         return Link(0, digest), None
     return Link(number, digest), was

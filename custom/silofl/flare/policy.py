@@ -22,6 +22,12 @@ SERVER_CLASSES = (
     "silofl.flare.controller.RoundsController",
     "nvflare.app_opt.tracking.tb.tb_receiver.TBAnalyticsReceiver",
 )
+JOB_FILES = "silofl.flare.job_files.JobFiles"
+# A sentence for check-site and check-kits.
+WITHOUT_JOB_FILES = (
+    f"app_validator in local/resources.json must be {JOB_FILES}, which keeps out a job's other files, code among them; "
+    "take it from the resources.json of site_configs/"
+)
 SITE_CLASSES = ("silofl.flare.executor.SiteExecutor", "silofl.flare.filters.BatchNormStaysHome")
 
 
@@ -86,6 +92,17 @@ def class_policy(kit: Kit) -> ClassPolicy:
     # NVFlare builds nothing where the list is none.
     entries = tuple(allowed) if isinstance(allowed, list | tuple) else ()
     return ClassPolicy(kit, file, entries, resources.get("class_list_enforcement_mode", "enforce"))
+
+
+def checks_files(kit: Kit) -> bool:
+    """Return whether a site refuses jobs that bring other files than SiloFL's.
+
+    Raises:
+        ConfigError: The site has no resources.json, or it cannot be read.
+    """
+    _, resources = kit.local("resources.json")
+    validator = resources.get("app_validator")
+    return isinstance(validator, dict) and validator.get("path") == JOB_FILES
 
 
 def gpus_for_jobs(kit: Kit) -> int:

@@ -29,6 +29,7 @@ CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "study": policy.pinned,
     "paused": switch.paused,
     "classes": policy.allowed_classes,
+    "job_files": policy.job_files,
     "byoc": policy.brought_code,
     "egress": policy.egress,
     "logs": policy.logs,

@@ -173,7 +173,9 @@ def forget(kept: Kept) -> None:
             for lock in sorted(folder.rglob(LOCK)):
                 stack.enter_context(held(lock))
         for folder in kept.folders:
-            shutil.rmtree(folder)
+            shutil.rmtree(folder.resolve())
+            if folder.is_symlink():
+                folder.unlink()
 
 
 def _runs(state: Path, study: str) -> list[Path]:

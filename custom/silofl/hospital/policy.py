@@ -5,7 +5,7 @@ from __future__ import annotations
 from silofl.errors import ConfigError, PinError
 from silofl.extensions import find
 from silofl.flare.egress import check_scope, effective_scope
-from silofl.flare.policy import SITE_CLASSES, class_policy, site_rights, streams_logs
+from silofl.flare.policy import SITE_CLASSES, WITHOUT_JOB_FILES, checks_files, class_policy, site_rights, streams_logs
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
 
@@ -44,6 +44,13 @@ def allowed_classes(candidate: Candidate) -> Finding:
             others=policy.others,
         )
     return ok(f"class_allow_list in local/{policy.file} names {len(policy.allowed)} exact classes and nothing else")
+
+
+def job_files(candidate: Candidate) -> Finding:
+    """Check that jobs may bring SiloFL's files alone, whose names NVFlare takes for nothing else."""
+    if not checks_files(candidate.kit):
+        return failed(WITHOUT_JOB_FILES)
+    return ok("local/resources.json keeps out jobs with other files than a study, its configurations and a model")
 
 
 def brought_code(candidate: Candidate) -> Finding:

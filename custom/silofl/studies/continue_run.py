@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _carry_out_or_restore(out: Path, kit: Kit, options: argparse.Namespace, changes: Mapping[str, object]) -> int:
     """Go on with the job in a folder of results; where no round followed, the folder is left as it was."""
-    finished, kept = len(read_ledger(out)), [name for name in (JOB, RESULT, REPORT) if (out / name).exists()]
+    finished, kept = len(read_ledger(out) or []), [name for name in (JOB, RESULT, REPORT) if (out / name).exists()]
     with TemporaryDirectory() as scratch:
         for name in kept:
             _copy(out / name, Path(scratch) / name)
@@ -73,7 +73,7 @@ def _carry_out_or_restore(out: Path, kit: Kit, options: argparse.Namespace, chan
             code = carry_out(out / JOB, kit, out, options)
         finally:
             # A setting that the server refused must not stand in the way of the next attempt.
-            if code in (None, ExitCode.FAILED) and len(read_ledger(out)) == finished:
+            if code in (None, ExitCode.FAILED) and len(read_ledger(out) or []) == finished:
                 for name in kept:
                     _copy(Path(scratch) / name, out / name)
                 if code is not None:

@@ -1,0 +1,60 @@
+"""The files that a job may bring, checked by server and hospitals before they use any of them.
+
+NVFlare 2.9 runs code of a job that has no ``custom`` folder: it takes settings from any ``resources.json`` below a kit,
+where jobs' folders lie, and imports the module that one names, which may lie there too. And it reads configurations in
+HOCON, which includes other files of the machine and addresses of its network.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nvflare.apis.app_validation import AppValidator
+from nvflare.fuel.utils.config import ConfigFormat
+from nvflare.fuel.utils.config_factory import ConfigFactory
+from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE
+
+from silofl.models.weights import SUFFIXES
+
+FILES = ("config_fed_client.json", "config_fed_server.json", "study.yaml")
+SIGNATURES = (NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE)
+# A model to begin from is the largest.
+MOST_BYTES = 4 * 1024**3
+
+
+class JobFiles(AppValidator):
+    """Lets in a study, its two configurations, a model to begin from and NVFlare's signatures; ``app_validator``.
+
+    Where it is built, NVFlare reads JSON alone: it reads a job's configurations before it asks.
+
+    Args:
+        has_custom: Whether a job may bring code in a folder ``custom``: NVFlare then asks for the right ``byoc``.
+    """
+
+    def __init__(self, has_custom: bool = False) -> None:
+        super().__init__()
+        self._folders = {"config", "custom"} if has_custom else {"config"}
+        for form in (ConfigFormat.PYHOCON, ConfigFormat.OMEGACONF):
+            # NVFlare has no setting for it.
+            ConfigFactory._fmt2Loader.pop(form, None)
+
+    def validate(self, app_folder: str) -> tuple[str, dict]:
+        """Return why an app may not be deployed, empty where it may, and no properties."""
+        app = Path(app_folder)
+        paths = [path for path in sorted(app.rglob("*")) if not (path.parent == app and path.name in self._folders)]
+        odd = next((path.relative_to(app).as_posix() for path in paths if not self._is_known(path, app)), None)
+        if odd is not None:
+            return f"a job of SiloFL must hold {', '.join(FILES)} and a model alone, not {odd[:200]!r}; delete it", {}
+        num_bytes = sum(path.stat().st_size for path in paths)
+        if num_bytes > MOST_BYTES:
+            return f"a job must have at most {MOST_BYTES // 1024**3} GiB, not {num_bytes / 1024**3:.1f}", {}
+        return "", {}
+
+    def _is_known(self, path: Path, app: Path) -> bool:
+        if "custom" in self._folders and path.is_relative_to(app / "custom"):
+            return not path.is_symlink()
+        if path.is_symlink() or not path.is_file():
+            return False
+        if path.name in SIGNATURES:
+            return path.parent in (app, app / "config")
+        return path.parent == app / "config" and (path.name in FILES or path.suffix in SUFFIXES)
