@@ -118,7 +118,7 @@ def test_a_single_dicom_file_is_a_volume_of_one_slice(tmp_path, write_dicom):
 
 def test_a_dicom_series_with_a_missing_slice_is_refused(tmp_path, write_dicom):
     folder = write_dicom(tmp_path / "series", VOLUME, skip=(3,))
-    with pytest.raises(DataError, match="series must have slices at even distances, not 2.00 to 4.00 mm"):
+    with pytest.raises(DataError, match="series must have slices at even distances on one line, not 2.00 to 4.00 mm"):
         read_image(folder)
 
 
@@ -134,6 +134,40 @@ def test_a_folder_with_two_dicom_series_or_none_is_refused(tmp_path, write_dicom
         read_image(tmp_path / "other")
     with pytest.raises(DataError, match=f"{tmp_path.name} {none}folder in it that does"):
         read_image(tmp_path)
+
+
+def test_a_tilted_gantry_moves_each_slice_aside_as_its_positions_say(tmp_path, write_dicom):
+    # Rows and columns lie 20 degrees from upright, the table moves along the body: 3 mm a slice, 2 mm a row.
+    tilt = np.deg2rad(20)
+    direction = np.array([[1, 0, 0], [0, np.cos(tilt), 0], [0, np.sin(tilt), 1]])
+    image = read_image(write_dicom(tmp_path / "series", VOLUME, direction, (1, 2, 3), (0, 0, 0)))
+    np.testing.assert_array_equal(image.array, VOLUME[None])
+    wanted = np.diag([-1, -1, 1]) @ direction * (1, 2, 3)
+    np.testing.assert_allclose(image.affine[:3, :3], wanted, atol=1e-6)
+    # A box's 6 mm3, less by the cosine of the tilt.
+    assert np.linalg.det(image.affine[:3, :3]) == pytest.approx(6 * np.cos(tilt))
+
+
+@pytest.mark.parametrize(
+    ("places", "values", "sentence"),
+    [
+        (slice(3, None), {"ImageOrientationPatient": [0, 1, 0, 0, 0, 1]}, "one direction .*ImageOrientationPatient"),
+        (slice(3, None), {"PixelSpacing": [2, 2]}, "one direction and one pixel size, which differ .PixelSpacing"),
+        (slice(3, None), {"PixelSpacing": None}, "one direction and one pixel size, which differ .PixelSpacing"),
+        # All are the root of 3 * 3 + 2 * 2, 3.61 mm apart, in a zigzag.
+        (slice(None, None, 2), {"ImagePositionPatient": 3}, "on one line, not 3.61 to 3.61 mm apart and up to 3.00 mm"),
+    ],
+)
+def test_slices_that_are_no_one_volume_are_refused(tmp_path, write_dicom, places, values, sentence):
+    folder = write_dicom(tmp_path / "series", VOLUME)
+    for file in sorted(folder.iterdir())[places]:
+        header = pydicom.dcmread(file)
+        for key, value in values.items():
+            aside = key == "ImagePositionPatient"
+            setattr(header, key, [header[key][0] + value, *header[key][1:]] if aside else value)
+        header.save_as(file)
+    with pytest.raises(DataError, match=f"series must have slices .*{sentence}"):
+        read_image(folder)
 
 
 def cut(path):

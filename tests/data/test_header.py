@@ -17,7 +17,7 @@ VOLUME = np.arange(60 * 5, dtype=np.int16).reshape(10, 6, 5)
 def write_frames(write_dicom, tmp_path):
     """Write one file with a frame for each of some slices, in their order, in a folder."""
 
-    def write(slices=range(5), has_spacing=True):
+    def write(slices=range(5), has_spacing=True, aside=0):
         one = write_dicom(tmp_path / "slices", VOLUME[..., :1])
         data = pydicom.dcmread(one / "99.dcm")
         data.SOPClassUID = data.file_meta.MediaStorageSOPClassUID = pydicom.uid.EnhancedMRImageStorage
@@ -30,7 +30,7 @@ def write_frames(write_dicom, tmp_path):
             shared.update(group("PixelMeasuresSequence", **size))
         data.SharedFunctionalGroupsSequence = [shared]
         data.PerFrameFunctionalGroupsSequence = [
-            group("PlanePositionSequence", ImagePositionPatient=[10, 20, 30 + 2 * z]) for z in slices
+            group("PlanePositionSequence", ImagePositionPatient=[10, 20 + aside * z, 30 + 2 * z]) for z in slices
         ]
         data.PixelData = np.stack([VOLUME[..., z].T for z in slices]).tobytes()
         (tmp_path / "series").mkdir()
@@ -85,8 +85,21 @@ def test_frames_without_the_size_of_their_voxels_state_none(write_frames):
 def test_frames_that_are_no_one_volume_are_refused(write_frames, slices):
     folder = write_frames(slices)
     for path in (folder, folder / "frames.dcm"):
-        with pytest.raises(DataError, match="must hold frames at even distances in their order, not"):
+        with pytest.raises(DataError, match="must (have slices at even distances on one line|hold one image at each)"):
             read_image(path)
+
+
+def test_frames_that_a_tilted_gantry_moved_aside_lie_where_they_say(write_frames):
+    for path in (folder := write_frames(aside=1), folder / "frames.dcm"):
+        np.testing.assert_allclose(read_image(path).affine[:3, 2], [0, -1, 2])
+
+
+def test_what_lies_beside_frames_changes_nothing(write_frames):
+    folder = write_frames([0, 1, 2, 0, 1, 2])
+    for name in ("README.txt", "LICENSE.txt", ".DS_Store"):
+        (folder / name).write_text("from a viewer's export")
+    with pytest.raises(DataError, match="series must have slices at even distances on one line"):
+        read_image(folder)
 
 
 def test_frames_from_head_to_foot_are_taken(write_frames):

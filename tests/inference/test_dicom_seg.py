@@ -62,6 +62,24 @@ def test_a_segmentation_lies_on_its_series_voxel_by_voxel(tmp_path, series, make
     assert volume.array.size == labels.size
 
 
+def test_each_segment_of_a_tilted_scan_has_the_place_of_its_slice(tmp_path, series, make_study):
+    labels, tilt = random_labels(), np.deg2rad(20)
+    direction = np.array([[1, 0, 0], [0, np.cos(tilt), 0], [0, np.sin(tilt), 1]])
+    folder = series(np.zeros(labels.shape, np.int16), direction)
+    target = tmp_path / "seg.dcm"
+    write_dicom_seg(target, folder, labels, read_image(folder).affine, make_study(labels=LABELS), "f" * 16, "x")
+    found, slices = pydicom.dcmread(target), {}
+    for path in folder.iterdir():
+        header = pydicom.dcmread(path)
+        slices[tuple(header.ImagePositionPatient)] = header.InstanceNumber - 1
+    frames = found.PerFrameFunctionalGroupsSequence
+    assert len(frames) == 2 * len(slices)
+    for frame, pixels in zip(frames, found.pixel_array, strict=True):
+        z = slices[tuple(frame.PlanePositionSequence[0].ImagePositionPatient)]
+        number = frame.SegmentIdentificationSequence[0].ReferencedSegmentNumber
+        np.testing.assert_array_equal(pixels, labels[:, :, z].T == number)
+
+
 def test_a_segmentation_names_patient_labels_and_program(tmp_path, series, make_study):
     labels = random_labels()
     folder = series(np.zeros(labels.shape, np.int16), np.eye(3))

@@ -6,17 +6,16 @@ from typing import Any
 
 import numpy as np
 import SimpleITK
+from numpy.typing import NDArray
 
 from silofl.data.access import files_of
 from silofl.data.decoded import Decoded, check_bytes
+from silofl.data.dicom_planes import planes_of, step_between
 from silofl.data.raw_volume import LPS_TO_RAS
 from silofl.errors import DataError
 
-POSITION, PATIENT = "0020|0032", "0010|0020"
 # Of files that are DICOM by their name, whatever is in them.
 ENDINGS = (".dcm", ".ima")
-# Slices lie further apart.
-SAME_PLACE_MM = 1e-3
 # Named, because ITK otherwise reads whatever the file says it is.
 IMAGE_IO = "GDCMImageIO"
 # Its warnings would print full paths.
@@ -29,11 +28,12 @@ def read_dicom_file(path: Path, name: str) -> Decoded:
     """Read one file as a volume.
 
     Raises:
-        DataError: It holds more axes or bytes than are supported.
+        DataError: It holds more axes or bytes than are supported, or frames that are no one volume.
         Exception: Whatever SimpleITK raises on broken bytes.
     """
     _check_size(path, 1, name)
-    return _from_itk(SimpleITK.ReadImage(str(path), imageIO=IMAGE_IO), name)
+    step = step_between(list(planes_of(_header(path))), name)
+    return _from_itk(SimpleITK.ReadImage(str(path), imageIO=IMAGE_IO), step, name)
 
 
 def read_dicom_series(path: Path, name: str) -> Decoded:
@@ -49,12 +49,14 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
     reader = SimpleITK.ImageSeriesReader()
     reader.SetImageIO(IMAGE_IO)
     _check_size(files[0], len(files), name)
+    headers = [_header(file) for file in files]
+    patients = {str(header.PatientID).strip() for header in headers if "PatientID" in header}
+    if len(patients) > 1:
+        raise DataError(f"{name} must be of one patient, not of {len(patients)}; export the series again")
+    step = step_between([plane for header in headers for plane in planes_of(header)], name)
     reader.SetFileNames(files)
-    reader.MetaDataDictionaryArrayUpdateOn()
     reader.SetGlobalWarningDisplay(False)
-    image = reader.Execute()
-    _check_slices(reader, image.GetSize()[2], name)
-    return _from_itk(image, name)
+    return _from_itk(reader.Execute(), step, name)
 
 
 def _files_of_series(path: Path, name: str) -> tuple[str, ...]:
@@ -102,29 +104,13 @@ def _check_size(path: Path | str, count: int, name: str) -> None:
     check_bytes(name, (*reader.GetSize(), reader.GetNumberOfComponents(), count), int(bits[1]) // 8 if bits else 8)
 
 
-def _check_slices(reader: Any, num_slices: int, name: str) -> None:  # noqa: ANN401 (SimpleITK has no types)
-    patients = {reader.GetMetaData(i, PATIENT).strip() for i in range(num_slices) if reader.HasMetaDataKey(i, PATIENT)}
-    if len(patients) > 1:
-        raise DataError(f"{name} must be of one patient, not of {len(patients)}; export the series again")
-    if not all(reader.HasMetaDataKey(i, POSITION) for i in range(num_slices)):
-        return
-    # SimpleITK itself reads a series with missing slices without an error.
-    positions = np.array([[float(x) for x in reader.GetMetaData(i, POSITION).split("\\")] for i in range(num_slices)])
-    steps = np.linalg.norm(np.diff(positions, axis=0), axis=1)
-    if steps.min() < SAME_PLACE_MM:
-        raise DataError(
-            f"{name} must hold one image at each place, not two; leave out copies, and give each time point, echo or "
-            "direction a folder"
-        )
-    if num_slices > 2 and steps.max() - steps.min() > 0.1 * np.median(steps):
-        distances = f"{steps.min():.2f} to {steps.max():.2f} mm"
-        raise DataError(
-            f"{name} must have slices at even distances, not {distances}; put the missing slices back, or export the "
-            "series again"
-        )
+def _header(file: Path | str) -> Any:  # noqa: ANN401 (pydicom is imported where it is used)
+    import pydicom
+
+    return pydicom.dcmread(file, stop_before_pixels=True, force=True)
 
 
-def _from_itk(image: Any, name: str) -> Decoded:  # noqa: ANN401 (SimpleITK has no types)
+def _from_itk(image: Any, step: NDArray[np.float64] | None, name: str) -> Decoded:  # noqa: ANN401 (SimpleITK has no types)
     num_axes = image.GetDimension()
     if num_axes not in (2, 3):
         raise DataError(f"{name} must hold 2 or 3 axes, not {num_axes}; save one time point a file")
@@ -136,4 +122,6 @@ def _from_itk(image: Any, name: str) -> Decoded:  # noqa: ANN401 (SimpleITK has 
     matrix = np.eye(4)
     matrix[:num_axes, :num_axes] = np.reshape(image.GetDirection(), (num_axes, num_axes)) * image.GetSpacing()
     matrix[:num_axes, 3] = image.GetOrigin()
+    if step is not None:
+        matrix[:3, 2] = step
     return Decoded(array, LPS_TO_RAS @ matrix)

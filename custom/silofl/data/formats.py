@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.access import files_of, is_of_system, open_error
+from silofl.data.access import is_of_system, open_error
 from silofl.data.decoded import Decoded, check_bytes
 from silofl.data.decoder import decode_apart, end_decoder
-from silofl.data.header import check_frames
 from silofl.data.metaimage import read_metaimage
 from silofl.data.nrrd import read_nrrd
 from silofl.errors import DataError
@@ -120,10 +119,6 @@ def _volume_with_header(path: Path, name: str, index: int | None, is_label: bool
 
 
 def _dicom(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
-    files = list(files_of(path))
-    # A volume in one file, perhaps beside a DICOMDIR; a series has a file for each slice.
-    for file in files if len(files) <= 2 else ():
-        check_frames(file, name)
     return decode_apart("dicom_series" if path.is_dir() else "dicom_file", path, name, is_label)
 
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.access import files_of
+from silofl.data.dicom_planes import DIRECTION, POSITION, SPACING, planes_of
 from silofl.errors import DataError
 from silofl.study_sections import Modality
 
@@ -23,8 +24,6 @@ SPACING_MM = (0.001, 1000.0)
 LEAST_VOLUME = 0.001
 # Computed radiography differs from digital radiography in the detector alone.
 SAME_MODALITY = {"CR": "DX"}
-# Of the distance of two slices.
-UNEVEN = 0.1
 HEADER_BYTES = 1 << 16
 
 
@@ -83,33 +82,6 @@ def check_affine(affine: NDArray[np.float64], name: str) -> None:
         raise DataError(f"{name} must have axes in three directions, not in fewer; {remedy}")
 
 
-def check_frames(path: Path, name: str) -> None:
-    """Refuse a DICOM file with many frames that are not the slices of one volume in their order.
-
-    SimpleITK stacks the frames as they come: several time points or echoes would become one taller volume.
-
-    Args:
-        path: The file.
-        name: What messages call it.
-
-    Raises:
-        DataError: Two frames lie in one place, or the distances differ.
-    """
-    import pydicom
-
-    frames = pydicom.dcmread(path, stop_before_pixels=True, force=True).get("PerFrameFunctionalGroupsSequence", [])
-    places = [part.ImagePositionPatient for frame in frames for part in frame.get("PlanePositionSequence", [])]
-    if len(places) < 2:
-        return
-    steps = np.diff(np.array(places, dtype=np.float64), axis=0)
-    size = np.linalg.norm(steps, axis=1)
-    if np.linalg.norm(steps - steps.mean(axis=0), axis=1).max() > UNEVEN * np.median(size) or size.min() == 0:
-        raise DataError(
-            f"{name} must hold frames at even distances in their order, not {size.min():.2f} to {size.max():.2f} mm "
-            "apart; save each time point, echo or direction as a series of its own"
-        )
-
-
 def dicom_headers(path: Path) -> Iterator[Dataset]:
     """Yield the headers of a DICOM file, or of the images in the folder of a series, without their pixels."""
     import pydicom
@@ -126,25 +98,15 @@ def _dicom(path: Path) -> Header:
     if not images:
         return Header()
     first = images[0]
-    spacing = _stated(first, "PixelMeasuresSequence", "PixelSpacing")
-    has_positions = _stated(first, "PlanePositionSequence", "ImagePositionPatient") is not None
+    plane = next(planes_of(first))
+    spacing = plane[SPACING]
     has_slices = len(images) > 1 or int(first.get("NumberOfFrames") or 1) > 1
     modality = SAME_MODALITY.get(first.get("Modality"), first.get("Modality"))
     return Header(
         modality if modality in get_args(Modality) else None,
-        bool(spacing) and min(spacing) > 0 and has_positions and has_slices,
-        _stated(first, "PlaneOrientationSequence", "ImageOrientationPatient") is not None,
+        bool(spacing) and min(spacing) > 0 and plane[POSITION] is not None and has_slices,
+        plane[DIRECTION] is not None,
     )
-
-
-def _stated(header: Dataset, group: str, name: str) -> Any:  # noqa: ANN401 (an element of any type)
-    """Return an element's value; of a file with many frames that of its first frame."""
-    for sequence in ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"):
-        for frame in header.get(sequence, [])[:1]:
-            for part in frame.get(group, []):
-                if name in part:
-                    return part[name].value
-    return header.get(name)
 
 
 def _nifti(path: Path) -> Header:

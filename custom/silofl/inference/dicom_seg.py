@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl import __version__
+from silofl.data.dicom_planes import POSITION, planes_of
 from silofl.data.header import dicom_headers
 from silofl.data.raw_volume import LPS_TO_RAS
 from silofl.errors import ConfigError, DataError, one_line
@@ -71,18 +72,16 @@ def write_dicom_seg(
 
     # What highdicom says of unusual headers is of no use to who asked for a label map.
     logging.getLogger("highdicom").setLevel(logging.ERROR)
-    volume = highdicom.Volume(
-        # Slices, rows and columns; a volume's affine maps these to the patient's left, back and head.
-        np.ascontiguousarray(label_map.transpose(2, 1, 0)),
-        (LPS_TO_RAS @ affine)[:, [2, 1, 0, 3]],
-        coordinate_system="PATIENT",
-    )
+    step = (LPS_TO_RAS @ affine)[:3, 2]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             segmentation = highdicom.seg.Segmentation(
-                source_images=list(dicom_headers(source)),
-                pixel_array=volume,
+                # In the order of the slices, so that each takes its own header's place, be the gantry tilted or not.
+                source_images=sorted(
+                    dicom_headers(source), key=lambda header: step @ next(planes_of(header))[POSITION]
+                ),
+                pixel_array=np.ascontiguousarray(label_map.transpose(2, 1, 0)),
                 segmentation_type="BINARY",
                 segment_descriptions=[
                     _described(number, study, fingerprint, remark) for number in sorted(study.labels)

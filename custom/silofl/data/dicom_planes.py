@@ -1,0 +1,85 @@
+"""The slices of a DICOM series, or the frames of one file, as the planes of one volume; by their headers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.errors import DataError
+
+if TYPE_CHECKING:
+    from pydicom import Dataset
+
+POSITION, DIRECTION, SPACING = "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"
+# Where a file with many frames keeps what else stands in the header itself.
+GROUPS = {
+    POSITION: "PlanePositionSequence",
+    DIRECTION: "PlaneOrientationSequence",
+    SPACING: "PixelMeasuresSequence",
+}
+# Slices lie further apart.
+SAME_PLACE_MM = 1e-3
+# Of the distance of two slices.
+UNEVEN = 0.1
+# Writers round differently; across 500 mm this is half of the least distance of two grids.
+SAME = 1e-4
+Plane = Mapping[str, Any]
+
+
+def planes_of(header: Dataset) -> Iterator[Plane]:
+    """Yield what a header states of each plane, the frames of a file in their order; None of what it does not state."""
+    shared = header.get("SharedFunctionalGroupsSequence", [])[:1]
+    for frame in header.get("PerFrameFunctionalGroupsSequence") or [{}]:
+        yield {key: _stated(key, header, [frame, *shared]) for key in GROUPS}
+
+
+def _stated(key: str, header: Dataset, groups: Sequence[Mapping]) -> Any:  # noqa: ANN401 (an element of any type)
+    parts = (part for group in groups for part in group.get(GROUPS[key], []))
+    return next((part[key].value for part in parts if key in part), header.get(key))
+
+
+def step_between(planes: Sequence[Plane], name: str) -> NDArray[np.float64] | None:
+    """Return the step from one plane to the next in mm to the left, back and head; None where no positions are stated.
+
+    A tilted gantry moves each slice aside too; what SimpleITK reads takes the step to be upright on the slices.
+
+    Args:
+        planes: In the order in which they are read.
+        name: What messages call the image.
+
+    Raises:
+        DataError: The planes are no one volume.
+    """
+    for key in (DIRECTION, SPACING):
+        if not is_same(planes, key):
+            raise DataError(
+                f"{name} must have slices of one direction and one pixel size, which differ ({key}); save each as a "
+                "series in a folder of its own"
+            )
+    positions = [plane[POSITION] for plane in planes]
+    if len(positions) < 2 or any(position is None for position in positions):
+        return None
+    steps = np.diff(np.array(positions, dtype=np.float64), axis=0)
+    size, step = np.linalg.norm(steps, axis=1), steps.mean(axis=0)
+    own_series = "save each time point, echo or direction as a series in a folder of its own"
+    if size.min() < SAME_PLACE_MM:
+        raise DataError(f"{name} must hold one image at each place, not two; leave out copies, and {own_series}")
+    aside = np.linalg.norm(steps - step, axis=1).max()
+    if aside > UNEVEN * np.median(size):
+        raise DataError(
+            f"{name} must have slices at even distances on one line, not {size.min():.2f} to {size.max():.2f} mm apart "
+            f"and up to {aside:.2f} mm out of step; put missing ones back, or {own_series}"
+        )
+    return step
+
+
+def is_same(planes: Sequence[Plane], key: str) -> bool:
+    """Return whether all planes state the same of an element, or none states anything."""
+    values = [plane[key] for plane in planes]
+    if any(value is None for value in values):
+        return all(value is None for value in values)
+    numbers = np.array(values, dtype=np.float64)
+    return np.allclose(numbers, numbers[0], rtol=SAME, atol=SAME)

@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+from pydicom.dataset import Dataset
+
+from silofl.data.dicom_planes import DIRECTION, GROUPS, POSITION, SPACING, planes_of, step_between
+from silofl.errors import DataError
+
+UPRIGHT = [1, 0, 0, 0, 1, 0]
+
+
+def planes(positions, directions=UPRIGHT):
+    several = directions if isinstance(directions[0], list) else [directions] * len(positions)
+    return [{POSITION: p, DIRECTION: d, SPACING: [1, 1]} for p, d in zip(positions, several, strict=True)]
+
+
+def test_the_step_is_that_of_the_positions_aside_too():
+    # From (0, 0, 0) to (2, 4, 6) in two steps.
+    np.testing.assert_array_equal(step_between(planes([[0, 0, 0], [1, 2, 3], [2, 4, 6]]), "scan"), [1, 2, 3])
+
+
+def test_no_positions_and_one_plane_have_no_step():
+    assert step_between(planes([None, None]), "scan") is None
+    assert step_between(planes([[0, 0, 0]]), "scan") is None
+
+
+def test_rounding_of_a_writer_is_no_other_direction():
+    turned = [1, 0, 0, 0, 0.99999, 0.00002]
+    assert step_between(planes([[0, 0, 0], [0, 0, 3]], [UPRIGHT, turned]), "scan") is not None
+    turned[-1] = 0.002
+    with pytest.raises(DataError, match="scan must have slices of one direction"):
+        step_between(planes([[0, 0, 0], [0, 0, 3]], [UPRIGHT, turned]), "scan")
+
+
+def test_a_tenth_of_a_step_is_no_gap():
+    # The mean step is 3.05, the largest difference from it 0.25.
+    assert step_between(planes([[0, 0, z] for z in (0, 3, 6, 9.3, 12.2)]), "scan")[2] == pytest.approx(3.05)
+    with pytest.raises(DataError, match="scan must have slices at even distances on one line, not 3.00 to 6.00 mm"):
+        step_between(planes([[0, 0, z] for z in (0, 3, 6, 12)]), "scan")
+    with pytest.raises(DataError, match="scan must hold one image at each place, not two"):
+        step_between(planes([[0, 0, z] for z in (0, 3, 3, 6)]), "scan")
+
+
+def test_a_frame_has_its_own_then_the_shared_then_the_headers_value():
+    def group(key, value):
+        inner, outer = Dataset(), Dataset()
+        setattr(inner, key, value)
+        setattr(outer, GROUPS[key], [inner])
+        return outer
+
+    header = Dataset()
+    header.PixelSpacing, header.ImageOrientationPatient = [3, 3], [1, 0, 0, 0, 0, 1]
+    assert [plane[SPACING] for plane in planes_of(header)] == [[3, 3]]
+    header.SharedFunctionalGroupsSequence = [group(DIRECTION, UPRIGHT)]
+    header.PerFrameFunctionalGroupsSequence = [group(POSITION, [0, 0, 0]), group(DIRECTION, [0, 1, 0, 0, 0, 1])]
+    first, second = planes_of(header)
+    assert (first[POSITION], first[DIRECTION], first[SPACING]) == ([0, 0, 0], UPRIGHT, [3, 3])
+    assert (second[POSITION], second[DIRECTION]) == (None, [0, 1, 0, 0, 0, 1])
