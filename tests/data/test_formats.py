@@ -170,6 +170,24 @@ def test_slices_that_are_no_one_volume_are_refused(tmp_path, write_dicom, places
         read_image(folder)
 
 
+@pytest.mark.parametrize(
+    ("changes", "factor"),
+    [({"RescaleSlope": 300}, 300), ({"RescaleSlope": 0.0004}, 0.0004), ({"PixelRepresentation": 0}, 1)],
+)
+def test_each_slice_has_its_own_scale_whatever_the_first_one_has(tmp_path, write_dicom, changes, factor):
+    volume = np.abs(VOLUME)
+    folder = write_dicom(tmp_path / "series", volume)
+    # By its name the last file is the first slice, which keeps 1.
+    for file in sorted(folder.iterdir())[:-1]:
+        header = pydicom.dcmread(file)
+        header.update(changes)
+        header.save_as(file)
+    found = read_image(folder).array[0]
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found[..., 0], volume[..., 0])
+    np.testing.assert_allclose(found[..., 1:], np.float64(volume[..., 1:]) * factor, rtol=1e-6)
+
+
 def cut(path):
     path.write_bytes(path.read_bytes()[:-40])
 

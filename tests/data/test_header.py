@@ -94,6 +94,16 @@ def test_frames_that_a_tilted_gantry_moved_aside_lie_where_they_say(write_frames
         np.testing.assert_allclose(read_image(path).affine[:3, 2], [0, -1, 2])
 
 
+def test_frames_of_several_slopes_are_refused(write_frames):
+    folder = write_frames()
+    header = pydicom.dcmread(folder / "frames.dcm")
+    for slope, frame in enumerate(header.PerFrameFunctionalGroupsSequence, start=1):
+        frame.update(group("PixelValueTransformationSequence", RescaleSlope=slope, RescaleIntercept=0))
+    header.save_as(folder / "frames.dcm")
+    with pytest.raises(DataError, match="series must have one rescale slope and intercept for all frames"):
+        read_image(folder)
+
+
 def test_what_lies_beside_frames_changes_nothing(write_frames):
     folder = write_frames([0, 1, 2, 0, 1, 2])
     for name in ("README.txt", "LICENSE.txt", ".DS_Store"):

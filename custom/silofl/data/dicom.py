@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from silofl.data.access import files_of
 from silofl.data.decoded import Decoded, check_bytes
-from silofl.data.dicom_planes import planes_of, step_between
+from silofl.data.dicom_planes import is_scaled_alike, planes_of, step_between
 from silofl.data.raw_volume import LPS_TO_RAS
 from silofl.errors import DataError
 
@@ -32,7 +32,13 @@ def read_dicom_file(path: Path, name: str) -> Decoded:
         Exception: Whatever SimpleITK raises on broken bytes.
     """
     _check_size(path, 1, name)
-    step = step_between(list(planes_of(_header(path))), name)
+    planes = list(planes_of(_header(path)))
+    step = step_between(planes, name)
+    if not is_scaled_alike(planes):
+        raise DataError(
+            f"{name} must have one rescale slope and intercept for all frames, as only those of the first are read; "
+            "save a file for each slice"
+        )
     return _from_itk(SimpleITK.ReadImage(str(path), imageIO=IMAGE_IO), step, name)
 
 
@@ -48,12 +54,17 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
         return read_dicom_file(Path(files[0]), name)
     reader = SimpleITK.ImageSeriesReader()
     reader.SetImageIO(IMAGE_IO)
-    _check_size(files[0], len(files), name)
     headers = [_header(file) for file in files]
     patients = {str(header.PatientID).strip() for header in headers if "PatientID" in header}
     if len(patients) > 1:
         raise DataError(f"{name} must be of one patient, not of {len(patients)}; export the series again")
-    step = step_between([plane for header in headers for plane in planes_of(header)], name)
+    planes = [plane for header in headers for plane in planes_of(header)]
+    step = step_between(planes, name)
+    is_alike = is_scaled_alike(planes)
+    if not is_alike:
+        # The type is otherwise the first slice's, into which another slope's values do not fit.
+        reader.SetOutputPixelType(SimpleITK.sitkFloat32)
+    _check_size(files[0], len(files), name, None if is_alike else np.dtype(np.float32).itemsize)
     reader.SetFileNames(files)
     reader.SetGlobalWarningDisplay(False)
     return _from_itk(reader.Execute(), step, name)
@@ -94,14 +105,15 @@ def _is_image(file: Path) -> bool:
         return file.suffix.lower() in ENDINGS
 
 
-def _check_size(path: Path | str, count: int, name: str) -> None:
+def _check_size(path: Path | str, count: int, name: str, item_bytes: int | None = None) -> None:
     reader = SimpleITK.ImageFileReader()
     reader.SetImageIO(IMAGE_IO)
     reader.SetFileName(str(path))
     reader.ReadImageInformation()
     # As "16-bit signed integer" and "vector of 8-bit unsigned integer".
     bits = re.search(r"(\d+)-bit", SimpleITK.GetPixelIDValueAsString(reader.GetPixelID()))
-    check_bytes(name, (*reader.GetSize(), reader.GetNumberOfComponents(), count), int(bits[1]) // 8 if bits else 8)
+    item_bytes = item_bytes or (int(bits[1]) // 8 if bits else 8)
+    check_bytes(name, (*reader.GetSize(), reader.GetNumberOfComponents(), count), item_bytes)
 
 
 def _header(file: Path | str) -> Any:  # noqa: ANN401 (pydicom is imported where it is used)

@@ -14,12 +14,16 @@ if TYPE_CHECKING:
     from pydicom import Dataset
 
 POSITION, DIRECTION, SPACING = "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"
+SCALE = ("RescaleSlope", "RescaleIntercept")
 # Where a file with many frames keeps what else stands in the header itself.
 GROUPS = {
     POSITION: "PlanePositionSequence",
     DIRECTION: "PlaneOrientationSequence",
     SPACING: "PixelMeasuresSequence",
+    **dict.fromkeys(SCALE, "PixelValueTransformationSequence"),
 }
+# With the scale they decide the type that GDCM reads pixels into.
+STORED = ("PixelRepresentation", "BitsStored")
 # Slices lie further apart.
 SAME_PLACE_MM = 1e-3
 # Of the distance of two slices.
@@ -33,11 +37,11 @@ def planes_of(header: Dataset) -> Iterator[Plane]:
     """Yield what a header states of each plane, the frames of a file in their order; None of what it does not state."""
     shared = header.get("SharedFunctionalGroupsSequence", [])[:1]
     for frame in header.get("PerFrameFunctionalGroupsSequence") or [{}]:
-        yield {key: _stated(key, header, [frame, *shared]) for key in GROUPS}
+        yield {key: _stated(key, header, [frame, *shared]) for key in (*GROUPS, *STORED)}
 
 
 def _stated(key: str, header: Dataset, groups: Sequence[Mapping]) -> Any:  # noqa: ANN401 (an element of any type)
-    parts = (part for group in groups for part in group.get(GROUPS[key], []))
+    parts = (part for group in groups for part in group.get(GROUPS.get(key, ""), []))
     return next((part[key].value for part in parts if key in part), header.get(key))
 
 
@@ -74,6 +78,11 @@ def step_between(planes: Sequence[Plane], name: str) -> NDArray[np.float64] | No
             f"and up to {aside:.2f} mm out of step; put missing ones back, or {own_series}"
         )
     return step
+
+
+def is_scaled_alike(planes: Sequence[Plane]) -> bool:
+    """Return whether the pixels of all planes are stored and scaled alike; of PET each slice may have its own slope."""
+    return len({tuple(plane[key] for key in (*SCALE, *STORED)) for plane in planes}) == 1
 
 
 def is_same(planes: Sequence[Plane], key: str) -> bool:
