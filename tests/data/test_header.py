@@ -104,6 +104,17 @@ def test_frames_of_several_slopes_are_refused(write_frames):
         read_image(folder)
 
 
+def test_two_files_of_frames_in_one_series_are_refused_as_such(write_frames):
+    folder = write_frames()
+    header = pydicom.dcmread(folder / "frames.dcm")
+    header.SOPInstanceUID = header.file_meta.MediaStorageSOPInstanceUID = pydicom.uid.generate_uid()
+    header.save_as(folder / "others.dcm")
+    sentence = "series must hold one file with many frames, or a file for each slice, not 2 files of which some have"
+    with pytest.raises(DataError, match=sentence):
+        read_image(folder)
+    assert read_image(folder / "others.dcm").array.shape == (1, 10, 6, 5)
+
+
 def test_what_lies_beside_frames_changes_nothing(write_frames):
     folder = write_frames([0, 1, 2, 0, 1, 2])
     for name in ("README.txt", "LICENSE.txt", ".DS_Store"):

@@ -58,6 +58,11 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
     patients = {str(header.PatientID).strip() for header in headers if "PatientID" in header}
     if len(patients) > 1:
         raise DataError(f"{name} must be of one patient, not of {len(patients)}; export the series again")
+    if any(int(header.get("NumberOfFrames") or 1) > 1 for header in headers):
+        raise DataError(
+            f"{name} must hold one file with many frames, or a file for each slice, not {len(files)} files of which "
+            "some have many; name the volume's own file, or give each file a folder"
+        )
     planes = [plane for header in headers for plane in planes_of(header)]
     step = step_between(planes, name)
     is_alike = is_scaled_alike(planes)
