@@ -93,7 +93,21 @@ def test_an_itk_plane_is_a_volume_of_one_slice(tmp_path):
 def test_an_itk_volume_may_have_colours(tmp_path):
     colours = np.random.default_rng(0).integers(0, 255, (7, 6, 5, 3), dtype=np.uint8)
     SimpleITK.WriteImage(SimpleITK.GetImageFromArray(colours, isVector=True), tmp_path / "v.mha")
-    np.testing.assert_array_equal(read_image(tmp_path / "v.mha").array, colours.transpose(3, 2, 1, 0))
+    image = read_image(tmp_path / "v.mha")
+    np.testing.assert_array_equal(image.array, colours.transpose(3, 2, 1, 0))
+    assert not image.has_contrasts
+
+
+@pytest.mark.parametrize("ending", ["mha", "nrrd"])
+@pytest.mark.parametrize(
+    ("count", "dtype"), [(2, np.uint8), (3, np.int16), (4, np.int16), (5, np.uint8), (4, np.float32)]
+)
+def test_channels_of_an_itk_volume_that_are_no_colours_are_contrasts(tmp_path, ending, count, dtype):
+    voxels = np.random.default_rng(0).integers(0, 255, (7, 6, 5, count)).astype(dtype)
+    SimpleITK.WriteImage(SimpleITK.GetImageFromArray(voxels, isVector=True), tmp_path / f"v.{ending}")
+    image = read_image(tmp_path / f"v.{ending}")
+    np.testing.assert_array_equal(image.array, voxels.transpose(3, 2, 1, 0))
+    assert image.has_contrasts
 
 
 def test_an_itk_file_of_time_points_is_refused(tmp_path):

@@ -115,7 +115,10 @@ def _one_channel(array: NDArray, name: str) -> NDArray:
 
 def _volume_with_header(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     read = read_metaimage if path.name.lower().endswith(".mha") else read_nrrd
-    return Decoded(*read(path, name))
+    array, affine = read(path, name)
+    # What has more than eight bits are measurements, as the contrasts of a patient or the directions of a field.
+    is_colour = array.dtype == np.uint8 and len(array) in (3, 4)
+    return Decoded(array, affine, has_contrasts=len(array) > 1 and not is_colour)
 
 
 def _dicom(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
