@@ -250,6 +250,19 @@ def test_a_new_case_may_lack_a_contrast_and_the_answer_says_so(volumes, study):
     assert "contrast T1 is missing; zeros stand in its place" in doubts
 
 
+@pytest.mark.parametrize("data", [{}, {"neighbours": 1}, {"dimensions": 3, "patches": {"size": [16, 16, 16]}}])
+def test_a_contrast_that_is_not_there_is_zeros_after_all_transforms(volumes, study, data):
+    # 0 to 1000 becomes -1 to 1: the zeros of a contrast that is not there would be -1.
+    step = {"ScaleIntensityRange": {"a_min": 0, "a_max": 1000, "b_min": -1, "b_max": 1}}
+    settings = study(**NAMES | data | {"transforms": [step]})
+    manifest = read_manifest(volumes(images=(None, "T2")), settings)
+    trained = prepare_case(manifest.training[0], manifest, preparation(settings)).images
+    answered = prepare_image(source_of({"T2": manifest.folder / "a" / "T2.nii.gz"}, settings.data), settings)
+    np.testing.assert_array_equal(answered, trained)
+    # Of 2D images with neighbours, T1 and T2 of each slice.
+    assert not trained[:, 0::2].any() and trained[:, 1::2].min() < 0 < trained[:, 1::2].max()
+
+
 def test_a_new_case_has_contrasts_of_the_study_alone(study):
     with pytest.raises(DataError, match="contrasts must be among the study's, which are T1, T2, not FLAIR"):
         source_of({"FLAIR": Path("a.nii")}, study(**NAMES).data)

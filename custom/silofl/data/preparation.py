@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -155,9 +155,8 @@ def prepare_with_way_back(source: Source, steps: Preparation, domain: Domain = A
         moved = _moved(steps.volume_steps, {"image": pixels}, image.affine)
         pixels, volume_passage = _array(moved["image"]), _passage(moved["image"])
     prepared = [_moved(steps.image_steps, one, None)["image"] for one in _examples({"image": pixels}, settings)]
-    images = with_neighbours(np.stack([_array(plane) for plane in prepared]), steps.study.data.neighbours)
     lacking = tuple(missing(settings.channel_names, [source]))
-    passage = _passage(prepared[0])
+    images, passage = _joined(prepared, lacking, settings), _passage(prepared[0])
     return PreparedImage(images, image.spatial_shape, image.affine, volume_passage, passage, form, lacking)
 
 
@@ -183,7 +182,8 @@ def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> Prep
 
 
 def _prepared(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:
-    image = read_source(manifest.source(record), steps.study.data)
+    source = manifest.source(record)
+    image = read_source(source, steps.study.data)
     if image.affine is not None:
         check_affine(image.affine, record.image)
     label = label_map(record, manifest, image, steps.study)
@@ -194,8 +194,9 @@ def _prepared(record: Record, manifest: Manifest, steps: Preparation) -> Prepare
         label = label if label is None else label[..., numbers]
         # The step lengthens the voxels. The origin may stay, because no allowed transform depends on it.
         affine = affine if affine is None else affine @ np.diag([1, 1, numbers.step, 1])
-    images, labels, spacing = _planes(pixels, label, affine, steps)
-    if spacing is not None and not read_header(manifest.source(record).first[0]).has_spacing:
+    lacking = missing(steps.study.data.channel_names, [source])
+    images, labels, spacing = _planes(pixels, label, affine, steps, lacking)
+    if spacing is not None and not read_header(source.first[0]).has_spacing:
         spacing = None
     targets = np.full(len(images), record.label, dtype=np.int64) if labels is None else labels
     # What no slice is, a picture or a whole volume, has no number.
@@ -243,7 +244,7 @@ def _check_slices(record: Record, image: Image) -> None:
 
 
 def _planes(
-    pixels: NDArray, label: NDArray | None, affine: NDArray | None, steps: Preparation
+    pixels: NDArray, label: NDArray | None, affine: NDArray | None, steps: Preparation, lacking: Sequence[str]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8] | None, Spacing | None]:
     """Return images (n, C, *spatial), label maps (n, *spatial) and voxels' size of a picture, slices or a volume."""
     case = {"image": pixels} if label is None else {"image": pixels, "label": label.astype(np.float32)}
@@ -251,9 +252,19 @@ def _planes(
         moved = _moved(steps.volume_steps, case, affine)
         affine, case = _grid(moved["image"], affine), {key: _array(value) for key, value in moved.items()}
     planes = [_moved(steps.image_steps, one, None) for one in _examples(case, steps.study.data)]
-    images = with_neighbours(np.stack([_array(plane["image"]) for plane in planes]), steps.study.data.neighbours)
+    images = _joined([plane["image"] for plane in planes], lacking, steps.study.data)
     labels = None if label is None else np.stack([_array(plane["label"])[0] for plane in planes]).astype(np.uint8)
     return images, labels, None if affine is None else _spacing(affine @ _grid(planes[0]["image"], np.eye(4)))
+
+
+def _joined(
+    planes: Sequence[NDArray | MetaTensor], lacking: Sequence[str], settings: DataSettings
+) -> NDArray[np.float32]:
+    """Return the images of a case with their neighbours, (n, C, *spatial), and zeros for contrasts that it lacks."""
+    images = np.stack([_array(plane) for plane in planes])
+    # Zeros until then too, which a transform of intensities has moved.
+    images[:, [settings.channel_names.index(name) for name in lacking]] = 0
+    return with_neighbours(images, settings.neighbours)
 
 
 def _grid(moved: NDArray | MetaTensor, before: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
