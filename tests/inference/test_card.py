@@ -4,7 +4,7 @@ import pytest
 
 from silofl.data.domain import Domain, Range
 from silofl.inference.card import model_card, table
-from silofl.inference.directory import fingerprint_of, read, write
+from silofl.inference.directory import fingerprint_of, write
 
 SECTIONS = ["Intended use", "Algorithm", "Training data", "Results", "What each site chose", "Limits", "Privacy"]
 PART = {"cases": 4, "patients": None, "examples": 31}
@@ -74,9 +74,7 @@ def test_the_card_of_a_sites_own_model_has_the_sites_test(make_contents):
     assert "| this site | 0.500 | 2     | not known | 0 " in card_of(contents)
 
 
-def test_a_super_model_has_its_card_and_is_read_without_one(tmp_path, make_contents):
+def test_a_super_model_has_its_card(tmp_path, make_contents):
     write(tmp_path / "supermodel", make_contents())
     card = tmp_path / "supermodel" / "MODEL_CARD.md"
     assert fingerprint_of(tmp_path / "supermodel") in card.read_text()
-    card.unlink()
-    assert read(tmp_path / "supermodel").rule == "selector"

@@ -25,7 +25,7 @@ def as_before(folder):
     """Write model.json as format 2 had it: without the domain, which the fingerprint then did not hold."""
     facts = json.loads((folder / "model.json").read_text())
     study = parse(Study, facts["study"], "study")
-    facts = {key: value for key, value in facts.items() if key != "domain"} | {"format": 2}
+    facts = {key: value for key, value in facts.items() if key not in ("domain", "content", "pages")} | {"format": 2}
     facts["fingerprint"] = directory._fingerprint(facts, study)
     (folder / "model.json").write_text(json.dumps(facts))
 
@@ -171,6 +171,31 @@ def test_a_change_of_how_images_are_prepared_is_refused(folder):
     edit(folder, study=study)
     with pytest.raises(ConfigError, match="must have the fingerprint of what it says"):
         read(folder)
+
+
+@pytest.mark.parametrize("changes", [{"facts": {"test": {}}}, {"facts": []}, {"sites": ["east"]}, {"note": 1}])
+def test_a_change_of_what_decides_nothing_is_refused_too(folder, changes):
+    edit(folder, **changes)
+    with pytest.raises(ConfigError, match="supermodel/model.json must be as it was written; it was changed"):
+        read(folder)
+
+
+@pytest.mark.parametrize("name", ["README.md", "MODEL_CARD.md"])
+def test_a_page_that_is_gone_or_was_changed_is_refused(folder, name):
+    (folder / name).write_text((folder / name).read_text() + "Approved.\n")
+    sentence = f"supermodel/{name} must be the file that was written; it is missing or was changed: copy the folder"
+    with pytest.raises(ConfigError, match=sentence):
+        read(folder)
+    (folder / name).unlink()
+    with pytest.raises(ConfigError, match=sentence):
+        read(folder)
+
+
+def test_a_super_model_without_a_digest_of_its_facts_is_read(folder):
+    facts = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps({k: v for k, v in facts.items() if k not in ("content", "pages")}))
+    (folder / "README.md").unlink()
+    assert read(folder).sites == ("north", "south")
 
 
 @pytest.mark.parametrize("number", [0, 1, "2", None])

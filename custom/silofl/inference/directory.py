@@ -31,6 +31,7 @@ __all__ = ["FOLDER", "Contents", "fingerprint_of", "plain_study", "read", "write
 FOLDER = "supermodel"
 # 3: with the domain. A super model of format 2 says nothing of the images that it learnt from.
 FORMAT, WITHOUT_DOMAIN = 3, 2
+README = "README.md"
 
 
 def write(folder: Path, contents: Contents) -> None:
@@ -66,6 +67,7 @@ def read(folder: Path) -> Contents:
         study = parse(Study, facts["study"], f"{folder.name}/model.json")
         _check_fingerprint(folder, facts, study)
         states = {name: _read_weights(folder, name, entry) for name, entry in facts["weights"].items()}
+        _check_content(folder, facts)
         selector = states.pop(SELECTOR, None)
         return Contents(
             study=study,
@@ -108,14 +110,17 @@ def _write_files(folder: Path, contents: Contents) -> None:
     for name, state in states.items():
         path = folder / "weights" / f"{name}.pt"
         save_tensors(path, {key: value.detach().cpu().clone() for key, value in state.items()})
-        weights[name] = {"file": f"weights/{name}.pt", "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    write_text(folder / "README.md", _readme(contents))
+        weights[name] = {"file": f"weights/{name}.pt", "sha256": _sha256(path.read_bytes())}
     try:
         facts = _facts(contents, weights)
-        write_json(folder / "model.json", facts)
+        json.dumps(facts, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the facts of a super model must be plain finite values; {error}: convert them") from None
-    write_text(folder / card.FILE, card.model_card(contents, facts["versions"], facts["fingerprint"]))
+    pages = {README: _readme(contents), card.FILE: card.model_card(contents, facts["versions"], facts["fingerprint"])}
+    for name, text in pages.items():
+        write_text(folder / name, text)
+    facts["pages"] = {name: _sha256(text.encode()) for name, text in pages.items()}
+    write_json(folder / "model.json", facts | {"content": _content(facts)})
 
 
 def _readme(contents: Contents) -> str:
@@ -156,7 +161,17 @@ def _fingerprint(facts: dict[str, Any], study: Study) -> str:
     }
     deciding["weights"] = {name: entry["sha256"] for name, entry in facts["weights"].items()}
     # JSON makes text of a label's number: the same text before writing and after reading.
-    return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+    return _sha256(json.dumps(deciding, sort_keys=True).encode())
+
+
+def _content(facts: dict[str, Any]) -> str:
+    """Return the SHA-256 of all that model.json says, also of what decides no prediction."""
+    said = json.loads(json.dumps({key: value for key, value in facts.items() if key != "content"}))
+    return _sha256(json.dumps(said, sort_keys=True).encode())
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _versions() -> dict[str, str]:
@@ -190,6 +205,21 @@ def _check_fingerprint(folder: Path, facts: dict[str, Any], study: Study) -> Non
         )
 
 
+def _check_content(folder: Path, facts: dict[str, Any]) -> None:
+    if "content" not in facts:
+        # It is of an older version, which kept the digest of what decides alone.
+        return
+    if facts["content"] != _content(facts):
+        raise ConfigError(f"{folder.name}/model.json must be as it was written; it was changed: copy the folder again")
+    for name in (README, card.FILE):
+        path = folder / name
+        if not path.is_file() or _sha256(path.read_bytes()) != facts["pages"][name]:
+            raise ConfigError(
+                f"{folder.name}/{name} must be the file that was written; it is missing or was changed: copy the "
+                "folder again"
+            )
+
+
 def _read_weights(folder: Path, name: str, entry: dict[str, str]) -> dict[str, Tensor]:
     file = f"weights/{name}.pt"
     if not PLAIN_NAME.fullmatch(name) or entry["file"] != file:
@@ -200,7 +230,7 @@ def _read_weights(folder: Path, name: str, entry: dict[str, str]) -> dict[str, T
         raise ConfigError(
             f"{folder.name} must hold {file}; it is missing or unreadable: copy the folder again"
         ) from None
-    if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+    if _sha256(content) != entry["sha256"]:
         raise ConfigError(f"{folder.name}/{file} must be the file that was written; it was changed: copy it again")
     try:
         return dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))

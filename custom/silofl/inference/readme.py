@@ -55,8 +55,8 @@ README = """# Super model of {name}
 - learnt from {domain}; images of another kind are refused, unusual ones are answered with a warning
 - images are prepared as in training, {form}
 {selector_note}{batch_note}{neighbour_note}{contrast_note}
-`model.json` says what this is and how it decides, with the SHA-256 of every file in `weights/` and one fingerprint of
-all that decides predictions; a folder that was changed is refused. It needs SiloFL, and no federation.
+`model.json` says what this is and how it decides, with the SHA-256 of every other file here and one fingerprint of all
+that decides predictions; a folder that was changed is refused. It needs SiloFL, and no federation.
 
 On the command line:
 
