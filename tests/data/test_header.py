@@ -164,6 +164,35 @@ def test_mha_and_nrrd_state_what_stands_in_their_text(tmp_path, name, fields):
     assert read_header(path) == Header()
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("a.mha", b"ElementSpacing", b"ElementSize"),
+        ("a.mha", b"TransformMatrix", b"Rotation"),
+        ("a.mha", b"TransformMatrix", b"Orientation"),
+        ("a.nrrd", b"space directions", b"Space Directions"),
+        ("a.nrrd", b"encoding", b'space units: "mm" "mm" "mm"\nencoding'),
+    ],
+)
+def test_what_the_reader_knows_by_another_word_is_stated_too(tmp_path, name, old, new):
+    path = tmp_path / name
+    SimpleITK.WriteImage(SimpleITK.GetImageFromArray(VOLUME.transpose(2, 1, 0)), path)
+    wanted = read_image(path).affine
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
+    np.testing.assert_array_equal(read_image(path).affine, wanted)
+    assert read_header(path) == Header(None, True, True)
+
+
+@pytest.mark.parametrize(
+    "units", [b'space units: "um" "um" "um"', b'Space Units: "mm" "mm" "cm"', b'units: "m" "m" "m"']
+)
+def test_nrrd_in_another_unit_does_not_state_millimetres(tmp_path, units):
+    path = tmp_path / "a.nrrd"
+    SimpleITK.WriteImage(SimpleITK.GetImageFromArray(VOLUME.transpose(2, 1, 0)), path)
+    path.write_bytes(path.read_bytes().replace(b"encoding", units + b"\nencoding", 1))
+    assert read_header(path) == Header(None, False, True)
+
+
 def test_a_picture_states_nothing(tmp_path):
     Picture.new("L", (4, 4)).save(tmp_path / "a.png")
     assert read_header(tmp_path / "a.png") == Header()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from silofl.data.access import files_of
 from silofl.data.dicom_planes import DIRECTION, POSITION, SPACING, planes_of
+from silofl.data.metaimage import SYNONYMS
 from silofl.errors import DataError
 from silofl.study_sections import Modality
 
@@ -25,6 +27,8 @@ LEAST_VOLUME = 0.001
 # Computed radiography differs from digital radiography in the detector alone.
 SAME_MODALITY = {"CR": "DX"}
 HEADER_BYTES = 1 << 16
+# NRRD's words for the unit, and for none.
+MILLIMETRES = {"mm", "millimeter", "millimeters", "millimetre", "millimetres", "", "???"}
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,10 @@ def read_header(path: Path) -> Header:
     if name.endswith((".nii", ".nii.gz")):
         return _nifti(path)
     if name.endswith(".mha"):
-        fields = _fields(path, b"ElementDataFile", "=")
-        return Header(None, "ElementSpacing" in fields, "TransformMatrix" in fields)
+        fields = {SYNONYMS.get(key, key) for key in _fields(path, b"ElementDataFile", "=")}
+        return Header(None, bool({"ElementSpacing", "ElementSize"} & fields), "TransformMatrix" in fields)
     if name.endswith(".nrrd"):
-        fields = _fields(path, b"\n\n", ":")
-        return Header(None, bool({"spacings", "space directions"} & fields), {"space", "space directions"} <= fields)
+        return _nrrd({key.lower(): value for key, value in _fields(path, b"\n\n", ":").items()})
     return Header()
 
 
@@ -120,8 +123,16 @@ def _nifti(path: Path) -> Header:
     return Header(None, is_given and header.get_xyzt_units()[0] in ("mm", "unknown"), has_grid)
 
 
-def _fields(path: Path, end: bytes, separator: str) -> set[str]:
-    """Return the names of the fields in the text that begins a file."""
+def _nrrd(fields: Mapping[str, str]) -> Header:
+    # As of NIfTI the numbers are read as millimetres whatever the unit is.
+    units = {unit.lower() for key in ("space units", "units") for unit in re.findall('"([^"]*)"', fields.get(key, ""))}
+    has_spacing = bool({"spacings", "space directions"} & fields.keys()) and units <= MILLIMETRES
+    return Header(None, has_spacing, {"space", "space directions"} <= fields.keys())
+
+
+def _fields(path: Path, end: bytes, separator: str) -> dict[str, str]:
+    """Return the fields in the text that begins a file."""
     with path.open("rb") as file:
         text = file.read(HEADER_BYTES).replace(b"\r", b"").partition(end)[0].decode("latin-1")
-    return {line.partition(separator)[0].strip() for line in text.splitlines() if separator in line}
+    parts = [line.partition(separator) for line in text.splitlines() if separator in line]
+    return {key.strip(): value.strip() for key, _, value in parts}
