@@ -16,6 +16,20 @@ def test_a_patient_in_two_parts_is_refused(site, study, first, second):
         read_manifest(site.write(), study())
 
 
+def test_blanks_make_no_other_patient(site, study):
+    site.content["training"][0]["patient"], site.content["test"][0]["patient"] = "p7", " p7 "
+    with pytest.raises(DataError, match="patient 'p7' must stand in one part, not in training and test"):
+        read_manifest(site.write(), study())
+
+
+@pytest.mark.parametrize(("first", "second"), [("training", "test"), ("training", "training")])
+def test_patients_that_differ_in_capitals_alone_are_refused(site, study, first, second):
+    site.content[first][0]["patient"], site.content[second][1]["patient"] = "p7", "P7"
+    sentence = "patient 'P7' .case '.'. must be written as 'p7' .case 'a'., or differ from it in more than capitals"
+    with pytest.raises(DataError, match=sentence):
+        read_manifest(site.write(), study())
+
+
 def test_a_patient_may_have_several_images_in_one_part(site, study):
     site.content["training"][0]["patient"] = site.content["training"][1]["patient"] = "p7"
     assert len(read_manifest(site.write(), study()).training) == 3

@@ -35,6 +35,12 @@ def test_a_patient_and_a_recording_may_be_numbers():
     assert (record.patient, record.recording) == ("17", "4")
 
 
+def test_blanks_around_a_name_are_no_part_of_it_and_those_of_a_path_are():
+    record = segmentation(patient=" p1\t", recording="r1 ", case=" c1", image=" a.png", label="b.png ")
+    assert (record.patient, record.recording, record.case) == ("p1", "r1", "c1")
+    assert (record.image, record.label) == (" a.png", "b.png ")
+
+
 def test_a_recording_need_not_be_named():
     assert segmentation().recording is None
 

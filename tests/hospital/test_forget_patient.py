@@ -101,9 +101,10 @@ def test_one_study_alone_may_be_meant(silofl, site):
     )
 
 
-def test_a_patient_whom_dataset_json_still_names_is_refused_and_nothing_is_removed(refused, site):
-    write_records(site, "bones", "p1", "p7")
-    error = refused("forget", "--patient", "p7", "--yes")
+@pytest.mark.parametrize(("written", "asked"), [("p7", "p7"), (" p7", "p7"), ("p7", "p7 "), (7, "7")])
+def test_a_patient_whom_dataset_json_still_names_is_refused_and_nothing_is_removed(refused, site, written, asked):
+    write_records(site, "bones", "p1", written)
+    error = refused("forget", "--patient", asked, "--yes")
     assert "dataset.json must name the patient no more, not in 1 records; remove these and the patient's files" in error
     assert "p7" not in error.replace(str(site), "") and (site / "state/organs/cache" / ("a" * 32)).is_dir()
 

@@ -110,7 +110,8 @@ class Entry:
     def cases_of(self, part: str, patient: str) -> set[str]:
         """Return a patient's cases in a part."""
         pairs = zip(self.cases.get(part, ()), self.patients.get(part, ()), strict=True)
-        return {case for case, one in pairs if one == patient}
+        # Older versions kept the blanks around a name.
+        return {case for case, one in pairs if one is not None and one.strip() == patient}
 
     def named(self, part: str, cases: Set[str]) -> set[str]:
         """Return which of some cases are in a part."""

@@ -11,7 +11,9 @@ Parts = Mapping[str, tuple[Record, ...]]
 
 
 def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> None:
-    """Refuse a patient or recording in two parts, a case name or image that is listed twice, and overlapping slices.
+    """Refuse a patient or recording in two parts, a case name or image listed twice, and overlapping slices.
+
+    Patients whose names differ in capitals alone are refused too: nobody can tell whether they are one.
 
     Args:
         parts: The records by part.
@@ -24,6 +26,7 @@ def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> No
         DataError: The first thing that is listed twice, or a record that lacks its patient or recording.
     """
     _check_cases(parts)
+    _check_spelling(parts)
     if split_unit == "patient":
         _check_patients(parts)
     elif split_unit == "recordings":
@@ -68,6 +71,19 @@ def _check_cases(parts: Parts) -> None:
                 f"{part}; give each record a 'case' of its own"
             )
         seen[record.case] = part
+
+
+def _check_spelling(parts: Parts) -> None:
+    seen: dict[str, Record] = {}
+    for _, record in _all(parts):
+        if record.patient is None:
+            continue
+        first = seen.setdefault(record.patient.casefold(), record)
+        if first.patient != record.patient:
+            raise DataError(
+                f"patient {record.patient!r} (case {record.case!r}) must be written as {first.patient!r} (case "
+                f"{first.case!r}), or differ from it in more than capitals; correct dataset.json"
+            )
 
 
 def _check_patients(parts: Parts) -> None:

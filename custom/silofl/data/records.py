@@ -83,10 +83,10 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
     image = next(path for path in images if path is not None)
     index = _index(value.get("index"), image, where)
     slices = _slices(value.get("slices"), where)
-    case = _text(value["case"], f"the case of {where}") if "case" in value else _case_name(image, slices, index)
+    case = _name(value["case"], f"the case of {where}") if "case" in value else _case_name(image, slices, index)
     label = _label(value["label"], f"case {case!r}", task, labels)
-    patient = _text(value["patient"], f"the patient of case {case!r}") if "patient" in value else None
-    recording = _text(value["recording"], f"the recording of case {case!r}") if "recording" in value else None
+    patient = _name(value["patient"], f"the patient of case {case!r}") if "patient" in value else None
+    recording = _name(value["recording"], f"the recording of case {case!r}") if "recording" in value else None
     return Record(case, images, label, patient, slices, index, recording)
 
 
@@ -133,6 +133,11 @@ def _text(value: object, what: str) -> str:
     if not _is_text(value):
         raise DataError(f"{what} must be a text, not {value!r}; correct dataset.json")
     return value
+
+
+def _name(value: object, what: str) -> str:
+    """Return a name without the blanks at its ends, which nobody sees; of a path they are a part."""
+    return _text(value, what).strip()
 
 
 def _images(value: object, where: str) -> tuple[str | None, ...]:

@@ -75,7 +75,7 @@ def traces_of(site: Site, name: str, studies: Iterable[str], patient: str, cases
     Raises:
         DataError: A dataset.json still names the patient. No sentence of this function does.
     """
-    found, known = Traces(), set(cases)
+    found, known, patient = Traces(), set(cases), patient.strip()
     folders = [folder for study in studies if (folder := _data_folder(site, study, name))]
     for folder in folders:
         _check_gone(folder, patient, known)
@@ -177,7 +177,9 @@ def _check_gone(folder: Path, patient: str, cases: set[str]) -> None:
         return
     content = read_content(folder)
     records = [record for part in PARTS for record in _listed(content.get(part)) if isinstance(record, dict)]
-    count = sum(record.get("patient") == patient or record.get("case") in cases for record in records)
+    # As `silofl.data.records` reads them: a number is a text, and blanks at the ends are none of a name.
+    named = [tuple(str(record.get(key, "")).strip() for key in ("patient", "case")) for record in records]
+    count = sum(who == patient or case in cases for who, case in named)
     if count:
         raise DataError(
             f"{folder / FILE_NAME} must name the patient no more, not in {count} records; remove these and the "
