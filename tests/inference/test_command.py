@@ -166,6 +166,28 @@ def test_a_second_prediction_leaves_no_file_without_its_record(predict, picture,
     assert not (tmp_path / "out" / "scan_labels.nii.gz").exists()
 
 
+def test_an_earlier_answer_goes_whatever_its_capitals(predict, write_volume, tmp_path):
+    scan = write_volume()
+    scan.rename(tmp_path / "Scan.nii.gz")
+    predict(tmp_path / "Scan.nii.gz")
+    records = predict(write_volume())[1]
+    assert [record["input"] for record in records] == ["scan.nii.gz"]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"scan_labels.nii.gz", "prediction.json"}
+
+
+def test_each_contrast_has_its_checksum_whatever_its_files_are_called(tmp_path, make_contents, make_study):
+    data = {"channels": 2, "channel_names": ["T1", "T2"], "intensity": "zscore"}
+    study = make_study(data=data | {"transforms": [{"Resize": {"spatial_size": [32, 32]}}]})
+    write(tmp_path / "two", make_contents("only", study=study, shape=(2, 32, 32)))
+    case, rng = {name: tmp_path / name / "p1.nii.gz" for name in ("T1", "T2")}, np.random.default_rng(0)
+    for path in case.values():
+        path.parent.mkdir()
+        nibabel.save(nibabel.Nifti1Image(rng.normal(size=(20, 24, 3)).astype(np.float32), np.eye(4)), path)
+    options, console = Options(device="cpu"), Console(file=io.StringIO())
+    _, (record,) = predict_inputs(tmp_path / "two", [case], tmp_path / "out", options, console)
+    assert record["sha256"] == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in case.items()}
+
+
 def test_a_record_that_no_prediction_wrote_is_refused(predict, picture, tmp_path):
     (tmp_path / "out").mkdir()
     for content in ("{}", "[3]", "no JSON"):

@@ -156,7 +156,8 @@ class _Runner:
         options, study, stem = self.options, self.model.contents.study, stem_of(files_in(case)[0])
         prediction = self.model.predict(case, options.batch_size, options.threshold, options.site)
         # So that an answer can be told to be this image's, long after.
-        sums = {name_of(path): content_digest(path, name_of(path)) for path in files_in(case)}
+        named = {name_of(case): case} if isinstance(case, Path) else case
+        sums = {name: content_digest(path, name_of(path)) for name, path in named.items()}
         record = {"sha256": sums} | record_of(prediction, study, self.threshold)
         if options.site is not None:
             record["asked_for"] = options.site
@@ -223,12 +224,16 @@ def _check_names(inputs: Sequence[Case]) -> None:
 
 def _without(records: list[dict[str, Any]], stem: str, out: Path) -> list[dict[str, Any]]:
     """Return the records without those of an earlier input of the name, whose record and files are taken away."""
-    others = [r for r in records if stem_of(Path(str(r.get("input", "")))).casefold() != stem.casefold()]
-    if len(others) < len(records):
+    stems = [stem_of(Path(str(record.get("input", "")))) for record in records]
+    # The earlier name may have other capitals.
+    same = {earlier for earlier in stems if earlier.casefold() == stem.casefold()}
+    others = [record for record, earlier in zip(records, stems, strict=True) if earlier not in same]
+    if same:
         # So that a stop leaves no record of files that are gone.
         write_json(out / RECORD, others)
-    for suffix in SUFFIXES:
-        (out / f"{stem}{suffix}").unlink(missing_ok=True)
+    for name in {stem, *same}:
+        for suffix in SUFFIXES:
+            (out / f"{name}{suffix}").unlink(missing_ok=True)
     return others
 
 
