@@ -290,7 +290,7 @@ def test_an_npz_file_that_changed_is_read_again(tmp_path):
     [
         ({"pictures": np.zeros((2, 3, 4))}, 0, "a.npz must hold an array 'images'"),
         ({"images": np.zeros((2, 3, 4))}, 2, "a.npz must hold the image with 'index' 2, not 2 images"),
-        ({"images": np.zeros((2, 3, 4))}, None, "a.npz must hold the image with 'index' None"),
+        ({"images": np.zeros((2, 3, 4))}, None, "a.npz must be named by a record of dataset.json .* 2 images; save"),
         ({"images": np.zeros((2, 3, 4, 5))}, 0, r"a.npz must hold images of shape \(N, H, W\)"),
         ({"images": np.zeros((2, 3))}, 0, r"a.npz must hold images of shape \(N, H, W\)"),
         ({"windows": np.zeros((2, 3))}, 0, r"a.npz must hold windows of shape \(N, C, T\), not \(2, 3\)"),

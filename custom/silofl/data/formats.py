@@ -136,7 +136,12 @@ def _npz(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     if arrays is None:
         wanted = " or ".join(map(repr, keys))
         raise DataError(f"{name} must hold an array {wanted}; it does not: save it with np.savez({keys[0]}=...)")
-    if index is None or index >= len(arrays):
+    if index is None:
+        raise DataError(
+            f"{name} must be named by a record of dataset.json with an 'index', as it holds {len(arrays)} {key}; save "
+            "the picture to predict as PNG"
+        )
+    if index >= len(arrays):
         raise DataError(f"{name} must hold the image with 'index' {index}, not {len(arrays)} images; correct the index")
     array = arrays[index]
     if key == "windows":
