@@ -124,6 +124,19 @@ def test_contrasts_on_different_grids_are_resampled_where_the_study_says_so(volu
     np.testing.assert_allclose(found[1][1], (T2[0].astype(float) + T2[2]) / 2, atol=1e-3)
 
 
+def test_a_contrast_that_lies_beside_the_first_is_refused_instead_of_filled_up(volumes, read):
+    # T1 has four voxels of 1 mm, the last centre at 3 mm; T2's first voxel begins half of one before its centre.
+    for x, is_there in ((4.4, False), (3.4, True), (-3.4, True), (-4.4, False)):
+        grid = np.diag([1.0, 1, 2, 1])
+        grid[0, 3] = x
+        folder = volumes(affine=grid)
+        if is_there:
+            assert read(folder, resample=True).shape == (2, 4, 5, 3)
+            continue
+        with pytest.raises(DataError, match="a/T2.nii.gz must overlap with a/T1.nii.gz, to whose grid data.resample"):
+            read(folder, resample=True)
+
+
 def test_contrasts_that_lie_on_one_grid_are_not_resampled(volumes, read):
     assert read(volumes(), resample=True).dtype == np.int16
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from silofl.data.access import name_of
-from silofl.data.images import GRID_TOLERANCE_MM, Image, check_grid, grid_distance, read_image
+from silofl.data.header import check_affine
+from silofl.data.images import GRID_TOLERANCE_MM, Image, check_grid, grid_distance, overlaps, read_image
 from silofl.errors import ConfigError, DataError
 from silofl.study_sections import DataSettings
 
@@ -142,7 +143,7 @@ def _channels(images: Sequence[Image | None], source: Source, is_resampled: bool
             continue
         _check_count(image, 1, file[1])
         first = first or image
-        found[channel] = _on_grid(image, first) if is_resampled else image
+        found[channel] = _on_grid(image, first, file[1], source.first[1]) if is_resampled else image
         check_grid(found[channel], first, file[1], source.first[1])
     return found
 
@@ -155,12 +156,29 @@ def _check_count(image: Image, wanted: int, name: str) -> None:
         )
 
 
-def _on_grid(image: Image, first: Image) -> Image:
-    """Return a volume resampled to the grid of the first contrast, where it lies on another one."""
+def _on_grid(image: Image, first: Image, name: str, what: str) -> Image:
+    """Return a volume resampled to the grid of the first contrast, where it lies on another one.
+
+    Args:
+        image: The volume.
+        first: The first contrast.
+        name: What messages call the volume.
+        what: What they call the first contrast.
+
+    Raises:
+        DataError: A grid is none, or they do not overlap: all of the contrast would be a repetition of its edge.
+    """
     if image.affine is None or first.affine is None:
         return image
     if image.spatial_shape == first.spatial_shape and grid_distance(image, first) <= GRID_TOLERANCE_MM:
         return image
+    check_affine(image.affine, name)
+    check_affine(first.affine, what)
+    if not overlaps(image, first):
+        raise DataError(
+            f"{name} must overlap with {what}, to whose grid data.resample brings it; it lies beside it: correct the "
+            "position in its header, or leave the contrast out"
+        )
     from monai.data import MetaTensor
     from monai.transforms import ResampleToMatch
 

@@ -160,8 +160,23 @@ def grid_distance(other: Image, image: Image) -> float:
     if other.affine is None or image.affine is None:
         return 0.0
     # The difference of two affine maps is affine: it is largest at a corner.
-    corners = np.array(np.meshgrid(*[(0, n - 1) for n in image.spatial_shape], [1])).reshape(4, -1)
-    return float(np.abs((other.affine - image.affine) @ corners).max())
+    return float(np.abs((other.affine - image.affine) @ _corners(image)).max())
+
+
+def overlaps(other: Image, image: Image) -> bool:
+    """Return whether two grids meet, by boxes along the axes of the first; True where one is no grid in space."""
+    if other.affine is None or image.affine is None:
+        return True
+    corners = (np.linalg.inv(other.affine) @ image.affine @ _corners(image))[:3]
+    # A voxel reaches half of its size beyond its centre.
+    return bool(
+        (corners.max(axis=1) > -0.5).all() and (corners.min(axis=1) < np.array(other.spatial_shape) - 0.5).all()
+    )
+
+
+def _corners(image: Image) -> NDArray:
+    """Return the indices of the voxels at the eight corners of a grid, each with a 1: (4, 8)."""
+    return np.array(np.meshgrid(*[(0, n - 1) for n in image.spatial_shape], [1])).reshape(4, -1)
 
 
 def _decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
