@@ -1,12 +1,15 @@
 import pytest
+from rich.console import Console
 
 from silofl.errors import ConfigError
 from silofl.settings import parse
-from silofl.studies.pooled import by_their_sites, read_scores
+from silofl.studies.compared_runs import Comparison
+from silofl.studies.pooled import by_their_sites, centralised_runs, read_scores
+from silofl.studies.simulation import settled
 from silofl.study import Study
 from silofl.training.pictures import write_scores
 
-from .conftest import write_result
+from .conftest import JOB, write_result
 
 SCORES = {"north/a": 0.5, "north/b": 0.75, "south/series/c": 1.0}
 
@@ -44,3 +47,21 @@ def test_scores_that_are_missing_or_broken_are_refused(tmp_path, result, text):
         path.write_text(text)
     with pytest.raises(ConfigError, match="must hold the value of each test case"):
         read_scores(tmp_path, result)
+
+
+def test_a_metric_of_no_single_case_that_is_set_for_every_row_is_refused(windows, write_windows_job, tmp_path):
+    job, changes = write_windows_job("adafed_activity", {"name": "fedavg"}), {"metric": "balanced_accuracy"}
+    with pytest.raises(ConfigError, match="--pooled must go with a metric of each case, as accuracy, not balanced"):
+        centralised_runs(Comparison((job,), changes=changes, data=str(windows)), tmp_path / "out", Console())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("key", ["federation.min_sites", "federation"])
+def test_what_every_row_asks_of_a_federation_leaves_the_pool_one_site(phantoms, tmp_path, key):
+    value = 2 if key == "federation.min_sites" else {"min_sites": 2, "patience": 5}
+    changes = {key: value, "rounds": 7}
+    asked = Comparison((JOB,), changes=changes, seeds=(0,), data=str(phantoms), is_pooled=True)
+    (run,) = centralised_runs(asked, tmp_path, Console())
+    study, simulation = settled(run.job, run.wanted, run.changes)
+    assert (simulation.sites, study.federation.min_sites, study.rounds) == (("pooled",), 1, 7)
+    assert study.federation.patience == (None if key == "federation.min_sites" else 5)

@@ -30,7 +30,7 @@ def centralised_runs(asked: Comparison, out: Path, console: Console) -> list[Com
         DataError: The sites' data cannot be pooled.
     """
     job = asked.jobs[0]
-    study, simulation = settled(job, Simulation(asked.data), {})
+    study, simulation = settled(job, Simulation(asked.data), asked.changes)
     if study.metric == "balanced_accuracy":
         raise ConfigError("--pooled must go with a metric of each case, as accuracy, not balanced_accuracy")
     console.print(WARNING.format(folder=out / "pooled"), style="bold red", markup=False)
@@ -40,7 +40,9 @@ def centralised_runs(asked: Comparison, out: Path, console: Console) -> list[Com
     alone = study.federation.model_dump(exclude={"sites"}) | {"min_sites": 1}
     changes = {"algorithm": {"name": "fedavg"}, "federation": alone}
     wanted = Simulation(str(data), (POOLED_SITE,), 1, is_alone=asked.is_alone)
-    runs = seeded(asked, out, ComparedRun(CENTRALISED, 0, out, job, wanted, changes))
+    # What is set of the federation for every row is in `alone`, and would take back its one site.
+    others = {key: value for key, value in asked.changes.items() if key.partition(".")[0] != "federation"}
+    runs = seeded(replace(asked, changes=others), out, ComparedRun(CENTRALISED, 0, out, job, wanted, changes))
     read_data_of(runs)
     return runs
 
