@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -142,14 +142,31 @@ def by_key(settings: Iterable[tuple[str, object]]) -> dict[str, object]:
     """Return settings by key.
 
     Raises:
-        ConfigError: A key was given twice.
+        ConfigError: A key was given twice, or a section after one of its keys, which it would replace.
     """
     changes: dict[str, object] = {}
     for key, value in settings:
         if key in changes:
             raise ConfigError(f"{key} must be given once, not {changes[key]!r} and {value!r}; leave one out")
+        for other in set_keys(changes):
+            if replaces(key, other):
+                raise ConfigError(f"{other} must not be set before {key}, which would replace it; leave one out")
         changes[key] = value
     return changes
+
+
+def set_keys(changes: Mapping[str, object], section: str = "") -> Iterator[str]:
+    """Yield the dotted keys that changes to a study set; of a section that is given as one value those within it."""
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and value:
+            yield from set_keys(value, f"{section}{key}.")
+        else:
+            yield f"{section}{key}"
+
+
+def replaces(key: str, other: str) -> bool:
+    """Return whether a value of a dotted key takes the place of that of another one, itself or one within it."""
+    return f"{other}.".startswith(f"{key}.")
 
 
 def console_for(options: argparse.Namespace) -> Console:

@@ -4,9 +4,13 @@ import json
 import pytest
 
 from silofl.errors import ConfigError
+from silofl.studies.compared_runs import Comparison, planned
+from silofl.studies.simulation import settled
 from silofl.studies.sweep import Point, Sweep, swept_key
 
 from .conftest import JOB
+
+FEDSM = JOB.with_name("fedsm_phantoms")
 
 
 @pytest.mark.parametrize(
@@ -71,10 +75,16 @@ def test_epochs_that_do_not_divide_their_total_are_refused():
     ("options", "reason"),
     [
         (["--sweep", "seed=1,2"], "--sweep must not name seed beside --seeds"),
-        (["--sweep", "rounds=1,2", "--rounds", "3"], "--sweep must not name rounds beside --set, --rounds or --as"),
+        (["--sweep", "rounds=1,2", "--rounds", "3"], "--sweep must not name rounds beside --set or --rounds"),
         (["--set", "rounds=3", "--as", "a", "--sweep", "rounds=1,2"], "--sweep must not name rounds beside"),
         (["--sweep", "rounds=1,2", "--sweep", "rounds=3,4"], "--sweep must name rounds once"),
         (["--sweep", "data=a,b"], "--sweep must not name data beside --data"),
+        (["--sweep", "training.momentum=0,1", "--set", "training={momentum: 0.5}"], "--set or --rounds, which sets"),
+        (["--set", "training={momentum: 0.5}", "--as", "a", "--sweep", "training.momentum=0,1"], "beside --as a"),
+        (["--sweep", "training.momentum=0,1", "--sweep", "training={},{momentum: 1}"], "training beside --sweep"),
+        (["--methods", "fedbn", "--sweep", "algorithm.name=fedavg,fedprox"], "algorithm.name beside --methods fedbn"),
+        (["--methods", "fedbn", "--sweep", "algorithm={name: fedavg},{name: fedprox}"], "algorithm beside --methods"),
+        (["--methods", "d-adafed", "--sweep", "algorithm.statistics.layers=all,last"], "beside --methods d-adafed"),
         (["--sweep", "training.lr=1,2"], "fedavg_phantoms lr=1: training.lr must be a known key"),
         (["--sweep", "rounds=1,2", "--pooled"], "--pooled must not go with --sweep"),
         (["--total-epochs", "4"], "--total-epochs must go with --sweep training.local_epochs"),
@@ -87,6 +97,15 @@ def test_epochs_that_do_not_divide_their_total_are_refused():
 def test_a_sweep_of_what_is_settled_otherwise_is_refused(refused, two_sites, tmp_path, options, reason):
     assert reason in refused("compare", JOB, "--data", two_sites, "--out", tmp_path / "out", *options)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_key_within_a_section_that_a_row_sets_can_be_swept(phantoms, tmp_path):
+    variants = {"own": {"algorithm": {"name": "fedsm", "server_lr": 0.5}}}
+    # `data` is a folder here, and no section of the study
+    sweep = Sweep({"algorithm.softpull.self_weight": (0.5, 0.7), "data": (str(phantoms),)})
+    asked = Comparison((FEDSM,), ("fedsm:paper",), variants, {"data.channels": 1}, seeds=(0,), sweep=sweep)
+    studies = [settled(run.job, run.wanted, run.changes)[0] for run in planned(asked, tmp_path)]
+    assert [study.recipe.answer("softpull").self_weight for study in studies] == [0.5, 0.7] * 3
 
 
 def test_every_row_runs_at_every_point_and_the_table_of_the_sweep_stands_first(silofl, phantoms, training, tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from silofl.errors import ConfigError
 from silofl.inference.directory import plain_study
+from silofl.options import replaces, set_keys
 from silofl.studies import simulate
 from silofl.studies.methods import algorithm_of
 from silofl.studies.simulation import (
@@ -173,10 +174,11 @@ def read_data_of(runs: Sequence[ComparedRun]) -> None:
 
 
 def _check_changes(asked: Comparison) -> None:
-    """Refuse changes to every row that would make rows equal, and a sweep of what is settled otherwise."""
-    check_sweep(
-        asked.sweep, {*asked.changes, *(key for of_row in asked.variants.values() for key in of_row)}, asked.data
-    )
+    """Refuse changes to every row that would replace what a row is named for, and a sweep of what is settled so."""
+    named = {f"--as {name}": changes for name, changes in asked.variants.items()}
+    named |= {f"--methods {name}": {"algorithm": algorithm_of(name)} for name in asked.methods}
+    by_rows = {key: option for option, changes in named.items() for key in set_keys(changes)}
+    check_sweep(asked.sweep, by_rows | dict.fromkeys(asked.changes, "--set or --rounds"), asked.data)
     if DATA in asked.sweep.values and asked.pretrained:
         raise ConfigError(
             "--pretrained must not go with --sweep data=..., because it may have learnt from what is a test image in "
@@ -192,6 +194,13 @@ def _check_changes(asked: Comparison) -> None:
             "a key of algorithm must not be set for every row beside --methods or --pooled, which bring algorithms of "
             "their own; name the row that it is for with --as"
         )
+    for key, option in by_rows.items():
+        for other in asked.changes:
+            if replaces(other, key):
+                raise ConfigError(
+                    f"{other} must not be set for every row beside {option}, whose {key} it would replace; set it "
+                    "before the --as of each row that it is for"
+                )
 
 
 def _folder(name: str) -> str:

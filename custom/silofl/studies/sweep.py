@@ -6,7 +6,7 @@ import argparse
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 
 from silofl.errors import ConfigError, shown
 from silofl.federation.results import Results
-from silofl.options import count
+from silofl.options import count, replaces
 from silofl.report.canvas import Image, is_wide, legend, line_style, literal, panels, png, style_axes
 from silofl.report.comparison import Method
 from silofl.report.methods import mean_and_deviation
@@ -195,19 +195,18 @@ def sweep_of(options: argparse.Namespace) -> Sweep:
     return Sweep(values, options.total_epochs)
 
 
-def check_sweep(sweep: Sweep, changes: Iterable[str], data: str | None) -> None:
+def check_sweep(sweep: Sweep, changes: Mapping[str, str], data: str | None) -> None:
     """Refuse a sweep of what another option settles.
 
     Args:
         sweep: The sweep.
-        changes: Keys that are set for every row, or for one.
+        changes: Dotted key that is set for every row, or for one -> the option that sets it.
         data: Folder that was given.
 
     Raises:
         ConfigError: Which option, and what to leave out.
     """
-    settled = {"seed": "--seeds"} | dict.fromkeys(changes, "--set, --rounds or --as")
-    settled |= {DATA: "--data"} if data is not None else {}
+    settled = {"seed": "--seeds", **changes}
     if sweep.total_epochs is not None:
         if EPOCHS not in sweep.values:
             raise ConfigError(
@@ -216,9 +215,13 @@ def check_sweep(sweep: Sweep, changes: Iterable[str], data: str | None) -> None:
         if ROUNDS in settled:
             raise ConfigError("--total-epochs must be given without --rounds, which it settles; leave one out")
         settled[ROUNDS] = "--total-epochs"
-    for key in sweep.values:
-        if key in settled:
-            raise ConfigError(f"--sweep must not name {key} beside {settled[key]}; leave one out")
+    if DATA in sweep.values and data is not None:
+        raise ConfigError(f"--sweep must not name {DATA} beside --data; leave one out")
+    keys = [key for key in sweep.values if key != DATA]
+    for i, key in enumerate(keys):
+        for other, option in (settled | dict.fromkeys(keys[:i], "--sweep")).items():
+            if replaces(key, other) or replaces(other, key):
+                raise ConfigError(f"--sweep must not name {key} beside {option}, which sets {other}; leave one out")
 
 
 def sweep_table(rows: Sequence[SweptRow]) -> TextTable:
