@@ -1,8 +1,11 @@
 import pytest
 from rich.console import Console
 
+from silofl.cli import CommandParser
 from silofl.errors import ConfigError
+from silofl.options import check_backend
 from silofl.settings import parse
+from silofl.studies import side_by_side
 from silofl.studies.compared_runs import Comparison
 from silofl.studies.pooled import by_their_sites, centralised_runs, read_scores
 from silofl.studies.simulation import settled
@@ -54,6 +57,16 @@ def test_a_metric_of_no_single_case_that_is_set_for_every_row_is_refused(windows
     with pytest.raises(ConfigError, match="--pooled must go with a metric of each case, as accuracy, not balanced"):
         centralised_runs(Comparison((job,), changes=changes, data=str(windows)), tmp_path / "out", Console())
     assert not (tmp_path / "out").exists()
+
+
+def test_a_pool_without_nvflare_can_be_run_in_a_process_of_its_own(phantoms, tmp_path):
+    asked = Comparison((JOB,), seeds=(0,), data=str(phantoms), is_pooled=True, is_alone=True)
+    (run,) = centralised_runs(asked, tmp_path, Console())
+    parser = CommandParser(prog="simulate", module="silofl.studies.simulate")
+    _, _, _, _, *arguments = side_by_side.command(run)
+    options = parser.parse_args(arguments)
+    check_backend(options)
+    assert (options.alone, options.sites) == (True, ["pooled"])
 
 
 @pytest.mark.parametrize("key", ["federation.min_sites", "federation"])
