@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -276,6 +277,18 @@ def test_runs_with_other_metrics_are_not_compared_and_that_is_said(described):
     methods = [described(), described("other", metric="accuracy")]
     assert not is_comparable(methods)
     assert "No value is marked as the best" in notes(*methods)
+
+
+def test_rows_on_other_data_are_not_compared_however_many_test_cases_they_have(method):
+    first, second = twice(method, "a", 0.9, 0.9), twice(method, "b", 0.5, 0.5)
+    same, other = ({0: (folder, "01"), 1: (folder, "01")} for folder in ("here", "there"))
+    changed = same | {1: ("here", "02")}
+    assert is_comparable([replace(first, data=same), replace(second, data=same)])
+    for data in (other, changed):
+        methods = [replace(first, data=same), replace(second, data=data)]
+        assert not is_comparable(methods)
+        assert "the runs differ in metric, regions, split or test data" in notes(*methods)
+        assert [row["sites_won"] for row in methods_values(methods)] == [[], []]
 
 
 def test_a_site_that_is_missing_in_one_run_does_not_keep_the_others_from_being_compared(described):

@@ -1,5 +1,6 @@
 import argparse
 import json
+import shutil
 
 import pytest
 
@@ -138,6 +139,17 @@ def test_every_row_runs_at_every_point_and_the_table_of_the_sweep_stands_first(s
 def test_a_pretrained_model_may_know_another_folders_test_images(refused, two_sites, tmp_path):
     options = ["--sweep", f"data={two_sites},{tmp_path / 'other'}", "--pretrained", "f.pt", "--out", tmp_path / "out"]
     assert "--pretrained must not go with --sweep data=..." in refused("compare", JOB, *options)
+
+
+def test_nothing_wins_across_folders_of_data(silofl, phantoms, training, tmp_path):
+    # the same dataset.json, as of other images with the same names
+    other = shutil.copytree(phantoms, tmp_path / "other", ignore=shutil.ignore_patterns(".*"))
+    options = ["--sweep", f"data={phantoms},{other}", "--seeds", "0,1", "--out", tmp_path / "out"]
+    assert silofl("compare", JOB, *options)[0] == 0
+    table = json.loads((tmp_path / "out" / "table.json").read_text())
+    assert [row["sites_won"] + row["sites_level"] for row in table["rows"]] == [[], []]
+    assert any(note.startswith("No value is marked as the best: the runs differ in") for note in table["notes"])
+    assert "winner" not in (tmp_path / "out" / "table.md").read_text()
 
 
 def test_folders_of_data_can_be_swept(silofl, phantoms, north_phantoms, training, tmp_path):

@@ -63,12 +63,14 @@ class Method:
         results: Seed -> the result of each run that has numbers.
         needs_pool: Whether the data of all sites had to be pooled in one place.
         unfinished: Seed -> why a run has no numbers.
+        data: Seed -> the folder of the sites' data and the digest of each site's; of a run without it nobody knows.
     """
 
     name: str
     results: Mapping[int, Results]
     needs_pool: bool = False
     unfinished: Mapping[int, str] = field(default_factory=dict)
+    data: Mapping[int, tuple[str | None, ...]] = field(default_factory=dict)
 
     @property
     def is_federated(self) -> bool:

@@ -128,9 +128,11 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
 
 
 def is_comparable(methods: Sequence[Method]) -> bool:
-    """Return whether all runs, without those on pooled data, measure the same on as many test cases."""
-    runs = [run for method in methods if not method.needs_pool for run in method.results.values()]
-    return are_comparable([run for run in runs if None not in run.sites.values()])
+    """Return whether all runs, without those on pooled data, measure the same on the same test data."""
+    federated = [method for method in methods if not method.needs_pool]
+    runs = [(run, method.data.get(seed)) for method in federated for seed, run in method.results.items()]
+    whole = [(run, data) for run, data in runs if None not in run.sites.values()]
+    return are_comparable([run for run, _ in whole]) and len({data for _, data in whole}) < 2
 
 
 def ranked(rows: Sequence[Row], num_seeds: int) -> list[list[int]]:
@@ -196,7 +198,7 @@ def _counting(row: Row, column: int, num_seeds: int) -> SeedValues:
 
 def _marking(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
     if not is_comparable(methods):
-        return ["No value is marked as the best: the runs differ in metric, regions, split or test cases."]
+        return ["No value is marked as the best: the runs differ in metric, regions, split or test data."]
     if len(seeds) == 1:
         return ["No value is marked as the best: with one seed a difference can be chance; give more --seeds."]
     return [

@@ -12,6 +12,8 @@ from typing import Any
 
 from rich.console import Console
 
+from silofl.data.counts import FILE as DATA
+from silofl.data.counts import DataCounts
 from silofl.errors import ConfigError, ExitCode, SiloFLError
 from silofl.federation.results import Results, read_results
 from silofl.files import write_atomically, write_json, write_text
@@ -39,6 +41,7 @@ from silofl.report.pages import Summary, write_rows
 from silofl.report.run_records import RunRecords, read_run
 from silofl.report.sentences import changes_sentence
 from silofl.report.tables import MISSING, duration, markdown_table, print_lines, print_table
+from silofl.schema import read_file
 from silofl.settings import NAME
 from silofl.studies import pooled as centralised
 from silofl.studies import side_by_side, simulate
@@ -210,8 +213,16 @@ def collected(runs: Sequence[ComparedRun], failures: Mapping[Path, str]) -> list
                 results[run.seed] = _result(run, failures.get(run.path))
             except ConfigError as error:
                 unfinished[run.seed] = str(error)
-        methods.append(Method(name, results, name == CENTRALISED, unfinished))
+        data = {run.seed: _data(run) for run in runs if run.name == name and run.seed in results}
+        methods.append(Method(name, results, name == CENTRALISED, unfinished, data))
     return methods
+
+
+def _data(run: ComparedRun) -> tuple[str | None, ...]:
+    """Return the folder of a run's data, whose like elsewhere may have other images, and the digest of each site's."""
+    counts = read_file(DataCounts, run.path / DATA)
+    digests = [one.digest for _, one in sorted(counts.sites.items())] if counts else []
+    return (run.wanted.data, *digests)
 
 
 def _carry_out(run: ComparedRun, console: Console) -> int:
