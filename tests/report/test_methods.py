@@ -231,6 +231,16 @@ def test_local_training_that_wins_on_average_is_said_plainly(described):
     assert "Local training" not in notes(described(), worse)
 
 
+def test_local_training_is_not_ahead_of_rows_that_measure_something_else(described):
+    home = {"stays_home": "everything"}
+    changes = {"recipe": home, "sites": {"east": 0.9, "west": 0.9}, "metric": "dice_with_background"}
+    local, pooled = described("local", (0, 1), **changes), described(seeds=(0, 1), sites={"east": 0.9, "west": 0.9})
+    federated, pooled = described(seeds=(0, 1)), Method("centralised", pooled.results, needs_pool=True)
+    assert "Local training" not in notes(federated, local, seeds=(0, 1))
+    assert "Training on pooled data" not in notes(federated, local, pooled, seeds=(0, 1))
+    assert "Training on pooled data wins on average" in notes(federated, pooled, seeds=(0, 1))
+
+
 def test_models_that_are_trained_alone_and_answer_together_are_a_federation(method):
     alone = {"stays_home": "everything"}
     assert not method("local", (0.5, 0.5), recipe=alone).is_federated

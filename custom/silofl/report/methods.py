@@ -122,7 +122,7 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
         *_pooling(methods),
         *_shared_batchnorm(methods),
         *_weights(methods),
-        *_ahead(rows, len(seeds)),
+        *(_ahead(rows, len(seeds)) if is_comparable(methods) else []),
         *_unfinished_notes(methods),
     ]
 
