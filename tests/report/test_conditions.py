@@ -78,6 +78,17 @@ def test_algorithm_seed_and_name_are_what_rows_are_for(made):
     assert differences({"a": [made(study={})], "b": [fedsm]}) == []
 
 
+def test_other_pretrained_models_of_one_name_are_a_difference(made):
+    adafed = {"algorithm": {"name": "adafed", "preset": "paper"}}
+    runs = {"a": [made(study=adafed)], "b": [made(study=adafed)], "c": [made(study=adafed)], "fedavg": [made(study={})]}
+    for name, content in (("a", b"one"), ("b", b"other"), ("fedavg", b"unused")):
+        (runs[name][0].path / "job" / "app" / "config" / "pretrained.pt").write_bytes(content)
+    found = [line for line in differences(runs) if "pretrained" in line]
+    # sha256sum of "one" and of "other"; nobody knows the model of c
+    assert found == ["The rows differ in the pretrained model, by its SHA-256: 7692c3ad (a); d9298a10 (b)."]
+    assert not any("pretrained" in line for line in differences({name: runs[name] for name in ("a", "c", "fedavg")}))
+
+
 def test_a_setting_that_one_study_lacks_is_said_to_be_not_set(made):
     runs = {"a": [made(study={})], "b": [made(study={"data": {"modality": "MR"}})]}
     assert differences(runs) == ["The rows differ in data.modality: not set (a); MR (b)."]

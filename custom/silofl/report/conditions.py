@@ -9,7 +9,7 @@ from typing import Any
 from silofl.data.manifest import PARTS
 from silofl.federation.results import Results
 from silofl.inference.directory import plain_study
-from silofl.report.run_records import RunRecords, run_names
+from silofl.report.run_records import RunRecords, pretrained_digest, run_names
 from silofl.report.tables import TextTable
 
 # Name of a row -> its runs, one for each seed.
@@ -68,14 +68,14 @@ def data_tables(runs: RowRuns) -> dict[str, TextTable]:
 
 
 def differences(runs: RowRuns, known: Collection[str] = ()) -> list[str]:
-    """Return a sentence on each setting, and on the data, in which rows differ besides their algorithm.
+    """Return a sentence on each setting, on pretrained models and on the data, where rows differ besides the algorithm.
 
     Args:
         runs: Of each row.
         known: Dotted keys, or ``data``, in which the rows' names say that they differ.
     """
     data = [] if "data" in known else _data_differences(runs)
-    return [*_setting_differences(runs, known), *data, *_without_study(runs)]
+    return [*_setting_differences(runs, known), *_pretrained_differences(runs), *data, *_without_study(runs)]
 
 
 def _setting_differences(runs: RowRuns, known: Collection[str]) -> Iterator[str]:
@@ -89,6 +89,12 @@ def _setting_differences(runs: RowRuns, known: Collection[str]) -> Iterator[str]
         if len(groups) > 1:
             meaning = f"; {MEANINGS[key]}" if key in MEANINGS else ""
             yield f"The rows differ in {key}: {listed(groups)}{meaning}."
+
+
+def _pretrained_differences(runs: RowRuns) -> Iterator[str]:
+    groups = grouped(runs, pretrained_digest)
+    if len(groups) > 1:
+        yield f"The rows differ in the pretrained model, by its SHA-256: {listed(groups)}."
 
 
 def _data_differences(runs: RowRuns) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -24,6 +25,8 @@ from silofl.study import Study, load_study
 from silofl.training.site_score import Counts, Values
 
 COMPARISONS = "comparisons.json"
+# Of a simulation's copy of its job.
+CONFIG = Path("job", "app", "config")
 T = TypeVar("T", "Pictures", "SelectorFeatures")
 
 
@@ -312,6 +315,14 @@ def read_comparisons(run: Path) -> tuple[str, ...]:
     return listed.pages if listed else ()
 
 
+def pretrained_digest(run: RunRecords) -> str | None:
+    """Return how the SHA-256 of a simulation's pretrained model begins; None where it needs none or has it no more."""
+    if run.study is None or not run.study.recipe.needs_pretrained:
+        return None
+    file = run.path / CONFIG / run.study.model.pretrained
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:8] if file.is_file() else None
+
+
 def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
     """Return name -> run: its row in the table, its algorithm, and preset and seed where the runs differ in them."""
     differs = {key: len({getattr(run.results, key) for run in runs}) > 1 for key in ("preset", "seed")}
@@ -325,7 +336,7 @@ def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
 
 def _study(run: Path) -> Study | None:
     # Of a simulation, and of a real federation's run.
-    files = (run / "job" / "app" / "config" / "study.yaml", run / "model" / "study.yaml")
+    files = (run / CONFIG / "study.yaml", run / "model" / "study.yaml")
     return next((load_study(file) for file in files if file.is_file()), None)
 
 
