@@ -1,5 +1,6 @@
 import pytest
 
+from silofl.report.comparison import Method
 from silofl.studies.sweep import SweptRow, sweep_image, sweep_table
 
 
@@ -46,3 +47,20 @@ def test_a_point_whose_runs_all_failed_is_a_gap(swept, method):
     rows = [swept("a", (0.5, 0.5), x="1"), SweptRow("a", {"x": "2"}, method("a"))]
     assert sweep_table(rows).rows[1] == ("a", "test", "0.500", "-")
     assert sweep_image(rows, "dice").png
+
+
+def test_a_run_that_lacks_a_sites_value_does_not_count(swept, method):
+    # at 2, east alone has a value with the first seed, and a validation with the second
+    both, east = ({site: {"value": 0.25} for site in sites} for sites in (("east", "west"), ("east",)))
+    first, second = method("a", (0.9, None), validation=both), method("a", (0.5, 0.75), validation=east)
+    lacking = SweptRow("a", {"x": "2"}, Method("a", {0: first.results[0], 1: second.results[0]}))
+    table = sweep_table([swept("a", (0.5, 0.5), x="1"), lacking])
+    assert table.rows == (("a", "validation", "0.250", "0.250"), ("a", "test", "0.500", "0.625"))
+    alone = SweptRow("a", {"x": "2"}, Method("a", {1: second.results[0]}))
+    assert sweep_table([swept("a", (0.5, 0.5), x="1"), alone]).rows[0] == ("a", "validation", "0.250", "-")
+    assert sweep_image([swept("a", (0.5, 0.5), x="1"), alone], "dice").png
+
+
+def test_a_site_that_no_run_has_a_value_of_is_in_no_mean(method):
+    rows = [SweptRow("a", {"x": x}, method("a", (0.5, 0.5), validation={"east": {"value": 0.25}})) for x in ("1", "2")]
+    assert sweep_table(rows).rows[0] == ("a", "validation", "0.250", "0.250")

@@ -129,8 +129,8 @@ def test_every_row_runs_at_every_point_and_the_table_of_the_sweep_stands_first(s
     assert "Rounds times local epochs are 4 in every row." in table["notes"]
     written = (tmp_path / "table.md").read_text()
     assert written.startswith("| row | part | local_epochs=1 | local_epochs=2 |")
-    # the made-up runs have a mean of 0.5 with every seed, and no validation
-    assert "| fedprox | validation | - | - |\n| fedprox | test | 0.500 ± 0.000 | 0.500 ± 0.000 |" in written
+    # the made-up runs have 0.5 at both sites with seed 0, 0.625 with seed 1, and no validation
+    assert "| fedprox | validation | - | - |\n| fedprox | test | 0.562 ± 0.088 | 0.562 ± 0.088 |" in written
     assert out.index("local_epochs=1") < out.index("client average")
     page = (tmp_path / "comparison.html").read_text()
     assert "<h3>Each row</h3>" in page and (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")

@@ -6,7 +6,7 @@ import argparse
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,26 +15,27 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from silofl.errors import ConfigError, shown
-from silofl.federation.results import Results
+from silofl.federation.results import SiteResult
 from silofl.options import count, replaces
 from silofl.report.canvas import Image, is_wide, legend, line_style, literal, panels, png, style_axes
 from silofl.report.comparison import Method
 from silofl.report.methods import mean_and_deviation
-from silofl.report.tables import MISSING, TextTable, mean_of_known
+from silofl.report.tables import MISSING, TextTable
 from silofl.settings import read_value
 
 # In place of a study's key: the folders of the sites' data, as with --data.
 DATA = "data"
 EPOCHS, ROUNDS = "training.local_epochs", "rounds"
 NOTE = (
-    "Of the sweep: mean over each run's own sites, ± the deviation over seeds. Choose a value by validation; the test "
-    "says what the choice came to."
+    "Of the sweep: mean over each run's own sites, ± the deviation over seeds; a run that lacks a site's value does "
+    "not count. Choose a value by validation; the test says what the choice came to."
 )
 # More of them on one axis would overlap.
 MOST_LETTERS = 40
-PARTS: dict[str, Callable[[Results], float | None]] = {
-    "validation": lambda run: mean_of_known(score.value for score in run.tested.validation.values()),
-    "test": lambda run: run.mean,
+# What a site has of a part.
+PARTS: dict[str, Callable[[SiteResult], float | None]] = {
+    "validation": lambda site: site.validation,
+    "test": lambda site: site.value,
 }
 
 
@@ -126,10 +127,16 @@ class SweptRow:
         """Its value of the last setting."""
         return list(self.values.values())[-1]
 
-    def measured(self, part: str) -> list[float]:
-        """Return the mean over sites of each seed that has one."""
-        found = map(PARTS[part], self.method.results.values())
-        return [value for value in found if value is not None]
+    def measured(self, part: str, sites: Collection[str]) -> list[float]:
+        """Return the mean over a run's own of the sites, of each seed that lacks none of them.
+
+        Args:
+            part: Of the sites' data.
+            sites: Those that some run of the sweep has a value of; the others have no data of this part.
+        """
+        runs = self.method.results.values()
+        found = [[PARTS[part](own) for site, own in run.by_site.items() if site in sites] for run in runs]
+        return [float(np.mean(values)) for values in found if values and None not in values]
 
 
 def short_names(keys: Mapping[str, object]) -> dict[str, str]:
@@ -232,7 +239,8 @@ def sweep_table(rows: Sequence[SweptRow]) -> TextTable:
     """
     *others, last = rows[0].values
     places = list(dict.fromkeys(row.place for row in rows))
-    cells = {(*row.line, part, row.place): mean_and_deviation(row.measured(part)) for row in rows for part in PARTS}
+    sites = {part: _sites(rows, part) for part in PARTS}
+    cells = {(*row.line, p, row.place): mean_and_deviation(row.measured(p, sites[p])) for row in rows for p in PARTS}
     lines = [(*line, part) for line in _lines(rows) for part in PARTS]
     columns = ("row", *others, "part", *(f"{last}={place}" for place in places))
     return TextTable(
@@ -263,6 +271,12 @@ def _lines(rows: Sequence[SweptRow]) -> list[tuple[str, ...]]:
     return list(dict.fromkeys(row.line for row in rows))
 
 
+def _sites(rows: Sequence[SweptRow], part: str) -> set[str]:
+    """Return the sites that some run has a value of."""
+    sites = (own for row in rows for run in row.method.results.values() for own in run.by_site.items())
+    return {site for site, own in sites if PARTS[part](own) is not None}
+
+
 def _positions(places: Sequence[str]) -> dict[str, float]:
     """Return place -> where it lies: its number, or its rank where one is no number."""
     try:
@@ -274,7 +288,8 @@ def _positions(places: Sequence[str]) -> dict[str, float]:
 def _draw(
     panel: Axes, rows: Sequence[SweptRow], line: tuple[str, ...], part: str, positions: Mapping[str, float], number: int
 ) -> Line2D:
-    found = {positions[row.place]: row.measured(part) for row in rows if row.line == line}
+    sites = _sites(rows, part)
+    found = {positions[row.place]: row.measured(part, sites) for row in rows if row.line == line}
     known = {place: values for place, values in sorted(found.items()) if values}
     means = [float(np.mean(values)) for values in known.values()]
     spreads = [float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 for values in known.values()]
