@@ -39,7 +39,13 @@ def test_the_table_has_the_mean_over_sites_before_all_cases_together():
         ("north", "1.000", "0.500", "0.750", "0.600"),
         ("south", "-", "0.250", "0.250", "0.250"),
     )
-    assert cross_image(values, "dice").png.startswith(b"\x89PNG")
+    image = cross_image(values, "dice")
+    assert image.png.startswith(b"\x89PNG") and "No model" not in image.caption
+
+
+def test_sites_that_kept_no_model_are_named():
+    image = cross_image({"north": {"north": 1.0, "south": 0.5, "west": 0.25, "all sites": 0.6}}, "dice")
+    assert image.caption.endswith("The diagonal is each site's model at home. No model of south, west was kept.")
 
 
 @pytest.mark.timeout(120)

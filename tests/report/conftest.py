@@ -38,7 +38,8 @@ def whole(values):
         site: {"num_cases": int(score["value"] is not None), "num_excluded": 0} | score
         for site, score in values["validation"].items()
     }
-    everyone = {"everyone": {"by_site": {}} | values["everyone"]} if "everyone" in values else {}
+    by_site = {site: {} for site in values["sites"]}
+    everyone = {"everyone": {"by_site": by_site} | values["everyone"]} if "everyone" in values else {}
     return values | {"validation": validation} | everyone
 
 

@@ -191,6 +191,9 @@ def test_the_test_data_of_all_sites_are_an_average_and_a_sentence(classes):
         "on all sites' test data (40 cases): accuracy 0.500, balanced accuracy 0.125, mean over the sites' models"
     )
     assert everyone_sentence(classes()) == ""
+    lacking = classes(everyone={"accuracy": 0.5, "balanced_accuracy": 0.125, "num_cases": 40, "by_site": {"east": {}}})
+    assert everyone_sentence(lacking).endswith("mean over the sites' models (none of west)")
+    assert "everyone_balanced_accuracy" not in averages_also(lacking, ["east", "west"])
 
 
 def test_markdown_has_the_best_in_bold_the_level_ones_underlined_and_the_notes_below():

@@ -1,9 +1,13 @@
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
 
 from silofl.cli import CommandParser
 from silofl.errors import ConfigError
+from silofl.federation.results import Everyone
 from silofl.options import check_backend
+from silofl.report.comparison import averages_also
 from silofl.settings import parse
 from silofl.studies import side_by_side
 from silofl.studies.compared_runs import Comparison
@@ -30,6 +34,12 @@ def test_values_of_a_pool_become_those_of_the_sites(result):
     assert (found.mean, found.pooled) == (0.8125, 0.75)
     assert found.tested.cases == {"north": 2, "south": 1}
     assert (found.status, found.rounds) == ("COMPLETE", 3)
+
+
+def test_the_one_model_of_a_pool_is_every_sites_on_all_test_data(result):
+    everyone = Everyone(0.75, 0.5, {"pooled": {"accuracy": 0.75, "balanced_accuracy": 0.5}}, 3)
+    found = by_their_sites(replace(result, everyone=everyone), SCORES)
+    assert averages_also(found, ["north", "south"])["everyone_balanced_accuracy"] == 0.5
 
 
 def test_a_pool_in_which_no_case_counts_has_no_values(result):

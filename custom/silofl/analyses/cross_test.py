@@ -104,7 +104,8 @@ def cross_image(values: Values, metric: str) -> Image:
         colour = "white" if value > DARK else INK
         axes.text(column, row, number(None if np.isnan(value) else value), ha="center", va="center", color=colour)
     alt = f"{metric} of {len(values)} sites' models at {len(sites)} sites, as in the table."
-    return Image(png(figure), alt, NOTE)
+    missing = [site for site in sites if site not in values]
+    return Image(png(figure), alt, NOTE + (f" No model of {', '.join(missing)} was kept." if missing else ""))
 
 
 def _value(model: nn.Module, part: Examples, study: Study, device: torch.device) -> float | None:

@@ -210,7 +210,7 @@ def averages_also(results: Results, sites: Sequence[str]) -> dict[str, float]:
         known = [value for value in values if value is not None]
         if known and key != results.metric and (key == "auroc" or len(known) == len(sites)):
             found[key] = float(np.mean(known))
-    if results.everyone is None:
+    if results.everyone is None or not results.everyone.by_site.keys() >= set(sites):
         return found
     return found | {"everyone_balanced_accuracy": results.everyone.balanced_accuracy}
 

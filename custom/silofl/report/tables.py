@@ -179,7 +179,9 @@ def everyone_sentence(results: Results) -> str:
     if everyone is None:
         return ""
     values = f"accuracy {everyone.accuracy:.3f}, balanced accuracy {everyone.balanced_accuracy:.3f}"
-    return f"on all sites' test data ({everyone.num_cases} cases): {values}, mean over the sites' models"
+    missing = [site for site in results.sites if site not in everyone.by_site]
+    without = f" (none of {', '.join(missing)})" if missing else ""
+    return f"on all sites' test data ({everyone.num_cases} cases): {values}, mean over the sites' models{without}"
 
 
 def empty_cases_sentence(results: Results) -> str:

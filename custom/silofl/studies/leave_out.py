@@ -41,8 +41,8 @@ HOME = {
     "everything": "every model",
 }
 NO_SUPER_MODEL = (
-    "The run wrote no super model, because {home} stayed at the sites; in a simulation it is put together from the "
-    "sites' own models, and all of them answer: mean of all sites."
+    "The run wrote no super model, because {home} stayed at the sites; in a simulation it is put together from "
+    "{source}, and all of them answer: mean of all sites."
 )
 
 
@@ -64,7 +64,8 @@ def unseen_result(run: Path, site: str, load: Callable[[], SiteData], console: C
     folder = run / FOLDER
     if not folder.is_dir():
         contents = assembled(run)
-        console.print(NO_SUPER_MODEL.format(home=HOME[contents.study.recipe.stays_home]))
+        home, source = HOME[contents.study.recipe.stays_home], contents.facts["assembled_from"]
+        console.print(NO_SUPER_MODEL.format(home=home, source=source))
         write(folder, contents)
     fingerprint, known = fingerprint_of(folder), _earlier_test(run)
     if known is not None and (known.site, known.fingerprint) == (site, fingerprint):
@@ -82,6 +83,8 @@ def unseen_result(run: Path, site: str, load: Callable[[], SiteData], console: C
 def assembled(run: Path) -> Contents:
     """Return the mean of the sites' models as a super model, which only a simulation has in one place.
 
+    Its fact ``assembled_from`` names the sites that kept none.
+
     Raises:
         ConfigError: No site kept its model, or one is broken.
     """
@@ -93,7 +96,9 @@ def assembled(run: Path) -> Contents:
         raise ConfigError(f"{run} must hold a super model or the sites' own models, not neither; train it anew")
     first = next(iter(own.values()))
     states = {site: contents.models[site] for site, contents in own.items()}
-    facts = {"run": tested, "reported_round": results.best_round, "assembled_from": "the sites' own models"}
+    missing = [site for site in folders if site not in own]
+    source = "the sites' own models" + (f" (none of {', '.join(missing)})" if missing else "")
+    facts = {"run": tested, "reported_round": results.best_round, "assembled_from": source}
     domain = reduce(or_, (contents.domain for contents in own.values()))
     return Contents(first.study, first.image_shape, states, "mean", facts=facts, domain=domain)
 

@@ -56,6 +56,7 @@ def by_their_sites(results: Results, scores: Mapping[str, float]) -> Results:
     """
     values = by_site(scores)
     means = {site: float(np.mean(found)) for site, found in values.items()}
+    everyone = results.everyone
     return replace(
         results,
         sites=means,
@@ -63,6 +64,8 @@ def by_their_sites(results: Results, scores: Mapping[str, float]) -> Results:
         spread=float(np.std(list(means.values()))) if means else None,
         pooled=float(np.mean(list(scores.values()))) if scores else None,
         tested=replace(results.tested, cases={site: len(found) for site, found in values.items()}, patients=None),
+        # The one model is every site's.
+        everyone=everyone and replace(everyone, by_site=dict.fromkeys(means, everyone.by_site[POOLED_SITE])),
     )
 
 
