@@ -78,6 +78,8 @@ def test_the_sentence_counts_verdicts_and_names_who_could_not_choose(joining, re
         (joined(), []),
         (joined(verdict="loses", kept=0.6), ["bad"]),
         (joined(federated=0.6), ["warning"]),
+        # below by less than the decimals that are shown
+        (joined(federated=0.6998, local=0.7002), []),
         (joined(federated=0.0), ["warning"]),
         (joined(local=0.0, federated=0.0, kept=0.0, verdict="no clear difference"), ["bad"]),
     ],

@@ -210,7 +210,8 @@ def doubts(results: Results) -> list[tuple[str, str]]:
             continue
         if federated < NEAR_ZERO:
             found.append(("warning", f"{site}: the federated model is near 0 there, {number(federated)}"))
-        elif federated < local:
+        # By the decimals that are shown.
+        elif round(federated, 3) < round(local, 3):
             sentence = f"{site}: the federated model alone is below its own, {number(federated)} and {number(local)}"
             found.append(("warning", sentence))
     return found
