@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 import torch
@@ -61,6 +62,22 @@ def test_local_training_has_on_the_diagonal_what_its_run_reports(silofl, phantom
     assert (tmp_path / "run" / "cross_test.png").is_file()
     code, out, _ = silofl("cross-test", "run")
     assert code == 0 and "model of" in out and "all sites" in out
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("command", ["cross-test", "layer-statistics"])
+def test_data_that_were_moved_are_named(silofl, refused, phantoms, tmp_path, command):
+    first, moved = (shutil.copytree(phantoms, tmp_path / name) for name in ("first", "moved"))
+    assert silofl("simulate", JOB, "--data", first, "--out", "run", "--alone", "--rounds", 1, *SMALL)[0] == 0
+    shutil.rmtree(first)
+    error = refused(command, "run")
+    assert f"--data must name the folder of the sites' data, not {first}, which is not there; name it" in error
+    assert silofl(command, "run", "--data", moved)[0] == 0
+    file = moved / "south" / "dataset.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | {"test": content["test"][:1]}))
+    code, _, error = silofl(command, "run", "--data", moved)
+    assert code == 2 and "site 'south' must have the dataset.json that run learnt from, not the one in" in error
 
 
 def test_what_is_no_finished_simulation_is_refused(refused, tmp_path):

@@ -15,7 +15,7 @@ import torch
 from matplotlib import colormaps
 from torch import nn
 
-from silofl.analyses.finished import finished_run, tell
+from silofl.analyses.finished import add_moved_data, finished_run, tell
 from silofl.data.parts import Examples, joined
 from silofl.data.site_data import SiteData
 from silofl.errors import ExitCode
@@ -43,12 +43,13 @@ DARK = 0.6
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl cross-test``."""
     parser.add_argument("run", type=Path, help="folder of a finished simulation")
+    add_moved_data(parser)
     add_json(parser, "cross_test.json")
 
 
 def run(options: argparse.Namespace) -> int:
     """Test, print the table, and write ``cross_test.json`` and ``cross_test.png`` into the run's folder."""
-    found = finished_run(options.run)
+    found = finished_run(options.run, options.data)
     values, metric = cross_test(found.models, found.data), found.models.study.metric
     tell(options, "cross_test", {"metric": metric, "values": values}, cross_image(values, metric), cross_table(values))
     return ExitCode.COMPLETE

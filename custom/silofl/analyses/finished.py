@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from silofl.data.counts import FILE as DATA
+from silofl.data.counts import DataCounts, SiteCounts
 from silofl.data.site_data import SiteData
-from silofl.errors import ConfigError
+from silofl.errors import ConfigError, DataError
 from silofl.files import write_atomically, write_json
 from silofl.inference.contents import Contents
 from silofl.options import console_for
 from silofl.report.canvas import Image
 from silofl.report.tables import TextTable, print_lines, print_table
+from silofl.schema import read_file
 from silofl.studies import simulate
 from silofl.studies.leave_out import assembled
 from silofl.studies.simulation import read_simulation, study_file
-from silofl.study import load_study
+from silofl.study import Study, load_study
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,21 @@ class FinishedRun:
     data: dict[str, SiteData]
 
 
-def finished_run(path: Path) -> FinishedRun:
+def add_moved_data(parser: argparse.ArgumentParser) -> None:
+    """Add ``--data`` of a command on finished runs."""
+    parser.add_argument("--data", type=Path, help="folder with one folder a site, where it was moved since the run")
+
+
+def finished_run(path: Path, data: Path | None = None) -> FinishedRun:
     """Read the sites' models and data of a finished simulation.
 
+    Args:
+        path: Folder of the run.
+        data: Folder of the sites' data, where it is not where the run read it.
+
     Raises:
-        ConfigError: The folder holds no simulation, it is not finished, or its models are gone.
-        DataError: A site's data is gone or wrong.
+        ConfigError: The folder holds no simulation, it is not finished, or its models or data are gone.
+        DataError: A site's data is wrong, or not what the run learnt from.
     """
     if not (path / "run.json").is_file():
         raise ConfigError(
@@ -46,10 +58,48 @@ def finished_run(path: Path) -> FinishedRun:
         )
     if not simulate.is_finished(path):
         raise ConfigError(f"{path} must hold a finished run; it has no result yet: silofl resume {path}")
+    models, study, counts = assembled(path), load_study(study_file(path / "job")), read_file(DataCounts, path / DATA)
+    return FinishedRun(models, read_sites(study, path, data, {path: counts.sites} if counts else {}))
+
+
+def read_sites(
+    study: Study,
+    run: Path,
+    data: Path | None,
+    learnt: Mapping[Path, Mapping[str, SiteCounts]],
+    sites: Sequence[str] = (),
+) -> dict[str, SiteData]:
+    """Read the data of a simulation's sites, and check that they are those that runs learnt from.
+
+    Args:
+        study: Of the run.
+        run: Folder of the run.
+        data: Folder of the sites' data, where it is not where the run read it.
+        learnt: Folder of a run -> site -> what it learnt from.
+        sites: Their names; all training sites where empty.
+
+    Raises:
+        ConfigError: The folder of the data is not there.
+        DataError: A site's data is wrong, or not what a run learnt from.
+    """
     # A site that was left out trained nothing.
-    simulation = replace(read_simulation(path), left_out=None)
-    study = load_study(study_file(path / "job"))
-    return FinishedRun(assembled(path), simulate.read_data(study, simulation, path))
+    simulation = replace(read_simulation(run), left_out=None)
+    simulation = replace(simulation, sites=tuple(sites) or simulation.sites)
+    if data is not None:
+        simulation = replace(simulation, data=str(data.resolve()))
+    if not Path(simulation.data).is_dir():
+        raise ConfigError(
+            f"--data must name the folder of the sites' data, not {simulation.data}, which is not there; name it"
+        )
+    found = simulate.read_data(study, simulation, run)
+    for site, own in found.items():
+        for path, counts in learnt.items():
+            if site not in counts or counts[site].digest != own.manifest.digest:
+                raise DataError(
+                    f"site {site!r} must have the dataset.json that {path} learnt from, not the one in "
+                    f"{simulation.data}; name the folder with --data, or take runs on other data apart"
+                )
+    return found
 
 
 def tell(options: argparse.Namespace, name: str, values: Mapping[str, object], image: Image, table: TextTable) -> None:

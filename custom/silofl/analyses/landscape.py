@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from silofl.analyses.finished import add_moved_data, read_sites
 from silofl.analyses.landscape_figures import SiteLandscape, landscape_table, lines_image, plane_image
 from silofl.data.batches import evaluation_batches
 from silofl.data.manifest import PARTS
@@ -28,8 +29,6 @@ from silofl.options import console_for, count, natural
 from silofl.report.run_records import RunRecords, read_run, run_names
 from silofl.report.tables import print_lines, print_table
 from silofl.studies.leave_out import assembled, networks_of_sites
-from silofl.studies.simulate import read_data
-from silofl.studies.simulation import read_simulation
 from silofl.study import Study
 from silofl.training.device import choose_device, seed_of
 from silofl.training.landscape import Landscape, filter_directions, line_points, losses_at, mean_loss, plane_points
@@ -74,7 +73,7 @@ class Asked:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl landscape``."""
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a finished simulated run")
-    parser.add_argument("--data", type=Path, help="folder with one folder a site, where it was moved since the run")
+    add_moved_data(parser)
     parser.add_argument(
         "--out", type=Path, default=Path("landscape.png"), metavar="FILE.png", help="landscape.png by default"
     )
@@ -185,21 +184,7 @@ def _conditions(models: Contents) -> dict[str, object]:
 
 def _parts(runs: Sequence[RunRecords], models: Contents, asked: Asked, data: Path | None) -> dict[str, Examples]:
     """Read the first run's data, check that all runs learnt from them, and choose images."""
-    simulation = replace(read_simulation(runs[0].path), sites=models.sites, left_out=None)
-    if data is not None:
-        simulation = replace(simulation, data=str(data.resolve()))
-    if not Path(simulation.data).is_dir():
-        raise ConfigError(
-            f"--data must name the folder of the sites' data, not {simulation.data}, which is not there; name it"
-        )
-    found = read_data(models.study, simulation, runs[0].path)
-    for site, own in found.items():
-        for one in runs:
-            if site not in one.data or one.data[site].digest != own.manifest.digest:
-                raise DataError(
-                    f"site {site!r} must have the dataset.json that {one.path} learnt from, not the one in "
-                    f"{simulation.data}; name the folder with --data, or draw runs on other data apart"
-                )
+    found = read_sites(models.study, runs[0].path, data, {one.path: one.data for one in runs}, models.sites)
     return {site: _chosen(site, getattr(own, asked.part), asked) for site, own in found.items()}
 
 

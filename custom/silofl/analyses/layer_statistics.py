@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from silofl.algorithms.adafed import collect_statistics
-from silofl.analyses.finished import FinishedRun, finished_run, tell
+from silofl.analyses.finished import FinishedRun, add_moved_data, finished_run, tell
 from silofl.data.batches import evaluation_batches
 from silofl.errors import ConfigError, ExitCode
 from silofl.options import add_json
@@ -38,12 +38,13 @@ Pairs = Mapping[str, Mapping[str, Sequence[Pair]]]
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl layer-statistics``."""
     parser.add_argument("run", type=Path, help="folder of a finished simulation whose network has BatchNorm")
+    add_moved_data(parser)
     add_json(parser, "layer_statistics.json")
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure, print the correlations, and write them and the figure into the run's folder."""
-    pairs = layer_pairs(finished_run(options.run))
+    pairs = layer_pairs(finished_run(options.run, options.data))
     tell(options, "layer_statistics", correlations(pairs), statistics_image(pairs), statistics_table(pairs))
     return ExitCode.COMPLETE
 
