@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from runs import BATCH, TOO_SMALL, WITHOUT, Alone, Choices, carry_out, is_finished, validation_of
+from runs import BATCH, TOO_SMALL, WITHOUT, Alone, Choices, carry_out, is_finished, validation_of, validation_to_choose
 
 from silofl.federation.results import Results, read_results
 from silofl.report.methods import mean_and_deviation
@@ -114,7 +114,7 @@ def _do(options: argparse.Namespace, wanted: Sequence[Wanted]) -> None:
 
 def _validation(out: Path, wanted: Wanted) -> float:
     """Return a run's validation; one that failed, as with a rate that it does not bear, is below all others."""
-    return validation_of(read_results(out / wanted.folder)) if is_finished(out / wanted.folder) else -1.0
+    return validation_to_choose(read_results(out / wanted.folder)) if is_finished(out / wanted.folder) else -1.0
 
 
 @dataclass(frozen=True)

@@ -138,13 +138,27 @@ def validation_of(results: Results) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
+def validation_to_choose(results: Results) -> float:
+    """Return the mean over sites of the validation, by which something is chosen.
+
+    Raises:
+        ConfigError: No site has any.
+    """
+    value = validation_of(results)
+    if np.isnan(value):
+        raise ConfigError(
+            f"{results.study} must have validation data to choose by; no site has any: import them with --validation"
+        )
+    return value
+
+
 def best_choices(search: Search, run: Callable[[Choices], Results]) -> Choices:
     """Return the choices with which FedAvg validates best, one after the other, each by the mean over the sites."""
     chosen: Choices = {}
     for key, values in search:
         scores = {}
         for value in values:
-            scores[value] = validation_of(run(chosen | {key: value}))
+            scores[value] = validation_to_choose(run(chosen | {key: value}))
         print(f"FedAvg, validation by {key}:", {value: round(score, 4) for value, score in scores.items()})
         chosen[key] = max(scores, key=scores.get)
     return chosen
