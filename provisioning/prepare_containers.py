@@ -21,11 +21,13 @@ from nvflare.tool.deploy.deploy_common import WORKSPACE_MOUNT_PATH
 
 from provisioning.workspace import write_yaml
 from silofl.errors import ConfigError, ExitCode
+from silofl.files import read_json, write_json
 from silofl.flare.kit import Kit, read_kit
 from silofl.settings import read_yaml
 
 # NVFlare mounts a data set of a study at /data/<study>/<data set>, and jobs that name no study belong to this one.
 MOUNTS = "/data/default"
+LAUNCHERS = ("docker_launcher", "k8s_launcher")
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,16 @@ def prepare(kit: Kit, out: Path, container: Container) -> None:
     if done.returncode:
         reason = " ".join((done.stderr or done.stdout).split())
         raise ConfigError(f"{kit.folder} must be a kit that NVFlare can prepare for {container.runtime}; {reason}")
+    _put_launcher(out / "local" / "resources.json.default")
+
+
+def _put_launcher(path: Path) -> None:
+    """Have SiloFL's launcher start the jobs, which takes no image of a job."""
+    resources = read_json(path)
+    for part in resources["components"]:
+        if part["id"] in LAUNCHERS:
+            part["path"] = f"silofl.flare.launchers.{part['path'].rpartition('.')[2]}"
+    write_json(path, resources)
 
 
 def _put_settings(kit: Kit, container: Container) -> None:

@@ -6,6 +6,8 @@ import yaml
 from nvflare.app_opt.job_launcher.study_runtime import load_study_runtime_file
 
 from provisioning.__main__ import main
+from silofl.flare import launchers
+from silofl.flare.launchers import OwnContainer
 
 IMAGE = "registry.example.org/silofl:0.2.0"
 
@@ -46,8 +48,19 @@ def test_jobs_run_in_containers_of_the_image_with_the_hospitals_folders(prepared
     assert study["datasets"]["images"] == {"source": "/srv/images", "mode": "ro"}
     site = yaml.safe_load((folder / "north" / "local" / "site.yaml").read_text())
     assert (site["data"], site["state_dir"]) == ("/data/default/images/{study}", "/data/default/state/{study}")
-    launchers = [part["id"] for part in resources(folder / "north")["components"] if part["id"].endswith("launcher")]
-    assert launchers == [f"{runtime}_launcher"]
+    named = [part["id"] for part in resources(folder / "north")["components"] if part["id"].endswith("launcher")]
+    assert named == [f"{runtime}_launcher"]
+
+
+@pytest.mark.parametrize(("name", "side"), [("north", "Client"), ("server", "Server")])
+def test_no_job_chooses_its_image_or_brings_other_files(prepared, name, side):
+    runtime, folder = prepared
+    found = resources(folder / name)
+    (launcher,) = [part for part in found["components"] if part["id"] == f"{runtime}_launcher"]
+    kind = {"docker": "Docker", "k8s": "K8s"}[runtime]
+    assert launcher["path"] == f"silofl.flare.launchers.{side}{kind}JobLauncher"
+    assert issubclass(getattr(launchers, launcher["path"].rpartition(".")[2]), OwnContainer)
+    assert found["app_validator"]["path"] == "silofl.flare.job_files.JobFiles"
 
 
 def test_nvflare_reads_the_mounts_as_they_are_meant(prepared):
