@@ -199,6 +199,12 @@ class Results:
         """Site -> its part of the result."""
         return {site: self._of_site(site) for site in self.sites}
 
+    @property
+    def has_global_model(self) -> bool:
+        """Whether a super model's tests are of a global model too, as far as there are any tests."""
+        tested = self.super_model.models.values() if self.super_model else ()
+        return not tested or any("global" in values for values in tested)
+
     def recipe_value(self, key: str) -> object:
         """Return a value of the recipe; None where it has no such key."""
         return self.recipe.get(key)

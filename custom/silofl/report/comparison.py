@@ -293,7 +293,8 @@ def _models(method: Method, sites: Sequence[str]) -> list[tuple[str, list[_Model
     own = [_ModelValues(run.sites, run.pooled, averages_also(run, sites)) for run in runs]
     if not any(run.super_model for run in runs):
         return [(f"{method.name} ({POOLED_DATA})" if method.needs_pool else method.name, own)]
-    others = {model: [_of_model(run, model) for run in runs] for model in ("ensemble", "global", "personal")}
+    names = ("ensemble", *(("global",) if any(run.has_global_model for run in runs) else ()), "personal")
+    others = {model: [_of_model(run, model) for run in runs] for model in names}
     return [(f"{method.name} {model}", values) for model, values in ({"super": own} | others).items()]
 
 

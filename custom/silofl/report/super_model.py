@@ -85,11 +85,10 @@ def unseen_values(unseen: UnseenTest | None) -> dict[str, Any] | None:
 
 def model_values(results: Results) -> dict[str, Values]:
     """Return global, where there is one, personal, super, ensemble -> site -> mean test value at the site."""
-    tested = results.by_site
     return {
-        name: {site: own.models.get(site if name == PERSONAL else name) for site, own in tested.items()}
+        name: {site: own.models.get(site if name == PERSONAL else name) for site, own in results.by_site.items()}
         for name in MODELS
-        if name != GLOBAL or not tested or any(GLOBAL in own.models for own in tested.values())
+        if name != GLOBAL or results.has_global_model
     }
 
 
