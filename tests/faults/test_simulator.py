@@ -118,5 +118,6 @@ def test_in_the_simulator_files_and_memory_stay_the_same(simulation):
     assert results(run)["status"] == "COMPLETE"
     for victim, values in memory.items():
         print(victim)
-        check_memory(values)
+        # In 600 rounds it goes up by 60 MiB and down again every 225 rounds; it is the same after 250 and after 600.
+        check_memory(values, 1.12 if victim == "server" else 1.05)
     assert max(files[10:-1]) - min(files[10:-1]) <= len(SITES), files

@@ -145,16 +145,16 @@ def test_a_run_with_a_selector_gives_four_rows_and_personal_is_each_sites_own_mo
     rows = {row.name: cells(row) for row in rows_of_methods([fedsm])}
     assert list(rows) == ["fedsm super", "fedsm ensemble", "fedsm global", "fedsm personal"]
     assert (rows["fedsm ensemble"]["east"], rows["fedsm global"]["west"]) == ((0.625,), (0.25,))
+    assert (rows["fedsm personal"]["east"], rows["fedsm personal"]["west"]) == ((0.75,), (0.5,))
+    # (0.5 + 0.25) / 2, and (1 * 0.5 + 4 * 0.25) / 5
+    assert rows["fedsm global"]["client average"] == (0.375,)
+    assert rows["fedsm global"]["pooled"] == pytest.approx((0.3,))
 
 
 def test_models_of_one_exchange_have_no_row_of_a_global_one(method):
     models = {"east": {"east": 0.75, "ensemble": 0.625, "super": 0.75}, "west": {"west": 0.5, "super": 0.5}}
     rows = rows_of_methods([method("oneshot", (0.75, 0.5), models=models)])
     assert [row.name for row in rows] == ["oneshot super", "oneshot ensemble", "oneshot personal"]
-    assert (rows["fedsm personal"]["east"], rows["fedsm personal"]["west"]) == ((0.75,), (0.5,))
-    # (0.5 + 0.25) / 2, and (1 * 0.5 + 4 * 0.25) / 5
-    assert rows["fedsm global"]["client average"] == (0.375,)
-    assert rows["fedsm global"]["pooled"] == pytest.approx((0.3,))
 
 
 def test_a_run_without_a_value_at_a_site_has_no_means(method):
