@@ -295,6 +295,13 @@ class Play:
         """Go on from the server's checkpoint, as a server that was restarted does."""
         self.server = restored(self.study, checkpoint(self.server))
 
+    def ask_for(self, rounds):
+        """Go on from the server's checkpoint to another number of rounds, as ``--set rounds=N`` does."""
+        values = self.study.model_dump() | {"algorithm": self.study.algorithm.model_dump(), "rounds": rounds}
+        self.study = parse(Study, values, "study.yaml")
+        self.sites = {name: SiteRounds(name, self.study, self.settings) for name in self.sites}
+        self.resume()
+
     def goes_on_as(self, whole):
         """Check that after 2 rounds, a restart of the server and one more the models are those of 3 rounds on end."""
         whole.rounds(3)

@@ -127,6 +127,39 @@ def test_what_was_decided_is_not_asked_again_after_a_restart(play, tmp_path):
     assert game.asked == [TEST]
 
 
+@pytest.mark.parametrize("name", ["shared", "batchnorm at home", "own models"])
+@pytest.mark.parametrize("rounds", [5, 8])
+def test_a_complete_run_that_is_asked_for_more_rounds_has_the_mean_of_the_run_of_so_many(play, name, rounds):
+    straight = play(folder="straight", **HALF | {"rounds": rounds}, **ALGORITHMS[name])
+    more = play(folder="more", **HALF, **ALGORITHMS[name])
+    more.finish(change=scored(0.8))
+    assert more.server.reported.how == "best validation, mean of the models of rounds 3 to 4"
+    more.ask_for(rounds)
+    more.round(change=scored(0.8))
+    assert more.server.reported.how == "best validation, round 1"
+    tests = [game.finish(change=scored(0.9)) for game in (straight, more)]
+    first = {5: 3, 8: 5}[rounds]
+    assert more.server.reported.how == f"best validation, mean of the models of rounds {first} to {rounds}"
+    assert tests[0].scores == tests[1].scores
+    for site in SITES:
+        file = f"supermodel/weights/{site}.pt"
+        ours, theirs = (torch.load(game.folder(site) / file, weights_only=True) for game in (straight, more))
+        assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_a_site_that_misses_the_first_averaged_round_after_a_continuation_forgets_the_mean_of_before(play):
+    straight, more = (play(folder=f, rounds=n, average_last=0.5, name="fedbn") for f, n in (("a", 8), ("b", 4)))
+    more.finish()
+    more.ask_for(8)
+    straight.rounds(4)
+    for game in (straight, more):
+        game.round(absent=("north",))
+        game.rounds(3)
+    ours, theirs = (game.kept("north", 8)["average"] for game in (straight, more))
+    assert ours["count"] == theirs["count"] == 3
+    assert all(torch.equal(ours["home"][key], theirs["home"][key]) for key in ours["home"])
+
+
 def test_a_site_that_was_absent_tests_the_mean_too(play):
     game = play(**HALF, name="fedbn", federation={"max_missed_rounds": 2})
     game.rounds(2)

@@ -99,9 +99,8 @@ class AveragePart(Part):
         self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
     ) -> AveragePart:
         """Take a round's models into the means, or decide whether the means are reported."""
-        if exchange.task == TRAIN and exchange.round in averaged_rounds(self.study):
-            # The models come first, so that those of this round are there already.
-            return replace(self, means={role: self._with_models(role, run.parts[role]) for role in self.roles})
+        if exchange.task == TRAIN:
+            return self._trained(exchange.round, run)
         if exchange.task != TASK:
             return self
         found = {site: answer.numbers.metrics.validation for site, answer in replies.accepted.items()}
@@ -116,7 +115,8 @@ class AveragePart(Part):
 
     def reported(self, reported: Reported, run: Run) -> Reported:
         """Put the means in the models' place where they are the better ones; all else is as the last round left it."""
-        if not self.chosen:
+        # A finished run that was asked for more rounds has the means of its earlier end until it averages again.
+        if not self.chosen or run.finished_rounds < self.study.training_rounds:
             return reported
         models = {role: self._as_part(role, run.parts[role]) for role in self.roles}
         number = self.study.training_rounds
@@ -152,6 +152,15 @@ class AveragePart(Part):
     def _name(self) -> str:
         rounds = averaged_rounds(self.study)
         return f"mean of the models of rounds {rounds[0]} to {rounds[-1]}"
+
+    def _trained(self, number: int, run: Run) -> AveragePart:
+        rounds = averaged_rounds(self.study)
+        if number not in rounds:
+            return AveragePart(self.study)
+        # What is there before the first of these rounds is of other rounds, as what was decided before any of them.
+        begun = AveragePart(self.study, self.means if number > rounds[0] else {})
+        # The models come first, so that those of this round are there already.
+        return replace(begun, means={role: begun._with_models(role, run.parts[role]) for role in self.roles})
 
     def _with_models(self, role: str, part: ModelPart) -> dict[str, Mean]:
         before = self.means.get(role, {})
@@ -198,9 +207,12 @@ class SiteAverage(SitePart):
 
     def kept(self) -> dict[str, Any]:
         """Take what stays at home into its mean; integers are the last round's."""
-        if self.work.number not in averaged_rounds(self.work.study):
+        rounds = averaged_rounds(self.work.study)
+        if self.work.number not in rounds:
             return {}
-        before = self.work.kept.get(self.name) or {"count": 0, "home": {}}
+        # A state from before these rounds has the mean of other ones, the last of a run that was asked for more.
+        has_begun = self.work.held >= rounds[0]
+        before = (self.work.kept.get(self.name) if has_begun else None) or {"count": 0, "home": {}}
         count = before["count"] + 1
         home = {name: _running(before["home"].get(name), value, count) for name, value in self._models.home().items()}
         return {"count": count, "home": home}
