@@ -412,7 +412,8 @@ class FederationSettings(Section):
             three digits, which are those that are tested and written too, and send changes of three digits. Both ends
             compute in ``float32``, and what the server keeps is not rounded. Numbers below 6e-8 are lost and those
             below 6e-5 lose digits, so the changes that a rate of 1e-6 makes are too small for it; arrays with a number
-            beyond 65504, and AdaFed's statistics, travel as they are.
+            beyond 65504, and AdaFed's statistics, travel as they are, and the squares of a selector with ``learning:
+            moments``, by whose root steps are divided, in ``float64``.
     """
 
     sites: Count | None = None

@@ -35,8 +35,9 @@ def begin(make_study):
 def beside(play):
     """Begin a run with a selector by what is special about it."""
 
-    def start(folder="state", sites=SITES, rounds=2, **selector):
-        return play(sites, folder=folder, name="fedsm", model=INSTANCE, rounds=rounds, selector=selector)
+    def start(folder="state", sites=SITES, rounds=2, federation=None, **selector):
+        options = {"rounds": rounds, "federation": federation, "selector": selector}
+        return play(sites, folder=folder, name="fedsm", model=INSTANCE, **options)
 
     return start
 
@@ -175,6 +176,20 @@ def test_a_site_of_the_codes_selector_takes_one_adam_step_on_its_full_batch(besi
         # Adam's first step is lr * g / (|g| + eps)
         step = 1e-3 * gradient / (np.abs(gradient) + 1e-8)
         np.testing.assert_allclose(arrays[name], -step, rtol=1e-2, atol=1e-6)
+
+
+def test_half_precision_on_the_wire_takes_no_square_away(beside):
+    single, half = (beside(folder=f, federation={"precision": f}, learning="moments") for f in ("float32", "float16"))
+    for game in (single, half):
+        game.rounds(2)
+    ours, theirs = (game.server.parts["selector"] for game in (half, single))
+    assert {array.dtype.name for array in ours.adam.square.values()} == {"float32"}
+    # Half precision has nothing between 0 and 6e-8.
+    tiny = [sum(((0 < one) & (one < 1e-8)).sum() for one in part.adam.square.values()) for part in (ours, theirs)]
+    assert tiny[0] == pytest.approx(tiny[1], rel=0.01) and tiny[1] > 0
+    # Two steps of Adam are at most 1e-3 each.
+    begun = beside(folder="begun", learning="moments").server.parts["selector"].parameters
+    assert max(np.abs(array - begun[name]).max() for name, array in ours.parameters.items()) < 3e-3
 
 
 def test_local_steps_keep_their_optimiser_at_home(beside):

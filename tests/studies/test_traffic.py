@@ -69,6 +69,11 @@ RECIPES = {
     "weights in a file, BatchNorm at home": {"name": "fedbn", "has_weights": True},
     "half of the bytes": {"name": "fedavg", "precision": "float16"},
     "half, of two models and a selector": {"name": "fedsm", "selector": {"steps": 3}, "precision": "float16"},
+    "half, but for a selector's squares": {
+        "name": "fedsm",
+        "selector": {"learning": "moments"},
+        "precision": "float16",
+    },
     "half, with an amplitude": {"name": "harmofl", "precision": "float16"},
     "half, but for running statistics": {"name": "adafed", "preset": "paper", "precision": "float16"},
 }

@@ -321,16 +321,17 @@ def adam_step(
         learning_rate: The paper's eta_s.
 
     Returns:
-        The new parameters and moments, in the arrays' own dtype.
+        The new parameters and moments, in the parameters' own dtype.
     """
     # torch's own Adam with its state put in from outside, so that there is no second formula to keep equal.
     # Everything is copied: from_numpy shares memory, and the step works in place.
     tensors = {name: nn.Parameter(torch.from_numpy(np.array(array))) for name, array in parameters.items()}
     optimizer = torch.optim.Adam(tensors.values(), lr=learning_rate)
     for name, tensor in tensors.items():
-        tensor.grad = torch.from_numpy(np.array(gradient[name], dtype=parameters[name].dtype))
+        dtype = parameters[name].dtype
+        tensor.grad = torch.from_numpy(np.array(gradient[name], dtype=dtype))
         moments = {"exp_avg": state.mean[name], "exp_avg_sq": state.square[name]}
-        optimizer.state[tensor] = {key: torch.from_numpy(np.array(array)) for key, array in moments.items()}
+        optimizer.state[tensor] = {key: torch.from_numpy(np.array(array, dtype)) for key, array in moments.items()}
         # torch keeps the count as a float tensor and refuses an int.
         optimizer.state[tensor]["step"] = torch.tensor(float(state.steps))
     optimizer.step()

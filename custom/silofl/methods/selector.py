@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import count
 from typing import Any
 
@@ -36,6 +37,7 @@ from silofl.methods.part import (
 from silofl.methods.super_model import fixed_models, with_best_models
 from silofl.models import HarmonizedModel
 from silofl.models.names import read_arrays, write_arrays
+from silofl.models.precision import unrounded
 from silofl.models.roles import GLOBAL, PERSONAL, of_role, role_of, with_role
 from silofl.models.selector import build_selector
 from silofl.study import Study
@@ -102,18 +104,18 @@ class SelectorPart(Part):
         """Return the selector for learning or validation."""
         if not self._takes_part(exchange):
             return Message()
-        return Message(self._arrays(), {ROLE: {"outputs": list(self.outputs), "step": self.adam.steps}})
+        return Message(self._arrays, {ROLE: {"outputs": list(self.outputs), "step": self.adam.steps}})
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
         """Return the shapes of a gradient, or of differences to what was sent."""
         is_learning = self._takes_part(exchange) and exchange.task != VALIDATE
-        return Expected.like(self._arrays()) if is_learning else {}
+        return Expected.like(self._arrays) if is_learning else {}
 
     def merged(
         self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
     ) -> SelectorPart:
         """Take one step from the sites that sent every array."""
-        wanted = self._arrays().keys()
+        wanted = self._arrays.keys()
         answers = {site: answer.arrays for site, answer in replies.accepted.items()}
         is_whole = np.array([wanted <= arrays.keys() for arrays in answers.values()])
         if not self._takes_part(exchange) or exchange.task == VALIDATE or not is_whole.any():
@@ -130,7 +132,8 @@ class SelectorPart(Part):
             return replace(self, parameters=new, adam=adam)
         # Sites send differences. The mean difference added to the old square may round to a hair below 0, and Adam
         # takes the root: NaN in every later step.
-        squares = {name: np.maximum(array, 0) for name, array in _sum(self.adam.square, square).items()}
+        squares = _sum(self.adam.square, square).items()
+        squares = {name: np.maximum(array, 0).astype(np.float32) for name, array in squares}
         adam = AdamState(_sum(self.adam.mean, average), squares, self.adam.steps + 1)
         return replace(self, parameters=_sum(self.parameters, parameters), adam=adam)
 
@@ -158,10 +161,14 @@ class SelectorPart(Part):
     def _takes_part(self, exchange: Exchange) -> bool:
         return exchange.task == ROLE or (self.settings.learns_site and exchange.task in (TRAIN, VALIDATE))
 
+    # Once a step and not once a site: `unrounded` copies.
+    @cached_property
     def _arrays(self) -> Arrays:
         arrays = dict(self.parameters)
         if self.settings.learning == "moments":
-            arrays |= with_role(AVERAGE, self.adam.mean) | with_role(SQUARE, self.adam.square)
+            # Adam divides by their root: a square that half precision makes 0 would be a step without bounds.
+            square = unrounded(self.adam.square, self.study)
+            arrays |= with_role(AVERAGE, self.adam.mean) | with_role(SQUARE, square)
         return with_role(ROLE, arrays)
 
 

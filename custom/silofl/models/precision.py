@@ -33,6 +33,13 @@ def narrowed_together(messages: Mapping[str, Arrays], study: Study) -> dict[str,
     return {site: {name: halves[id(array)] for name, array in arrays.items()} for site, arrays in messages.items()}
 
 
+def unrounded(arrays: Arrays, study: Study) -> Arrays:
+    """Return arrays of which nothing may be lost on the way: in float64, which `narrowed` leaves as it is."""
+    if study.federation.precision == "float32":
+        return arrays
+    return {name: array.astype(np.float64) for name, array in arrays.items()}
+
+
 def widened(arrays: Arrays, study: Study) -> Arrays:
     """Return received arrays as both ends compute with them: float16 as float32, where the study lets it travel."""
     if study.federation.precision == "float32":
