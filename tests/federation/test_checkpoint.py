@@ -150,6 +150,17 @@ def test_a_run_from_before_a_key_existed_goes_on_with_its_default_alone(play):
         restored(parse(Study, values, "study.yaml"), older)
 
 
+def test_a_run_whose_models_lack_what_travels_now_does_not_go_on(play):
+    game = play()
+    game.round()
+    state = checkpoint(game.server)
+    model = state["parts"]["model"]
+    name = next(iter(model["common"]))
+    older = model | {"common": {key: one for key, one in model["common"].items() if key != name}}
+    with pytest.raises(StateError, match=f"must hold '{name}', which travels; it is of a version .*: start anew"):
+        restored(game.study, state | {"parts": state["parts"] | {"model": older}})
+
+
 def test_a_run_with_a_key_that_is_gone_does_not_go_on(play):
     game = play()
     game.round()

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from monai.networks.nets import DynUNet
 from torch import nn
 
 from silofl.algorithms.recipe import Recipe
@@ -36,6 +37,13 @@ class Named(nn.Module):
         self.bn = nn.Parameter(torch.tensor(2.0))
         self.register_buffer("bn1_count", torch.tensor(1.0))
         self.synced = nn.SyncBatchNorm(3)
+
+
+def dynunet(deep_supervision):
+    """Return MONAI's DynUNet with four levels, of which two may have auxiliary heads."""
+    filters, strides = [4, 8, 16, 32], [1, 2, 2, 2]
+    supervision = {"deep_supervision": deep_supervision, "deep_supr_num": 2}
+    return DynUNet(2, 1, 2, [3] * 4, strides, strides[1:], filters=filters, **supervision)
 
 
 def names_of(*modules):
@@ -227,6 +235,17 @@ def test_the_head_is_the_last_layer_that_has_weights():
     assert head_names(model) == {"2.weight", "2.bias"}
     assert head_names(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU())) == {"0.weight", "0.bias"}
     assert head_names(nn.ReLU()) == set()
+
+
+@pytest.mark.parametrize("deep_supervision", [False, True])
+def test_the_head_of_a_dynunet_is_the_layer_that_answers_without_training(deep_supervision):
+    model = dynunet(deep_supervision).eval()
+    called = []
+    for name, module in model.named_modules():
+        module.register_forward_hook(lambda *_, name=name: called.append(name))
+    model(torch.zeros(1, 1, 32, 32))
+    last = next(name for name in reversed(called) if name + ".weight" in model.state_dict())
+    assert head_names(model) == {f"{last}.weight", f"{last}.bias"}
 
 
 def test_what_stays_home_never_travels():

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from silofl.algorithms.fedavg import server_step, uniform_weights
 from silofl.algorithms.mixing import Arrays, mix
 from silofl.data.parts import Examples
+from silofl.errors import StateError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write
 from silofl.methods.part import (
@@ -178,7 +179,17 @@ class ModelPart(Part):
         }
 
     def restored(self, state: Mapping[str, Any]) -> ModelPart:
-        """Return what `state` described."""
+        """Return what `state` described.
+
+        Raises:
+            StateError: It lacks an array that travels.
+        """
+        lacking = sorted(self.common.keys() - state["common"].keys())
+        if lacking:
+            raise StateError(
+                f"the checkpoint must hold {lacking[0]!r}, which travels; it is of a version of SiloFL that kept it at "
+                "home: start anew"
+            )
         own = {site: _arrays(tensors) for site, tensors in state["own"].items()}
         return replace(self, common=_arrays(state["common"]), own=own)
 

@@ -15,6 +15,8 @@ from silofl.algorithms.recipe import Recipe
 from silofl.errors import AggregationError
 
 INPUT_NORM = "input_norm."
+# MONAI's DynUNet registers them after the layer that answers, and they answer in training alone.
+AUXILIARY = "deep_supervision_heads"
 
 
 def batchnorm_names(model: nn.Module) -> set[str]:
@@ -51,6 +53,7 @@ def home_names(model: nn.Module, recipe: Recipe) -> set[str]:
 def head_names(model: nn.Module) -> set[str]:
     """Return the names of the last linear or convolutional layer's parameters, which give the answer."""
     layers = [name for name, module in model.named_modules() if isinstance(module, (nn.Linear, _ConvNd))]
+    layers = [name for name in layers if AUXILIARY not in name.split(".")]
     return {name for name in model.state_dict() if layers and name.startswith(layers[-1] + ".")}
 
 
