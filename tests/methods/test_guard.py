@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from silofl.algorithms.guard import Choice
+from silofl.errors import TrainingError
 from silofl.federation.egress import Request
 from silofl.federation.site import SiteRounds
 from silofl.inference import SuperModel
@@ -84,6 +85,32 @@ def stubbed(monkeypatch, **scores):
     monkeypatch.setattr(
         guard, "choose", lambda units, default: Choice(max(scores, key=scores.get), default, 0.3, 0.1, 2)
     )
+
+
+@pytest.mark.parametrize("name", ["ditto", "apfl", "pfedme", "perfedavg"])
+def test_the_fine_tuned_copy_is_a_candidate_beside_models_that_draw_for_themselves(play, name):
+    training = {"optimizer": "sgd", "momentum": 0, "local_epochs": 2}
+    game = play(("east", "north"), guard=True, name=name, rounds=10, training=training)
+    game.finish()
+    assert all("fine_tuned" in choice.validation for choice in game.server.parts["guard"].choices.values())
+    assert not any("without a fine-tuned copy" in note for note in game.server.ledger[-1].notes)
+
+
+def test_the_ledger_names_a_site_that_chose_without_a_fine_tuned_copy(play, monkeypatch):
+    tune = guard.SiteGuard._tune
+
+    def failing(self, step):
+        if self.work.site == "north":
+            raise TrainingError("no memory")
+        tune(self, step)
+
+    monkeypatch.setattr(guard.SiteGuard, "_tune", failing)
+    game = play(("east", "north"), guard=True, rounds=10)
+    # An answer that is lost on the way takes no copy away.
+    lost = ("guard_tune", "east")
+    game.finish(change=lambda task, site, answer: answer.failed("lost") if (task, site) == lost else answer)
+    notes = [note for note in game.server.ledger[-1].notes if "fine-tuned copy:" in note]
+    assert notes == ["site 'north' chose without a fine-tuned copy: no memory"]
 
 
 def state_at_test(game, site):

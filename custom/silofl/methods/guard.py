@@ -72,10 +72,12 @@ class GuardPart(Part):
     Attributes:
         study: The study.
         choices: Site -> its choice; not part of the checkpoint, because the run ends with it.
+        untuned: Site -> why a round of its fine-tuning failed, the first that did; neither in the checkpoint.
     """
 
     study: Study
     choices: dict[str, Joined] = field(default_factory=dict)
+    untuned: dict[str, str] = field(default_factory=dict)
     role: str = ROLE
     entry: ClassVar[type[Entry]] = Entry
 
@@ -94,15 +96,22 @@ class GuardPart(Part):
         return [Exchange(task, last, step, is_needed=False, models_round=last) for task, step in [*steps, (CHOOSE, 1)]]
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run) -> GuardPart:
-        """Take up the sites' choices."""
+        """Take up the sites' choices, and who could not fine-tune."""
+        if exchange.task == TUNE:
+            return replace(self, untuned=replies.missing | replies.refused | self.untuned)
         if exchange.task != CHOOSE:
             return self
         found = {site: answer.entries[ROLE].joined for site, answer in replies.accepted.items()}
         return replace(self, choices={site: joined for site, joined in found.items() if joined})
 
     def notes(self, exchange: Exchange) -> Sequence[str]:
-        """Return each site's choice."""
-        return [choice_sentence(site, one) for site, one in self.choices.items()] if exchange.task == CHOOSE else ()
+        """Return each site's choice, and which of them had no fine-tuned copy to choose."""
+        if exchange.task != CHOOSE:
+            return ()
+        chosen = [choice_sentence(site, one) for site, one in self.choices.items()]
+        # A late site may have its copy all the same.
+        without = [site for site, one in self.choices.items() if site in self.untuned and TUNED not in one.validation]
+        return chosen + [f"site {site!r} chose without a fine-tuned copy: {self.untuned[site]}" for site in without]
 
     def results(self, run: Run, tests: Mapping[str, Any]) -> dict[str, Any]:
         """Return the sites' choices."""

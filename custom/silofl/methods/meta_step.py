@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,6 +25,9 @@ from silofl.study import Study
 from silofl.training.device import seed_of
 from silofl.training.loop import Learner, train
 
+if TYPE_CHECKING:
+    from silofl.methods.work import Work
+
 ROLE = "meta_step"
 
 
@@ -32,9 +36,10 @@ class SiteMetaStep(SitePart):
 
     name = ROLE
 
-    def prepare(self) -> None:
-        """Let the model draw its dropout as if it were alone."""
-        self._draws = OwnDraws(self.work.device)
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        # The model draws its dropout as if it were alone. The guard's fine-tuning has epochs too, and prepares nothing.
+        self._draws = OwnDraws(work.device)
 
     def epoch(self) -> None:
         """Let it begin an epoch with the random numbers that every model begins it with."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
@@ -19,6 +19,9 @@ from silofl.methods.model import SiteModels
 from silofl.methods.part import OF_MODELS, TRAIN, Exchange, Kind, Message, Part, Replies, Run, SitePart
 from silofl.models.roles import GLOBAL, PERSONAL
 from silofl.study import Study
+
+if TYPE_CHECKING:
+    from silofl.methods.work import Work
 
 ROLE = PERSONAL
 
@@ -65,6 +68,11 @@ class SitePersonal(SitePart):
 
     name = ROLE
 
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        # The guard's fine-tuning has epochs too, and prepares no models.
+        self._draws = OwnDraws(work.device)
+
     def prepare(self) -> None:
         """Begin with the received model, once, and bring the personal one to where the site uses it.
 
@@ -81,7 +89,6 @@ class SitePersonal(SitePart):
                     "folder, or start the study anew"
                 )
             personal.load_state_dict(shared.state_dict())
-        self._draws = OwnDraws(work.device)
         answer = work.study.recipe.personal
         self._pair = answer.begin(shared, personal, work.kept.get(self.name) or {}) if answer else None
 
