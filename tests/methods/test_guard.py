@@ -233,6 +233,26 @@ def test_a_run_takes_the_local_model_that_another_run_of_the_same_training_has_l
     assert joined[0].validation["local"] == joined[1].validation["local"]
 
 
+@pytest.mark.parametrize("optimizer_state", ["kept", "fresh"])
+def test_a_borrowed_local_model_learns_in_the_rounds_that_are_added(play, site_data, optimizer_state):
+    options = {"guard": True, "seed": 80, "training": {"optimizer_state": optimizer_state}}
+    first, more, straight = (play(folder=name, **options | {"rounds": n}) for name, n in (("a", 2), ("b", 2), ("c", 4)))
+    first.finish(), more.finish()
+    assert more.kept("east", 2)["guard"]["local"]["is_borrowed"]
+    more.ask_for(4)
+    more.round()
+    more.finish()
+    for path in site_data.glob(".cache/*/local-*.pt"):
+        path.unlink()
+    straight.finish()
+    ours, theirs = (game.kept("east", 4)["guard"]["local"] for game in (more, straight))
+    assert ours.keys() == theirs.keys() and ours["rounds"] == theirs["rounds"] == 4
+    assert_equal(ours["state"], theirs["state"])
+    assert_equal(ours["best"]["state"], theirs["best"]["state"])
+    assert ours["best"]["round"] == theirs["best"]["round"]
+    assert more.server.parts["guard"].choices == straight.server.parts["guard"].choices
+
+
 def test_a_local_model_that_missed_a_round_is_left_to_nobody(play):
     absent, later = (play(guard=True, folder=name, seed=78, federation={"max_missed_rounds": 1}) for name in "ab")
     absent.round(), absent.round(absent=("west",))

@@ -146,7 +146,7 @@ class SiteGuard(SitePart):
 
     def learners(self) -> Mapping[str, Learner]:
         """Return the local model, which learns from the same batches as a study of the algorithm ``local``."""
-        if not self.is_on or self.local.is_borrowed:
+        if not self.is_on or self.local.is_borrowed(self.work.number):
             return {}
         return {LOCAL: self.local.learner(self.work.loss, self.work.learning_rate, self.work.number)}
 
@@ -177,7 +177,7 @@ class SiteGuard(SitePart):
         """Return the local model, and the best models so far."""
         if not self.is_on:
             return {}
-        self.local.trained()
+        self.local.trained(self.work.number)
         return self._kept | {LOCAL: self.local.kept()}
 
     def answer(self, task: str) -> Message:

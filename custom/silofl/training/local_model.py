@@ -27,7 +27,8 @@ from silofl.training.evaluation import evaluate
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
 
 State = dict[str, Tensor]
-FORMAT = 1
+# 2: with the optimiser.
+FORMAT = 2
 # On fewer validation units a site's best round is a draw: on PneumoniaMNIST's sites of 1 to 78 cases FedBN's own best
 # rounds had test accuracy 0.787, and the round that all sites chose together 0.938.
 LEAST_UNITS = 20
@@ -57,10 +58,9 @@ class LocalModel:
         if state is not None:
             self.model.load_state_dict(state)
 
-    @property
-    def is_borrowed(self) -> bool:
-        """Whether another run has trained it, so that it learns no more."""
-        return self._kept.get("is_borrowed", False)
+    def is_borrowed(self, number: int) -> bool:
+        """Return whether another run has trained it in a round; in rounds that are added to this one it learns here."""
+        return self._kept.get("is_borrowed", False) and number <= self._kept["rounds"]
 
     @property
     def since(self) -> int:
@@ -89,7 +89,7 @@ class LocalModel:
 
     def validate(self, number: int, examples: Examples) -> None:
         """Keep its state after a round where it is the best so far on validation data."""
-        if self.is_borrowed:
+        if self.is_borrowed(number):
             return
         found = evaluate(self.model, examples, self.study, self.device)[1]
         self._kept["best"] = better(self._kept.get("best"), number, found.value if found.num_cases else 0.0, self.model)
@@ -98,18 +98,18 @@ class LocalModel:
         """Return what the next task begins from."""
         return self._kept
 
-    def trained(self) -> None:
+    def trained(self, number: int) -> None:
         """Take note that a round has trained it."""
-        if self.is_borrowed:
+        if self.is_borrowed(number):
             return
+        self._kept.pop("is_borrowed", None)
         rounds = self._kept.get("rounds", 0) + 1
         self._kept |= {"rounds": rounds, "state": state_of(self.model), "optimizer": self._optimizer.state_dict()}
 
     def lend(self, memo: Path | None, rounds: int) -> None:
         """Leave it to other runs, if it has learnt in all rounds."""
-        if memo is not None and not self.is_borrowed and self._kept.get("rounds") == rounds:
-            lent = {key: self._kept[key] for key in ("since", "rounds", "state", "best")}
-            save_state(memo, FORMAT, lent | {"is_borrowed": True})
+        if memo is not None and "is_borrowed" not in self._kept and self._kept.get("rounds") == rounds:
+            save_state(memo, FORMAT, self._kept | {"is_borrowed": True})
 
 
 def borrowed(memo: Path | None) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def memo_of(study: Study, site: str, data: SiteData, cache: Path | None, device:
     if study.recipe.head_width:
         deciding |= {"head_width": study.recipe.head_width}
     entry = fingerprint(data.manifest, study)
-    text = json.dumps([deciding, site, entry, torch.__version__, device.type], sort_keys=True)
+    text = json.dumps([FORMAT, deciding, site, entry, torch.__version__, device.type], sort_keys=True)
     return cache / entry / f"local-{hashlib.sha256(text.encode()).hexdigest()[:32]}.pt"
 
 
