@@ -107,6 +107,7 @@ def test_an_unknown_rule_is_refused():
         ({"server_lr": 0.5}, "server_lr must be 1 beside server_optimizer.learning_rate"),
         ({"mixing": "softpull"}, "one model of all sites"),
         ({"stays_home": "everything"}, "one model of all sites"),
+        ({"extra_rounds": 2}, "extra_rounds must be 0 beside a server optimiser, .*, not 2; leave it out"),
         ({"server_optimizer": {"momentum": 0.5}}, "momentum must go with server_optimizer.rule: momentum"),
         ({"server_optimizer": {"rule": "momentum", "beta2": 0.5}}, "beta2 must go with server_optimizer.rule: adam"),
         ({"server_optimizer": {"rule": "yog"}}, "did you mean 'yogi'"),

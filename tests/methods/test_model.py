@@ -245,6 +245,15 @@ def test_fine_tuning_goes_on_alone_from_the_shared_model(play):
     assert game.sent["train"]["east"].arrays and game.upcoming("train")["east"].arrays == {}
 
 
+def test_the_server_has_the_models_that_sites_fine_tune_whatever_its_learning_rate(play):
+    game = play(name="finetuning", rounds=1, extra_rounds=2, server_lr=0.5)
+    game.rounds(3)
+    for site in ("east", "north", "west"):
+        home = game.kept(site, 3)["models"]["home"]
+        for name, array in game.models(site).items():
+            np.testing.assert_allclose(array, home[name].numpy(), rtol=1e-6, atol=1e-7)
+
+
 # --- from a pretrained model
 
 

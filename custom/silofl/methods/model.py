@@ -121,13 +121,16 @@ class ModelPart(Part):
             site: {name: started[site][name] + change for name, change in answer.of(self.role).items()}
             for site, answer in replies.accepted.items()
         }
-        mixed = mixed_models(started, trained, weights_of(self.role))
+        weights = weights_of(self.role)
+        mixed = mixed_models(started, trained, weights)
         if not self._is_own(exchange.round):
             # All rows of the weights are equal, so that any site's mean is everybody's.
             first = next(iter(mixed))
             return replace(self, common=self._stepped(started[first], mixed[first], replies, run))
         own = {site: self.of(site) for site in run.sites}
-        own |= {site: self._stepped(started[site], arrays, replies, run) for site, arrays in mixed.items()}
+        for (site, arrays), weight in zip(mixed.items(), weights.diagonal(), strict=True):
+            # A site that listens to itself alone goes on with what it trained (`to_send`): no step comes between.
+            own[site] = arrays if weight == 1 else self._stepped(started[site], arrays, replies, run)
         return replace(self, own=own)
 
     def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray | None:
