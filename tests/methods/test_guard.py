@@ -279,6 +279,29 @@ def test_a_site_without_validation_data_trains_no_model_beside_and_makes_no_choi
     assert "guard" not in game.kept("north", 3)
 
 
+def test_a_site_that_misses_the_test_of_a_run_that_was_asked_for_more_chooses_by_no_model_of_its_earlier_end(play):
+    game = play(guard=True, rounds=2)
+    game.finish()
+    assert game.server.parts["guard"].choices.keys() == set(SITES)
+    game.ask_for(4)
+
+    def change(task, site, answer):
+        return answer.failed("no memory") if (task, site) == ("test", "west") else answer
+
+    game.finish(change=change)
+    assert game.server.parts["guard"].choices.keys() == {"east", "north"}
+    assert game.sent["guard_choose"].keys() == {"east", "north"}
+
+
+def test_training_on_takes_away_the_candidates_of_an_earlier_end(play):
+    game = play(("east", "north"), guard=True, name="fedbn", rounds=10, average_last=0.2)
+    game.finish()
+    assert {"averaged", "fine_tuned", "federated", "local"} == game.kept("east", 10)["guard"].keys()
+    game.ask_for(20)
+    game.round()
+    assert game.kept("east", 11)["guard"].keys() == {"federated", "local"}
+
+
 def test_a_site_that_came_late_says_since_when_it_trains_its_own_model(play):
     game = play(guard=True, federation={"max_missed_rounds": 1})
     game.round(absent=("west",))

@@ -34,6 +34,7 @@ from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read, write
 from silofl.inference.geometry import decide
+from silofl.methods.answer import Answer
 from silofl.methods.average import ROLE as AVERAGE
 from silofl.methods.part import TESTED, TRAIN, Exchange, Kind, Message, Part, Replies, Run, SitePart
 from silofl.models import HarmonizedModel, build_model, build_plain_model
@@ -73,11 +74,13 @@ class GuardPart(Part):
         study: The study.
         choices: Site -> its choice; not part of the checkpoint, because the run ends with it.
         untuned: Site -> why a round of its fine-tuning failed, the first that did; neither in the checkpoint.
+        tested: The sites that have tested what the run reports; not in the checkpoint either.
     """
 
     study: Study
     choices: dict[str, Joined] = field(default_factory=dict)
     untuned: dict[str, str] = field(default_factory=dict)
+    tested: frozenset[str] = frozenset()
     role: str = ROLE
     entry: ClassVar[type[Entry]] = Entry
 
@@ -87,13 +90,19 @@ class GuardPart(Part):
         return (2 + MODELS) * sum(value.nbytes for value in build_plain_model(self.study, 0).state_dict().values())
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
-        """After the test, let every site fine-tune its copy round by round, then choose."""
-        if moment != TESTED:
+        """After the test, let every site that gave one fine-tune its copy round by round, then choose."""
+        if moment != TESTED or not self.tested:
             return ()
         steps = [(TUNE, step) for step in range(1, tuning_rounds(self.study) + 1)]
         # A run may end early, and may have rounds after those of training.
         last = min(number, self.study.training_rounds)
-        return [Exchange(task, last, step, is_needed=False, models_round=last) for task, step in [*steps, (CHOOSE, 1)]]
+        # Of a run that was asked for more rounds, another site may have the model of the earlier end alone.
+        about = Exchange(CHOOSE, last, sites=tuple(sorted(self.tested)), is_needed=False, models_round=last)
+        return [replace(about, task=task, step=step) for task, step in [*steps, (CHOOSE, 1)]]
+
+    def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> GuardPart:
+        """Take note of a test."""
+        return self if answer.numbers.metrics.test is None else replace(self, tested=self.tested | {site})
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run) -> GuardPart:
         """Take up the sites' choices, and who could not fine-tune."""
@@ -178,7 +187,9 @@ class SiteGuard(SitePart):
         if not self.is_on:
             return {}
         self.local.trained(self.work.number)
-        return self._kept | {LOCAL: self.local.kept()}
+        # Its other models are of an earlier end of a run that was asked for more rounds.
+        best = {FEDERATED: self._kept[FEDERATED]} if FEDERATED in self._kept else {}
+        return best | {LOCAL: self.local.kept()}
 
     def answer(self, task: str) -> Message:
         """Fine-tune the copy for a round, or choose."""
