@@ -105,3 +105,12 @@ def test_a_unet_takes_no_projection_head():
     contrast.check_model(ModelSettings(name="lenet5"))
     with pytest.raises(ConfigError, match="projection_head must be 0 with unet, not 256: .* set it to 0"):
         contrast.check_model(ModelSettings(name="unet"))
+
+
+@pytest.mark.parametrize("name", ["DynUNet", "SwinUNETR"])
+def test_a_network_for_label_maps_without_a_known_representation_is_refused(name):
+    contrast = find_recipe("moon", "recommended", {}).step
+    contrast.check_model(ModelSettings(name="unet"))
+    contrast.check_model(ModelSettings(network="monai.networks.nets.DenseNet169"))
+    with pytest.raises(ConfigError, match=f"model.network must be left out .*{name}', .*: take model.name unet"):
+        contrast.check_model(ModelSettings(network=f"monai.networks.nets.{name}"))

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from silofl.errors import ConfigError
 from silofl.federation.needs import home_bytes
 from silofl.inference import SuperModel
+from silofl.methods import contrast
 from silofl.models import build_plain_model
 from silofl.settings import parse
 from silofl.studies.traffic import count_traffic
@@ -259,6 +261,12 @@ def test_it_travels_as_fedavg_and_a_site_keeps_one_model_more(moon):
     assert (found.bytes_to[0], found.bytes_from[0]) == (record.bytes_to["east"], record.bytes_from["east"])
     state = build_plain_model(ours.study, 0).state_dict()
     assert home_bytes(ours.study) - home_bytes(plain.study) == sum(value.nbytes for value in state.values())
+
+
+def test_a_network_whose_representation_nobody_knows_is_refused_before_the_first_round(moon, monkeypatch):
+    monkeypatch.setattr(contrast, "build_plain_model", lambda study, seed: torch.nn.Conv2d(1, 1, 1))
+    with pytest.raises(ConfigError, match="model.name must be unet for an algorithm that compares representations"):
+        moon()
 
 
 @pytest.mark.parametrize(

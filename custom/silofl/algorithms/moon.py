@@ -45,11 +45,16 @@ class Contrast(Answer):
         return self.projection_head
 
     def check_model(self, model: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.ModelSettings`
-        """Refuse a projection head in a U-Net.
+        """Refuse a projection head in a U-Net, and MONAI's networks of which nobody has said where to contrast.
 
         Raises:
-            ConfigError: Names the width.
+            ConfigError: Names the network.
         """
+        if model.is_segmenting and (model.network or "").startswith("monai."):
+            raise ConfigError(
+                "model.network must be left out where models' representations of label maps' images are contrasted, "
+                f"not {model.network!r}, in which nobody has said where they are: take model.name unet"
+            )
         if self.projection_head and model.is_segmenting:
             named = f"{model.network or model.name}, not {self.projection_head}"
             raise ConfigError(

@@ -94,7 +94,9 @@ class SiteContrast(SitePart):
 
 
 def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return the server half before the first round."""
+    """Return the server half before the first round; the errors of `feature_layer`."""
+    # Here and not at the sites, which need it in their second round. The network may be a package's.
+    feature_layer(build_plain_model(study, study.seed))
     return [ContrastPart(study)]
 
 
