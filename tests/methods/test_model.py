@@ -254,6 +254,59 @@ def test_the_server_has_the_models_that_sites_fine_tune_whatever_its_learning_ra
             np.testing.assert_allclose(array, home[name].numpy(), rtol=1e-6, atol=1e-7)
 
 
+# --- a network that has tensors under several names
+
+DYNUNET = {
+    "network": "monai.networks.nets.DynUNet",
+    "arguments": {
+        "kernel_size": [3, 3, 3],
+        "strides": [1, 2, 2],
+        "upsample_kernel_size": [2, 2],
+        "filters": [4, 8, 16],
+    },
+    "normalization": "instance",
+}
+
+
+@pytest.mark.parametrize("name", ["fedavg", "softpull"])
+def test_a_written_model_has_all_names_and_nothing_travels_or_stays_twice(play, name):
+    game = play(name=name, network=DYNUNET, rounds=2)
+    game.rounds(2)
+    model = build_plain_model(game.study, 0)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert sum(array.size for array in game.answers["train"]["east"].arrays.values()) == parameters
+    home = game.kept("east", 2)["models"]["home"]
+    assert sum(value.numel() for value in home.values()) == (parameters if name == "softpull" else 0)
+    for arrays in game.server.parts["model"].models().values():
+        assert arrays.keys() == model.state_dict().keys()
+        model.load_state_dict({key: torch.from_numpy(array) for key, array in arrays.items()})
+
+
+def test_a_checkpoint_in_which_tensors_stand_under_all_their_names_is_read(play):
+    options = {"name": "softpull", "network": DYNUNET, "rounds": 3}
+    game, straight = (play(folder=folder, **options) for folder in ("game", "straight"))
+    game.rounds(2)
+    part = game.server.parts["model"]
+    common = part.common | {name: part.common[one] for name, one in part.aliases.items()}
+    older = {"common": tensors_of(common), "own": {site: tensors_of(one) for site, one in part.models().items()}}
+    game.server.parts["model"] = part.restored(older)
+    game.finish(), straight.finish()
+    assert_alike(game.models("east"), straight.models("east"))
+
+
+def test_a_late_site_gets_what_the_others_have_learnt_under_no_older_name(play, make_study):
+    study = make_study(network=DYNUNET, name="fedper", rounds=3, start_from_pretrained=True)
+    state = build_plain_model(study, 7).state_dict()
+    game = play(study=study, pretrained={name: value.numpy() for name, value in state.items()})
+    game.round(absent=("north",))
+    sent = game.upcoming("train")["north"].of("model")
+    assert sum(array.size for array in sent.values()) == sum(
+        p.numel() for p in build_plain_model(study, 0).parameters()
+    )
+    learnt = game.models("east")
+    assert all(np.array_equal(sent[name.removeprefix("model/")], array) for name, array in learnt.items())
+
+
 # --- from a pretrained model
 
 

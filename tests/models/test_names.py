@@ -9,6 +9,7 @@ from silofl.algorithms.steps import plain_step
 from silofl.errors import AggregationError
 from silofl.models import build_model, build_plain_model
 from silofl.models.names import (
+    alias_names,
     batchnorm_names,
     buffer_names,
     head_names,
@@ -246,6 +247,26 @@ def test_the_head_of_a_dynunet_is_the_layer_that_answers_without_training(deep_s
     model(torch.zeros(1, 1, 32, 32))
     last = next(name for name in reversed(called) if name + ".weight" in model.state_dict())
     assert head_names(model) == {f"{last}.weight", f"{last}.bias"}
+
+
+@pytest.mark.parametrize("deep_supervision", [False, True])
+def test_a_tensor_with_several_names_travels_under_its_first(deep_supervision):
+    model, other = dynunet(deep_supervision), dynunet(deep_supervision)
+    names, aliases = traveling(model, "nothing"), alias_names(model)
+    arrays = read_arrays(model.state_dict(), names)
+    assert sum(array.size for array in arrays.values()) == sum(one.numel() for one in model.parameters())
+    assert aliases["skip_layers.downsample.conv1.conv.weight"] == "input_block.conv1.conv.weight"
+    assert set(model.state_dict()) == {*names, *aliases} and set(aliases.values()) < set(names)
+    write_arrays(other.state_dict(), arrays)
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in model.state_dict().items())
+    assert alias_names(Named()) == {}
+
+
+def test_a_head_that_has_a_second_name_stays_home_under_both():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].weight = model[1].weight
+    assert head_names(model) == {"0.weight", "1.weight", "1.bias"}
+    assert traveling(model, "head") == ["0.bias"]
 
 
 def test_what_stays_home_never_travels():

@@ -58,7 +58,7 @@ class Mean:
         count = self.count + 1
         # x - 0 where there is no mean yet: float64, so that adding and subtracting rounds far below float32.
         before = self.arrays or {name: np.zeros(np.shape(array)) for name, array in arrays.items()}
-        return Mean(count, {name: mean + (arrays[name] - mean) / count for name, mean in before.items()})
+        return Mean(count, {name: before[name] + (array - before[name]) / count for name, array in arrays.items()})
 
     def model(self) -> Arrays:
         """Return the mean as a model."""

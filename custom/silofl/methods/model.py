@@ -34,6 +34,7 @@ from silofl.methods.part import (
 )
 from silofl.models import build_model
 from silofl.models.names import (
+    alias_names,
     batchnorm_names,
     buffer_names,
     input_norm_names,
@@ -72,6 +73,7 @@ class ModelPart(Part):
         common: The model of all sites.
         own: Site -> its own model; empty while there is one for all.
         buffers: Names that are no parameters, so that the server's step does not act on them.
+        aliases: Further name -> the name under which its tensor travels, for the models that are written.
         pretrained: All arrays of the model that training starts from, what stays at home included; not part of the
             checkpoint.
     """
@@ -81,6 +83,7 @@ class ModelPart(Part):
     common: Arrays
     own: dict[str, Arrays] = field(default_factory=dict)
     buffers: frozenset[str] = frozenset()
+    aliases: Mapping[str, str] = field(default_factory=dict)
     pretrained: Arrays = field(default_factory=dict)
     follows_best: bool = True
 
@@ -154,7 +157,11 @@ class ModelPart(Part):
         # Global and personal ones are in the super model already.
         if not self._is_only:
             return {}
-        return self.own or {"": self.common}
+        models = self.own or {"": self.common}
+        return {
+            site: arrays | {name: arrays[one] for name, one in self.aliases.items() if one in arrays}
+            for site, arrays in models.items()
+        }
 
     def contents(self, run: Run) -> Contents | None:
         """Return the super model of a run of one model; None where a site adds what stays with it.
@@ -193,8 +200,8 @@ class ModelPart(Part):
                 f"the checkpoint must hold {lacking[0]!r}, which travels; it is of a version of SiloFL that kept it at "
                 "home: start anew"
             )
-        own = {site: _arrays(tensors) for site, tensors in state["own"].items()}
-        return replace(self, common=_arrays(state["common"]), own=own)
+        own = {site: self._traveling(tensors) for site, tensors in state["own"].items()}
+        return replace(self, common=self._traveling(state["common"]), own=own)
 
     @property
     def _is_only(self) -> bool:
@@ -204,6 +211,10 @@ class ModelPart(Part):
     def _is_own(self, number: int) -> bool:
         recipe, rounds = self.study.recipe, self.study.rounds
         return self.role != GLOBAL and number > recipe.shared_rounds(rounds)
+
+    def _traveling(self, tensors: Mapping[str, Tensor]) -> Arrays:
+        # An older version sent a tensor with several names under each of them.
+        return {name: tensors[name].numpy() for name in self.common}
 
     def _stepped(self, previous: Arrays, mixed: Arrays, replies: Replies, run: Run) -> Arrays:
         # Parts step on parameters only: momentum or Adam on a running variance has no meaning.
@@ -315,7 +326,8 @@ class SiteModels(SitePart):
         # Of its own model a site keeps every array: where it listens to nobody, `ModelPart.to_send` sends none.
         has_own = recipe.mixing is not None or recipe.extra_rounds > 0
         sent = {n for n in self._traveling() if n in received and not (has_own and role_of(n) != GLOBAL)}
-        return {name: value.cpu() for name, value in self.state().items() if name not in sent}
+        aliases = {f"{role}/{name}" for role, model in self.work.models.items() for name in alias_names(model)}
+        return {name: value.cpu() for name, value in self.state().items() if name not in sent | aliases}
 
     def state(self) -> dict[str, Tensor]:
         """Return the models' own tensors, ``role/name``."""
@@ -380,7 +392,10 @@ def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list
     for role, model in _traveling_models(study).items():
         write_arrays(model.state_dict(), given)
         common = read_arrays(model.state_dict(), traveling_names(model, recipe))
-        parts.append(ModelPart(study, role, common, buffers=frozenset(buffer_names(model)), pretrained=given))
+        buffers, aliases = frozenset(buffer_names(model)), alias_names(model)
+        # Without further names: a late site would write them over what the others have learnt.
+        first = {name: array for name, array in given.items() if name not in aliases}
+        parts.append(ModelPart(study, role, common, buffers=buffers, aliases=aliases, pretrained=first))
     return parts
 
 
@@ -408,7 +423,3 @@ def _listening_to(weights: NDArray, is_sender: list[bool]) -> NDArray:
     rows = weights * np.array(is_sender, dtype=np.float64)
     sums = rows.sum(axis=1, keepdims=True)
     return np.where(sums > 0, rows / np.where(sums > 0, sums, 1), np.eye(len(rows)))
-
-
-def _arrays(tensors: Mapping[str, Tensor]) -> Arrays:
-    return {name: tensor.numpy() for name, tensor in tensors.items()}

@@ -32,12 +32,19 @@ def input_norm_names(model: nn.Module) -> set[str]:
 def traveling_names(model: nn.Module, recipe: Recipe) -> list[str]:
     """Return the names of the arrays that a site sends each round, in the model's order.
 
-    The input normalisation has its own exchange, integer buffers are never averaged, and what the recipe keeps at home
-    stays there.
+    The input normalisation has its own exchange, integer buffers are never averaged, what the recipe keeps at home
+    stays there, and a tensor with several names travels under its first.
     """
-    home = input_norm_names(model) | home_names(model, recipe)
+    others = input_norm_names(model) | home_names(model, recipe) | alias_names(model).keys()
     state = model.state_dict()
-    return [name for name, value in state.items() if name not in home and value.is_floating_point()]
+    return [name for name, value in state.items() if name not in others and value.is_floating_point()]
+
+
+def alias_names(model: nn.Module) -> dict[str, str]:
+    """Return further name -> first name of the tensors that a model has under several, as MONAI's DynUNet does."""
+    first: dict[int, str] = {}
+    names = {name: first.setdefault(id(value), name) for name, value in model.state_dict(keep_vars=True).items()}
+    return {name: one for name, one in names.items() if name != one}
 
 
 def home_names(model: nn.Module, recipe: Recipe) -> set[str]:
@@ -51,10 +58,11 @@ def home_names(model: nn.Module, recipe: Recipe) -> set[str]:
 
 
 def head_names(model: nn.Module) -> set[str]:
-    """Return the names of the last linear or convolutional layer's parameters, which give the answer."""
+    """Return all names of the last linear or convolutional layer's parameters, which give the answer."""
     layers = [name for name, module in model.named_modules() if isinstance(module, (nn.Linear, _ConvNd))]
     layers = [name for name in layers if AUXILIARY not in name.split(".")]
-    return {name for name in model.state_dict() if layers and name.startswith(layers[-1] + ".")}
+    head = {id(value) for name in layers[-1:] for value in model.get_submodule(name).parameters()}
+    return {name for name, value in model.state_dict(keep_vars=True).items() if id(value) in head}
 
 
 def buffer_names(model: nn.Module) -> set[str]:
