@@ -126,3 +126,8 @@ def test_momentum_is_for_those_who_ask_for_it_and_adam_for_nobody():
 def test_control_variates_go_with_one_model_of_all_sites(changes):
     with pytest.raises(ConfigError, match="one model of all sites"):
         find_recipe("scaffold", "paper", changes)
+
+
+def test_sites_that_fine_tune_alone_take_no_control_variates():
+    with pytest.raises(ConfigError, match="extra_rounds must be 0 with control variates, .*, not 3; leave it out"):
+        find_recipe("scaffold", "paper", {"extra_rounds": 3})

@@ -47,6 +47,11 @@ class Control(Answer):
                 "parts must go with one model of all sites where they hold control variates; choose mixing: shared and "
                 "no personal model"
             )
+        if recipe.extra_rounds:
+            return (
+                "extra_rounds must be 0 with control variates, which would draw each site to the others in its "
+                f"fine-tuning, not {recipe.extra_rounds}; leave it out"
+            )
         return None
 
     def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
