@@ -133,6 +133,13 @@ def test_a_refresh_asks_all_sites_anew(play):
     assert [record["round"] for record in game.server.parts["statistics"].history] == [2, 5, 8]
 
 
+def test_nobody_is_asked_in_the_rounds_in_which_each_site_trains_alone(play):
+    game = play(rounds=2, name="adafed", statistics={"rounds": 1, "refresh_every": 1}, extra_rounds=2)
+    game.rounds(4)
+    assert game.asked.count("statistics") == 1
+    assert game.server.ledger[-1].weights["east"]["east"] == 1
+
+
 def test_a_site_that_joins_late_is_asked_alone(play):
     game = play(sites=("east", "west"), rounds=4, name="adafed", statistics={"rounds": 1})
     late = play(sites=("north",), folder="late", rounds=4, name="adafed", statistics={"rounds": 1})
