@@ -91,8 +91,10 @@ def statistics_table(pairs: Pairs) -> TextTable:
     """Return one row a site: the layers, and of means and variances the median and the lowest correlation."""
     rows = []
     for site, kinds in correlations(pairs).items():
-        known = {kind: [value for value in values if value is not None] for kind, values in kinds.items()}
-        cells = [cell for values in known.values() for cell in (_median(values), min(values, default=None))]
+        cells: list[float | None] = []
+        for values in kinds.values():
+            known = [value for value in values if value is not None]
+            cells += [float(np.median(known)), min(known)] if known else [None, None]
         rows.append((site, str(len(kinds["mean"])), *map(number, cells)))
     columns = ("site", "layers", "means: median", "lowest", "variances: median", "lowest")
     return TextTable(columns, tuple(rows))
@@ -126,7 +128,3 @@ def _correlation(one: NDArray, other: NDArray) -> float | None:
     if np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
     return float(np.corrcoef(one, other)[0, 1])
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return float(np.median(values)) if values else None

@@ -109,7 +109,8 @@ def open_parts(folder: Path) -> dict[str, Examples] | None:
         DataError: Too many files are open, so that nothing is known of the cache.
     """
     try:
-        _check_sums(folder)
+        if (folder / SUMS).read_text(encoding="utf-8") != _sums(folder):
+            raise ValueError("the sums differ")
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         return {part: _open_part(folder, part, index[part]) for part in PARTS}
     except (FileNotFoundError, NotADirectoryError):
@@ -119,11 +120,6 @@ def open_parts(folder: Path) -> dict[str, Examples] | None:
             raise open_error("cache_dir", error) from None
         logger.warning("the cache %s must be as it was written; it is damaged, and is made anew", folder.name)
         return None
-
-
-def _check_sums(folder: Path) -> None:
-    if (folder / SUMS).read_text(encoding="utf-8") != _sums(folder):
-        raise ValueError("the sums differ")
 
 
 def _sums(folder: Path) -> str:

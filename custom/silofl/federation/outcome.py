@@ -10,7 +10,6 @@ import numpy as np
 from silofl import __version__
 from silofl.errors import SiloFLError
 from silofl.federation.course import Tests
-from silofl.federation.ledger import Round
 from silofl.federation.results import UNFINISHED, ClassResults, Results, Tested
 from silofl.federation.server import ServerRounds
 from silofl.federation.taking_part import early_end, left, present
@@ -96,14 +95,11 @@ def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
         missed = [record.round for record in server.ledger if site in record.missed]
         if len(missed) > allowed:
             last = next(r for r in reversed(server.ledger) if site in r.missed)
-            reasons.append(f"site {site} missed rounds {missed} ({_reason(last, site)}); the study allows {allowed}")
+            reason = last.failed.get(site) or last.refused.get(site) or "no answer in time"
+            reasons.append(f"site {site} missed rounds {missed} ({reason}); the study allows {allowed}")
         if site not in tests.scores:
             reasons.append(f"site {site} did not test the model ({tests.missing.get(site, 'no answer')})")
     return reasons + list(tests.lacking)
-
-
-def _reason(record: Round, site: str) -> str:
-    return record.failed.get(site) or record.refused.get(site) or "no answer in time"
 
 
 def failure_of(error: Exception) -> str:

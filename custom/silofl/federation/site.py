@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 
 import torch
 
@@ -125,7 +124,7 @@ class SiteRounds:
             self._check_together(asked.software)
         if not (1 if task == TRAIN else 0) <= asked.round <= rounds:
             raise TrainingError(f"a task must be of one of the study's {rounds} rounds, not of round {asked.round}")
-        folder, number = self._folder(asked.run), asked.round
+        folder, number = self.site.run_folder(self.study.name, self.name, asked.run), asked.round
         states = SiteState(folder / "rounds")
         # Training begins where the round before it ended; everything else is about a round that has ended.
         held, kept = states.load(number - 1 if task == TRAIN else number)
@@ -167,9 +166,6 @@ class SiteRounds:
             here().check_together(server, "the server")
         except ConfigError as error:
             raise TrainingError(f"site {self.name!r}: {error}") from None
-
-    def _folder(self, run: str) -> Path:
-        return self.site.run_folder(self.study.name, self.name, run)
 
 
 def public_reason(error: Exception, log: str = "the site's own log") -> str:

@@ -136,7 +136,7 @@ def are_comparable(results: Sequence[Results]) -> bool:
 def comparison_notes(results: Sequence[Results]) -> list[str]:
     """Return sentences on runs without a value at a site, and on what limits a comparison."""
     sites = compared_sites(results)
-    lacking = {i: _without_value(run, sites) for i, run in enumerate(results, start=1)}
+    lacking = {i: [site for site in sites if run.sites.get(site) is None] for i, run in enumerate(results, start=1)}
     notes = [_fewer_sites(i, without, sites) for i, without in lacking.items() if without or not sites]
     numbered = list(enumerate(results, start=1))
     notes += _about([i for i, run in numbered if run.normalization == "batch_stateless"], BATCH_DEPENDENT)
@@ -243,10 +243,6 @@ def rows_of_methods(methods: Sequence[Method]) -> list[Row]:
     """Return all rows in the given order; a method with a selector has four, which come from the same runs."""
     sites, keys = method_sites(methods), averages_beside(methods)
     return [_to_row(name, tested, method, sites, keys) for method in methods for name, tested in _models(method, sites)]
-
-
-def _without_value(results: Results, sites: Sequence[str]) -> list[str]:
-    return [site for site in sites if results.sites.get(site) is None]
 
 
 def _fewer_sites(number: int, without: Sequence[str], sites: Sequence[str]) -> str:

@@ -349,20 +349,17 @@ def _pictures_absence(run: RunRecords) -> str:
 
 def _model_files(run: RunRecords) -> dict[str, Any]:
     """Return the files of the models in the run's folder, and the code that loads one from there."""
-    home, readme = run.results.recipe_value("stays_home"), run.path / "model" / "README.md"
+    results, readme = run.results, run.path / "model" / "README.md"
+    keeps_home = results.run is not None and left_out(results.recipe) is not None
     _, _, rest = (readme.read_text(encoding="utf-8") if readme.is_file() else "").partition("```python\n")
     return {
         "files": sorted(path.name for path in (run.path / "model").glob("*.pt")),
         "code": rest.partition("```")[0],
         "has_super_model": (run.path / "supermodel" / "model.json").is_file(),
-        "where": where_complete(run.results.recipe, run.results.run, run.is_simulation) if _keeps_home(run) else "",
-        "stays_home": home,
-        "run": run.results.run,
+        "where": where_complete(results.recipe, results.run, run.is_simulation) if keeps_home else "",
+        "stays_home": results.recipe_value("stays_home"),
+        "run": results.run,
     }
-
-
-def _keeps_home(run: RunRecords) -> bool:
-    return run.results.run is not None and left_out(run.results.recipe) is not None
 
 
 def _is_local(run: RunRecords) -> bool:

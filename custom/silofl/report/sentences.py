@@ -10,7 +10,7 @@ from typing import Any
 from silofl.algorithms.gain import Gain, federation_sentence
 from silofl.federation.results import Results
 from silofl.report.tables import number
-from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
+from silofl.training.joined import CHOSEN, FEDERATED, LOCAL
 
 BATCH_DEPENDENT = "a prediction depends on the batch it stands in"
 SHARED_PATIENTS = "same person in training and test"
@@ -180,7 +180,10 @@ def joining_sentence(results: Results) -> str:
     """Return one sentence on the federation, and which sites could not choose; nothing without any choice."""
     if not results.joining:
         return ""
-    gains = {site: _gain(one) for site, one in results.joining.items()}
+    gains = {
+        site: Gain(one.verdict, one.difference, one.low, one.high, one.num_test_units)
+        for site, one in results.joining.items()
+    }
     others = [site for site in results.sites if site not in results.joining]
     without = f" No choice could be made at {', '.join(others)}: no validation data, or no answer." if others else ""
     return federation_sentence(gains) + without
@@ -215,7 +218,3 @@ def doubts(results: Results) -> list[tuple[str, str]]:
             sentence = f"{site}: the federated model alone is below its own, {number(federated)} and {number(local)}"
             found.append(("warning", sentence))
     return found
-
-
-def _gain(one: Joined) -> Gain:
-    return Gain(one.verdict, one.difference, one.low, one.high, one.num_test_units)

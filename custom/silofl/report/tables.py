@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from silofl.federation.ledger import Round
-from silofl.federation.results import Results, SiteResult
+from silofl.federation.results import Results
 from silofl.study_sections import SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, WORDS, Joined
 from silofl.training.units import WITHIN_ONE_PERSON
@@ -125,7 +125,10 @@ def mean_of_known(values: Iterable[float | None]) -> float | None:
 def site_table(results: Results) -> TextTable:
     """Return one row a site, then the mean over sites, their spread and the mean over all cases."""
     columns = ("site", results.metric or "value", "test cases", "test patients", "excluded cases", "validation")
-    rows = [(site, number(own.value), *_counts(own), number(own.validation)) for site, own in results.by_site.items()]
+    rows = []
+    for site, own in results.by_site.items():
+        counts = map(whole, (own.num_cases, own.num_patients, own.num_excluded))
+        rows.append((site, number(own.value), *counts, number(own.validation)))
     rows += _summary_rows(results)
     more = {name: [*_with_mean(values), "", ""] for name, values in _further_columns(results).items()}
     more |= _surface_columns(results)
@@ -322,10 +325,6 @@ def _summary_rows(results: Results) -> list[tuple[str, ...]]:
         (f"spread over {of} (std)", number(results.spread), "", "", "", ""),
         ("pooled over all cases", number(results.pooled), cases, patients, excluded, ""),
     ]
-
-
-def _counts(own: SiteResult) -> tuple[str, ...]:
-    return tuple(map(whole, (own.num_cases, own.num_patients, own.num_excluded)))
 
 
 def _marked_text(cell: str, table: TextTable, row: int, column: int) -> Text:

@@ -18,7 +18,7 @@ from silofl.inference.directory import FOLDER
 from silofl.options import add_rounds, changes_of, console_for, natural
 from silofl.report.comparison import print_comparison
 from silofl.report.pages import write_comparison
-from silofl.report.run_records import RunRecords, read_run
+from silofl.report.run_records import read_run
 from silofl.report.tables import TextTable, mean_of_known, number, print_lines, print_table
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation
@@ -90,7 +90,8 @@ def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console
     print_comparison(records, console)
     code = _predict_unseen(out, data, len(RUNS) + 2, console)
     console.print("\nIn one table:")
-    print_table(overview({run.results.study: run.results for run in records}, _unseen(records)), console)
+    unseen = {run.results.study: run.unseen.value for run in records if run.unseen}
+    print_table(overview({run.results.study: run.results for run in records}, unseen), console)
     print_lines([OVERVIEW], console)
     console.print(f"\nReport with pictures: {report}")
     console.print(f"The demonstration took {(time.monotonic() - started) / 60:.1f} minutes.")
@@ -139,11 +140,6 @@ def _train(job: Path, data: Path, run: Path, changes: dict[str, object], console
     if (run / "run.json").is_file():
         return simulate.resume(run, console)
     return simulate.start(job, run, Simulation(str(data), SITES, left_out=UNSEEN_SITE), changes, console)
-
-
-def _unseen(runs: Sequence[RunRecords]) -> dict[str, float | None]:
-    """Return the value of each run's super model at the hospital that never trained."""
-    return {run.results.study: run.unseen.value for run in runs if run.unseen}
 
 
 def _values(values: Mapping[str, float | None], sites: Sequence[str]) -> list[str]:

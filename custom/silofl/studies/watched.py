@@ -165,9 +165,10 @@ def watched_values(watched: Watched) -> dict[str, Any]:
         ("best round so far", str(watched.best_round or MISSING)),
         ("sites in the last round", f"{len(last.answered)} of {len(last.asked)}" if last else MISSING),
     ]
+    now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
     return {
         "title": watched.study or f"Job {watched.job}",
-        "subtitle": [f"job {watched.job}", *([f"run {watched.run}"] if watched.run else []), f"as of {_now()}"],
+        "subtitle": [f"job {watched.job}", *([f"run {watched.run}"] if watched.run else []), f"as of {now}"],
         "reload_s": None if watched.has_ended else RELOAD_S,
         "tone": TONES.get(watched.status, "bad" if watched.has_ended else "warning"),
         "status": watched.status,
@@ -178,10 +179,6 @@ def watched_values(watched: Watched) -> dict[str, Any]:
         "curves": _curves(watched) if has_rounds else None,
         "incidents": incidents(watched.ledger),
     }
-
-
-def _now() -> str:
-    return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _curves(watched: Watched) -> Image:
