@@ -7,6 +7,7 @@ from silofl.errors import StateError
 from silofl.federation.checkpoint import FORMAT, checkpoint, restored
 from silofl.federation.run_folder import RunFolder
 from silofl.files import load_state, save_state, save_tensors
+from silofl.schema import plain
 from silofl.settings import parse
 from silofl.study import Study
 
@@ -36,7 +37,7 @@ def test_a_checkpoint_brings_back_the_whole_run(play, tmp_path):
     assert back.parts["amplitude"].informed == {"east": 2, "north": 2, "west": 2}
     assert back.domain == before.domain
     assert (back.best_round, back.id, back.sites, back.image_shape) == (1, "run", before.sites, (1, 32, 32))
-    assert [record.as_dict() for record in back.ledger] == [record.as_dict() for record in before.ledger]
+    assert [plain(record) for record in back.ledger] == [plain(record) for record in before.ledger]
 
 
 OPTIONS = {
@@ -140,9 +141,9 @@ def test_a_run_from_before_a_key_existed_goes_on_with_its_default_alone(play):
     game = play()
     game.round()
     state = checkpoint(game.server)
-    plain = json.loads(state["json"])
-    del plain["study"]["training"]["has_batch_dice"]
-    older = state | {"json": json.dumps(plain)}
+    content = json.loads(state["json"])
+    del content["study"]["training"]["has_batch_dice"]
+    older = state | {"json": json.dumps(content)}
     assert restored(game.study, older).finished_rounds == 1
     values = game.study.model_dump() | {"algorithm": game.study.algorithm.model_dump()}
     values["training"] |= {"has_batch_dice": True}
@@ -165,10 +166,10 @@ def test_a_run_with_a_key_that_is_gone_does_not_go_on(play):
     game = play()
     game.round()
     state = checkpoint(game.server)
-    plain = json.loads(state["json"])
-    plain["study"]["training"]["warmth"] = 3
+    content = json.loads(state["json"])
+    content["study"]["training"]["warmth"] = 3
     with pytest.raises(StateError, match="training.warmth 3, not absent"):
-        restored(game.study, state | {"json": json.dumps(plain)})
+        restored(game.study, state | {"json": json.dumps(content)})
 
 
 def test_the_number_of_rounds_must_leave_the_finished_ones_their_meaning(play):

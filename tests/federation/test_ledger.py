@@ -4,6 +4,7 @@ import pytest
 
 from silofl.errors import ConfigError
 from silofl.federation.ledger import Round, absence_sentence, best_of, is_better, metrics_csv, read_ledger
+from silofl.schema import plain
 from silofl.training.site_score import SiteScore
 
 
@@ -26,7 +27,7 @@ def test_the_ledger_is_read_as_it_was_written(tmp_path):
     assert read_ledger(tmp_path) is None
     record = Round(1, asked=["a"], answered=["a"], metrics={"a": {"loss": 0.5}}, withheld={"a": ["w"]})
     record.validation = {"a": SiteScore(value=0.25, num_cases=2, num_excluded=0, labels={"1": 0.25})}
-    (tmp_path / "ledger.json").write_text(json.dumps([record.as_dict()]))
+    (tmp_path / "ledger.json").write_text(json.dumps([plain(record)]))
     (found,) = read_ledger(tmp_path)
     assert found == record and found.validation_mean == 0.25
 
@@ -96,7 +97,7 @@ def test_the_choice_says_which_site_had_no_say():
 
 
 def test_a_misspelt_key_of_the_ledger_is_named_with_the_nearest_one(tmp_path):
-    (tmp_path / "ledger.json").write_text(json.dumps([Round(1).as_dict() | {"secnds": 1.0}]))
+    (tmp_path / "ledger.json").write_text(json.dumps([plain(Round(1)) | {"secnds": 1.0}]))
     with pytest.raises(ConfigError, match=r"ledger.json: secnds must .* mean 'seconds'\?\); read it with the version"):
         read_ledger(tmp_path)
 

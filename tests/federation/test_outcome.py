@@ -7,6 +7,7 @@ import pytest
 from silofl.federation.outcome import finished_results, without_numbers
 from silofl.federation.results import Results
 from silofl.inference.directory import plain_study
+from silofl.schema import plain, read
 from silofl.settings import parse
 from silofl.study import Study
 
@@ -54,10 +55,10 @@ def test_each_site_measures_the_surface_distances_of_its_test_and_of_no_validati
 @pytest.mark.parametrize("name", ["fedavg", "fedsm"])
 def test_regions_are_what_sites_send_and_the_result_names_and_training_knows_nothing_of_them(play, make_study, name):
     options = {"name": name, "rounds": 2, "model": {"normalization": "instance"}, "guard": True}
-    plain = make_study(**options)
-    study = parse(Study, plain_study(plain) | {"regions": {"whole": [1]}}, "study.yaml")
-    named, numbered = play(study=study, folder="named"), play(study=plain, folder="numbered")
-    found, known = (finished_results(game.server, game.finish()).as_dict() for game in (named, numbered))
+    unnamed = make_study(**options)
+    study = parse(Study, plain_study(unnamed) | {"regions": {"whole": [1]}}, "study.yaml")
+    named, numbered = play(study=study, folder="named"), play(study=unnamed, folder="numbered")
+    found, known = (plain(finished_results(game.server, game.finish())) for game in (named, numbered))
     for key, array in numbered.models("east").items():
         np.testing.assert_array_equal(array, named.models("east")[key])
     assert named.warnings == numbered.warnings
@@ -78,7 +79,7 @@ def test_the_patients_of_each_sites_test_are_counted_and_null_where_nobody_knows
     game.sites["east"].data = replace(east, test=replace(east.test, patients=("p", "p")))
     found = finished_results(game.server, game.finish())
     assert found.tested.patients == {"east": 1, "north": 2, "west": None}
-    assert Results.from_dict(json.loads(json.dumps(found.as_dict()))) == found
+    assert read(Results, json.loads(json.dumps(plain(found))), "results.json") == found
 
 
 def test_a_study_may_allow_a_site_to_miss_a_round(play):

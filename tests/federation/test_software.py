@@ -4,6 +4,7 @@ import pytest
 
 from silofl.federation.ledger import Round, software_of
 from silofl.methods.part import Message
+from silofl.schema import plain, read
 from silofl.software import here
 
 OTHER = "0" * 64
@@ -69,7 +70,7 @@ def test_a_changed_package_takes_part_and_is_named_in_the_ledger(play):
     assert note.startswith("site 'west' runs other software than the server: torch 2.12.1 instead of ")
     assert "other files of silofl" in note
     assert record.answered == ["east", "north", "west"] and record.software["west"]["package"] == OTHER
-    assert Round.from_dict(record.as_dict()) == record
+    assert read(Round, plain(record), "ledger.json") == record
     # Once: it has not changed again.
     assert game.round(change=running("west", package=OTHER, torch="2.12.1")).notes == []
 

@@ -25,6 +25,7 @@ from silofl.flare.exchange import from_model, to_model
 from silofl.flare.executor import SiteExecutor
 from silofl.inference.directory import plain_study
 from silofl.methods.part import Message
+from silofl.schema import plain
 from silofl.site import Server
 
 LEAD, OTHER = "lead@study.example.org", "other@study.example.org"
@@ -76,7 +77,7 @@ def test_a_lead_goes_on_with_the_own_run(first, submit):
 def test_a_complete_run_is_handed_out_once_more_and_stays_as_it_is(first, submit, make_study, tmp_path):
     run = first / "small" / "first"
     done = replace(without_numbers(make_study(), "FAILED", run="first"), status="COMPLETE")
-    write_json(run / "results.json", done.as_dict())
+    write_json(run / "results.json", plain(done))
     before = files_of(first)
     assert submit(LEAD, continue_run="first") == ([], [])
     assert read_results(tmp_path / "download-1").status == "COMPLETE" and files_of(first) == before

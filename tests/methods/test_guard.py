@@ -14,6 +14,7 @@ from silofl.inference import SuperModel
 from silofl.methods import guard
 from silofl.methods.guard import has_own_model, tuning_rounds
 from silofl.methods.part import Message
+from silofl.schema import plain
 from silofl.training import local_model
 from silofl.training.metrics import Score
 
@@ -67,8 +68,8 @@ def test_the_local_model_is_that_of_local_training_and_the_federated_run_is_what
         mine = guarded.kept(site, number)["guard"]["local"]["state"]
         assert_equal({f"model/{key}": value for key, value in mine.items()}, local)
     assert guarded.tests.scores == without.tests.scores
-    before = [record.as_dict() | {"started_at": "", "seconds": 0, "notes": []} for record in without.server.ledger]
-    after = [record.as_dict() | {"started_at": "", "seconds": 0, "notes": []} for record in guarded.server.ledger]
+    before = [plain(record) | {"started_at": "", "seconds": 0, "notes": []} for record in without.server.ledger]
+    after = [plain(record) | {"started_at": "", "seconds": 0, "notes": []} for record in guarded.server.ledger]
     assert before == after
     assert guarded.server.parts["guard"].choices.keys() == set(SITES)
 

@@ -8,6 +8,7 @@ from silofl.errors import ConfigError
 from silofl.federation.outcome import stopped_results
 from silofl.files import write_json
 from silofl.report.pages import write_comparison, write_report
+from silofl.schema import plain
 
 VOID = {"meta", "img", "wbr", "br", "link"}
 
@@ -182,7 +183,7 @@ def test_the_folder_of_a_super_model_is_named(finished_super):
 def test_a_site_that_was_left_out_is_shown_where_it_was_tested(finished_super, unseen_plain):
     folder = finished_super()
     assert "left out" not in report(folder).text
-    (folder / "unseen.json").write_text(json.dumps(unseen_plain(models={"global": 0.25}).as_dict()))
+    (folder / "unseen.json").write_text(json.dumps(plain(unseen_plain(models={"global": 0.25}))))
     text = report(folder).text
     assert "A site that was left out Site coast took no part" in text and "0.250" in text
 
@@ -321,6 +322,6 @@ def test_the_report_of_a_downloaded_job_that_was_killed_names_the_run_and_not_it
     # NVFlare's download of a job has its results here.
     folder = tmp_path / "3a4ab1f3" / "workspace" / "silofl"
     results = stopped_results(make_study(), "small-20261122-014922-f234", 2, "the job's process was killed")
-    write_json(folder / "results.json", results.as_dict())
+    write_json(folder / "results.json", plain(results))
     page = write_report(folder).read_text()
     assert "continue_run: small-20261122-014922-f234 to go on" in page and "continue_run: silofl" not in page

@@ -9,6 +9,7 @@ import yaml
 
 from silofl.data.phantoms import UNSEEN_SITE, make_phantoms
 from silofl.federation.results import Results
+from silofl.schema import plain, read
 from silofl.studies import simulate
 from silofl.training.pictures import write_scores
 
@@ -28,8 +29,8 @@ def write_result(run, study, **changes):
     values = study.description() | {"version": "0.1.0", "status": "COMPLETE", "reasons": [], "best_round": 1}
     values |= {"model": "last round, 1", "mean": 0.5, "spread": 0.0, "pooled": 0.5, "run": "run-1", "by_label": {}}
     values |= {"cases": dict.fromkeys(sites, 3), "excluded_cases": dict.fromkeys(sites, 0), "validation": {}}
-    results = Results.from_dict(values | changes)
-    (run / "results.json").write_text(json.dumps(results.as_dict()))
+    results = read(Results, values | changes, "results.json")
+    (run / "results.json").write_text(json.dumps(plain(results)))
     return results
 
 

@@ -11,6 +11,7 @@ from silofl.errors import ConfigError
 from silofl.federation.outcome import stopped_results, without_numbers
 from silofl.federation.results import read_results
 from silofl.files import write_json
+from silofl.schema import plain
 from silofl.studies import continue_run as module
 from silofl.studies.run import Watch, set_run
 from silofl.study import load_study
@@ -54,7 +55,7 @@ def left(finished, tmp_path, monkeypatch):  # noqa: F811
         ledger = json.loads((finished[0] / "ledger.json").read_text())[:rounds]
         write_json(folder / "workspace" / "silofl" / "ledger.json", ledger)
         if results:
-            write_json(folder / "workspace" / "silofl" / "results.json", results(study).as_dict())
+            write_json(folder / "workspace" / "silofl" / "results.json", plain(results(study)))
 
         class Lead(Connection):
             def status(self, number):

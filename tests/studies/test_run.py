@@ -13,6 +13,7 @@ from silofl.federation.outcome import stopped_results, without_numbers
 from silofl.federation.results import read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.files import write_json
+from silofl.schema import plain
 from silofl.studies import run as module
 from silofl.studies.simulation import study_file
 from silofl.study import load_study
@@ -90,12 +91,12 @@ def server(monkeypatch, finished):
     def stopped(rounds):
         def leave(target):
             write_json(target / "ledger.json", ledger[:rounds])
-            write_json(target / "results.json", stopped_results(study, RUN, rounds, "it was killed").as_dict())
+            write_json(target / "results.json", plain(stopped_results(study, RUN, rounds, "it was killed")))
 
         return leave
 
     def failed(target):
-        write_json(target / "results.json", without_numbers(study, "FAILED", ["a fault"], RUN).as_dict())
+        write_json(target / "results.json", plain(without_numbers(study, "FAILED", ["a fault"], RUN)))
 
     monkeypatch.setattr(module, "Lead", Lead)
     monkeypatch.setattr(module, "read_kit", lambda path, kinds: None)

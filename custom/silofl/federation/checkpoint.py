@@ -10,6 +10,7 @@ from silofl import schema
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.errors import ConfigError, StateError, shown
+from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import Round
 from silofl.federation.server import ServerRounds
 from silofl.inference.directory import plain_study
@@ -41,7 +42,7 @@ def checkpoint(server: ServerRounds, records: Iterable[str] | None = None) -> di
         "lost": server.lost,
         "domain": schema.plain(server.domain),
     }
-    records = [json.dumps(record.as_dict()) for record in server.ledger] if records is None else records
+    records = [json.dumps(schema.plain(record)) for record in server.ledger] if records is None else records
     return {
         "json": json.dumps(plain)[:-1] + f', "ledger": [{", ".join(records)}]}}',
         "parts": {role: part.state() for role, part in server.parts.items()},
@@ -76,7 +77,7 @@ def restored(study: Study, state: Mapping[str, Any], pretrained: Arrays | None =
 
 def ledger_of(state: Mapping[str, Any]) -> list[Round]:
     """Return the finished rounds in a checkpoint."""
-    return [Round.from_dict(record) for record in json.loads(state["json"])["ledger"]]
+    return [schema.read(Round, record, LEDGER) for record in json.loads(state["json"])["ledger"]]
 
 
 def check_study(study: Study, state: Mapping[str, Any]) -> None:

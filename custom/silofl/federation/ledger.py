@@ -7,13 +7,12 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from silofl.errors import AggregationError
 from silofl.methods.part import Message
-from silofl.schema import optional, plain, read, read_list
+from silofl.schema import optional, read_list
 from silofl.software import Software, here
 from silofl.training.site_score import SiteScore
 
@@ -122,15 +121,6 @@ class Round:
         for site, one in new.items():
             if differences := here().differences(one):
                 self.notes.append(f"site {site!r} runs other software than the server: {', '.join(differences)}")
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return plain(self)
-
-    @classmethod
-    def from_dict(cls, record: object, where: str = FILE) -> Round:
-        """Return the record that `as_dict` described; the errors of `silofl.schema.read`."""
-        return read(cls, record, where)
 
 
 def software_of(ledger: Sequence[Round]) -> dict[str, dict[str, str]]:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from silofl.errors import ConfigError
 from silofl.inference.super_results import SuperResults
-from silofl.schema import given, group, markdown, optional, plain, read, read_file
+from silofl.schema import given, group, markdown, optional, read_file
 from silofl.training.joined import Joined
 from silofl.training.site_score import Counts, MaybeCounts, SiteScore, SurfaceScore, Values
 from silofl.training.spent import Privacy
@@ -217,15 +217,6 @@ class Results:
     def questions(self) -> Mapping[str, str]:
         """The recipe's questions with its answers as sentences; nothing of a run whose recipe is not known."""
         return self.recipe.get("questions", {})
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the content of results.json."""
-        return plain(self)
-
-    @classmethod
-    def from_dict(cls, values: object, where: str = FILE) -> Results:
-        """Return the result that `as_dict` described; the errors of `silofl.schema.read`."""
-        return read(cls, values, where)
 
     def _of_site(self, site: str) -> SiteResult:
         tested = self.tested

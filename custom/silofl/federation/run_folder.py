@@ -184,7 +184,7 @@ class RunFolder:
             facts = contents.facts | self._facts_of_card(results, tests)
             directory.write(self.path / directory.FOLDER, replace(contents, facts=facts))
         # Last: where this file is, the run has finished and everything else is there.
-        write_json(self.path / RESULT, results.as_dict())
+        write_json(self.path / RESULT, plain(results))
 
     def _facts_of_card(self, results: Results, tests: Tests) -> dict[str, Any]:
         """Return what the model card says of the run besides the model's own facts; they decide no prediction."""
@@ -195,7 +195,7 @@ class RunFolder:
             "test": {site: score.as_dict() for site, score in tests.scores.items()},
             "mean": results.mean,
             "spread": results.spread,
-            "joining": results.as_dict().get("joining") or {},
+            "joining": plain(results.joining) or {},
             "data": plain(data)["sites"] if data else {},
             # Several models may travel, each as the same kind.
             "left": [{"name": name, "purpose": purpose} for name, purpose in left.items()],
@@ -204,14 +204,14 @@ class RunFolder:
     def write_failure(self, reason: str, run: str | None = None) -> None:
         """Write a result with the reason of the failure and the run's id; to the log where the disk takes no file."""
         try:
-            write_json(self.path / RESULT, without_numbers(self.study, "FAILED", [reason], run).as_dict())
+            write_json(self.path / RESULT, plain(without_numbers(self.study, "FAILED", [reason], run)))
         except OSError:
             logger.error("the run failed, and its result could not be written: %s", reason)
 
     def write_stop(self, server: ServerRounds) -> None:
         """Write the result of a run that was ended from outside."""
         stopped = stopped_results(self.study, server.id, server.finished_rounds, "the job was aborted")
-        write_json(self.path / RESULT, stopped.as_dict())
+        write_json(self.path / RESULT, plain(stopped))
 
     def copy_results(self, target: Path) -> None:
         """Copy the results without the checkpoint to another folder; nothing where it is the same folder."""
@@ -228,7 +228,7 @@ class RunFolder:
         """
         finished = len(read_ledger(self.path) or ())
         killed = stopped_results(self.study, run, finished, "the job's process at the server was killed")
-        write_json(target / RESULT, killed.as_dict())
+        write_json(target / RESULT, plain(killed))
         self._copy(RECORDS, target)
 
     def _copy(self, patterns: Sequence[str], target: Path) -> None:
@@ -253,7 +253,7 @@ class RunFolder:
 
     def _in_words(self, ledger: Sequence[Round]) -> list[str]:
         """Return the records of finished rounds as JSON."""
-        _renew(self._records, ledger, lambda record: json.dumps(record.as_dict(), indent=1, allow_nan=False))
+        _renew(self._records, ledger, lambda record: json.dumps(plain(record), indent=1, allow_nan=False))
         return self._records
 
     def _write_ledger(self, ledger: Sequence[Round]) -> None:

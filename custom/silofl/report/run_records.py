@@ -20,7 +20,7 @@ from silofl.federation.outcome import without_numbers
 from silofl.federation.results import UNFINISHED, Results, read_results
 from silofl.inference.super_model import ENSEMBLE
 from silofl.models.roles import GLOBAL
-from silofl.schema import group, optional, plain, read, read_file, read_json, read_list
+from silofl.schema import group, optional, read, read_file, read_json, read_list
 from silofl.study import Study, load_study
 from silofl.training.site_score import Counts, Values
 
@@ -185,15 +185,6 @@ class UnseenTest:
         for test in (*rows, *([best] if best else [])):
             if test.threshold is None or GLOBAL not in test.choices:
                 raise ConfigError(f"each row of by_threshold must have a threshold and how often {GLOBAL!r} answers")
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the content of unseen.json."""
-        return plain(self)
-
-    @classmethod
-    def from_dict(cls, values: object, where: str = "unseen.json") -> UnseenTest:
-        """Return the test that `as_dict` described; the errors of `silofl.schema.read`."""
-        return read(cls, values, where)
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,14 @@ from silofl.data.site_data import SiteData
 from silofl.errors import ConfigError
 from silofl.federation.results import read_results
 from silofl.files import write_json
-from silofl.inference import SuperModel
+from silofl.inference import SuperModel, directory
 from silofl.inference.case_results import CaseResult, by_model, case_results, choices, score_of, value_of
 from silofl.inference.contents import Contents
-from silofl.inference.directory import FOLDER, fingerprint_of, read, write
 from silofl.inference.geometry import check_images
 from silofl.inference.super_model import ENSEMBLE
 from silofl.models.roles import GLOBAL
 from silofl.report.run_records import UnseenTest, read_unseen
+from silofl.schema import plain, read
 from silofl.training.device import choose_device
 
 HOME = {
@@ -61,22 +61,22 @@ def unseen_result(run: Path, site: str, load: Callable[[], SiteData], console: C
         ConfigError: There is no super model, and none can be put together; or it is broken.
         DataError: The site's images do not have the form of the training images.
     """
-    folder = run / FOLDER
+    folder = run / directory.FOLDER
     if not folder.is_dir():
         contents = assembled(run)
         home, source = HOME[contents.study.recipe.stays_home], contents.facts["assembled_from"]
         console.print(NO_SUPER_MODEL.format(home=home, source=source))
-        write(folder, contents)
-    fingerprint, known = fingerprint_of(folder), _earlier_test(run)
+        directory.write(folder, contents)
+    fingerprint, known = directory.fingerprint_of(folder), _earlier_test(run)
     if known is not None and (known.site, known.fingerprint) == (site, fingerprint):
         return known
-    contents, data = read(folder), load()
+    contents, data = directory.read(folder), load()
     # Set as at the sites: other thread counts round sums differently.
     torch.set_num_threads(contents.study.torch_threads)
     model = SuperModel(contents, choose_device(contents.study.device))
     found = measure_unseen(model, (data.training, data.validation, data.test))
-    result = UnseenTest.from_dict({"site": site, "fingerprint": fingerprint} | found)
-    write_json(run / "unseen.json", result.as_dict())
+    result = read(UnseenTest, {"site": site, "fingerprint": fingerprint} | found, "unseen.json")
+    write_json(run / "unseen.json", plain(result))
     return result
 
 
@@ -90,8 +90,9 @@ def assembled(run: Path) -> Contents:
     """
     results = read_results(run)
     tested = results.run if results else None
-    folders = {site: run / "sites" / site / tested / FOLDER for site in sorted(results.sites)} if tested else {}
-    own = {site: read(folder) for site, folder in folders.items() if folder.is_dir()}
+    sites = sorted(results.sites) if tested else ()
+    folders = {site: run / "sites" / site / tested / directory.FOLDER for site in sites}
+    own = {site: directory.read(folder) for site, folder in folders.items() if folder.is_dir()}
     if not own:
         raise ConfigError(f"{run} must hold a super model or the sites' own models, not neither; train it anew")
     first = next(iter(own.values()))

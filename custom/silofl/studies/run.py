@@ -21,7 +21,7 @@ from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.options import add_json, console_for, natural
 from silofl.report.pages import write_report
-from silofl.schema import read_json
+from silofl.schema import plain, read_json
 from silofl.settings import read_yaml
 from silofl.studies.ending import print_results
 from silofl.studies.progress import RoundLines
@@ -174,7 +174,7 @@ class Watch:
         if not has_ended(status):
             # The server forgot the job when it stopped: nothing can be downloaded.
             lost = stopped_results(self.study, self.progress.run, len(self.progress.ledger), "the server stopped")
-            write_json(self.out / RESULT, lost.as_dict())
+            write_json(self.out / RESULT, plain(lost))
             return lost
         self.is_aborted = status == ABORTED
         return self._download(status, details)

@@ -331,7 +331,7 @@ def _with_everyone(run: Path, results: Results, simulation: Simulation, study: S
     except (SiloFLError, OSError) as error:
         console.print(f"no test on all sites' test data together: {error}", markup=False)
         return results
-    write_json(run / "results.json", results.as_dict())
+    write_json(run / "results.json", plain(results))
     return results
 
 

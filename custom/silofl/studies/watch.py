@@ -14,12 +14,14 @@ from rich.live import Live
 from rich.text import Text
 
 from silofl.errors import ConfigError, ExitCode, TrainingError
+from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import Round
 from silofl.federation.round_line import round_line
 from silofl.flare.kit import read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.options import add_json, console_for
 from silofl.report.tables import rich_table
+from silofl.schema import read
 from silofl.studies.watched import Watched, sites_table, status_line, write_watched
 
 POLL_S = 2.0
@@ -92,7 +94,7 @@ class Watch:
                     "authorization.json gives to who submitted it; take the kit of that lead"
                 )
             self._check_answers()
-        ledger = [Round.from_dict(record) for record in progress.ledger]
+        ledger = [read(Round, record, LEDGER) for record in progress.ledger]
         return Watched(
             job=self.job,
             status=status,
