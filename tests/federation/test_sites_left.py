@@ -4,9 +4,9 @@ import pytest
 
 from silofl.errors import ConfigError
 from silofl.federation.egress import Gate
+from silofl.federation.known_sites import present
 from silofl.federation.outcome import finished_results
 from silofl.federation.run_folder import RunFolder
-from silofl.federation.taking_part import present
 from silofl.site import Site
 
 SITES = ("east", "north", "west")

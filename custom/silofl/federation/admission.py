@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from silofl.federation.known_software import take_software
+from silofl.federation.known_sites import take_software
 from silofl.federation.numbers import norm, too_long
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import Answer, reason_of

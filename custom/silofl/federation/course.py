@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.federation.admission import admitted
+from silofl.federation.known_sites import is_over, left, lost_sentence, present, take_lost
 from silofl.federation.ledger import Round
-from silofl.federation.lost import lost_sentence, take_lost
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
-from silofl.federation.taking_part import is_over, left, present
 from silofl.methods.answer import plain_text
 from silofl.methods.part import (
     AFTER,

@@ -10,9 +10,9 @@ import numpy as np
 from silofl import __version__
 from silofl.errors import SiloFLError
 from silofl.federation.course import Tests
+from silofl.federation.known_sites import early_end, left, present
 from silofl.federation.results import UNFINISHED, ClassResults, Results, Tested
 from silofl.federation.server import ServerRounds
-from silofl.federation.taking_part import early_end, left, present
 from silofl.methods.answer import plain_text
 from silofl.study import Study
 from silofl.training.metrics import pooled_score

@@ -1,0 +1,92 @@
+"""What the server knows of its sites: who takes part and until when, what they run, and which state they have lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from silofl.errors import AggregationError, ConfigError
+from silofl.federation.ledger import rounds_since_best
+from silofl.methods.part import TRAIN, Exchange
+from silofl.software import Software, here
+
+if TYPE_CHECKING:
+    from silofl.federation.server import ServerRounds
+
+
+def present(server: ServerRounds) -> list[str]:
+    """Return the sites that have not left the study."""
+    return [site for site in server.sites if site not in server.study.federation.sites_left]
+
+
+def left(server: ServerRounds) -> dict[str, int]:
+    """Return site -> the last round that its update went into, 0 for none, of the sites that have left the study."""
+    gone = [site for site in server.sites if site in server.study.federation.sites_left]
+    return {site: server.should_hold(site, server.finished_rounds) for site in gone}
+
+
+def is_over(server: ServerRounds) -> bool:
+    """Return whether all rounds are finished, or as many as the study has patience for."""
+    return server.finished_rounds >= server.study.total_rounds or early_end(server) is not None
+
+
+def early_end(server: ServerRounds) -> str | None:
+    """Return why no round comes after the last finished one although the study has more; None where one does."""
+    patience, mixing, total = server.study.federation.patience, server.study.recipe.mixing, server.study.total_rounds
+    if patience is None or server.finished_rounds >= total:
+        return None
+    # Until sites listen to each other in their own way, all have the same model, which a later one need not beat.
+    first = mixing.shared_rounds(server.study.rounds) if mixing else 0
+    if rounds_since_best(server.ledger, first) < patience:
+        return None
+    return (
+        f"the run ended after round {server.finished_rounds} of {total} by federation.patience: in the {patience} "
+        "rounds before it the mean validation was not better than in an earlier one"
+    )
+
+
+def take_software(server: ServerRounds, site: str, said: Software | None) -> None:
+    """Let the server know what a site runs.
+
+    Raises:
+        AggregationError: The site's first answer does not say it, or names a release that does not work together with
+            the server's.
+    """
+    if site in server.software:
+        return
+    if said is None:
+        raise AggregationError(f"site {site!r} must say which software it runs; install the study's wheel there")
+    try:
+        here().check_together(said, f"site {site!r}")
+    except ConfigError as error:
+        raise AggregationError(str(error)) from None
+    server.software[site] = said
+
+
+def take_lost(server: ServerRounds, exchange: Exchange, held: Mapping[str, int]) -> list[str]:
+    """Let the server know which sites have lost their state, and return those that may be asked again.
+
+    Args:
+        server: The run.
+        exchange: What they were asked to do.
+        held: Site -> the round of the state that it says it has.
+    """
+    older = {site: number for site, number in held.items() if number < server.held(site, exchange.models_round)}
+    server.lost |= older
+    return list(older)
+
+
+def lost_sentence(server: ServerRounds, site: str, exchange: Exchange) -> str | None:
+    """Return what a site lacked in an exchange because nobody could send it again; None where that is nothing."""
+    recipe, number = server.study.recipe, exchange.models_round
+    held, wanted = server.held(site, number), server.should_hold(site, number)
+    lost = ["its optimisers"] if exchange.task == TRAIN and not server.study.has_fresh_optimizer else []
+    if recipe.at_home:
+        lost.append(f"what stays at home ({', '.join(recipe.at_home)})")
+    if held == wanted or not lost:
+        return None
+    older = f"from that of round {held}" if held else "from none"
+    return (
+        f"site {site!r} began the {exchange.task} of round {exchange.round} without its state of round {wanted}, "
+        f"{older}: {' and '.join(lost)} could not be restored"
+    )
