@@ -90,7 +90,6 @@ class Request:
     """What a task asked for, without its arrays.
 
     Attributes:
-        task: Its name.
         run: The run's id.
         round: The round that it belongs to.
         step: Its number among the exchanges of the same task in a round.
@@ -115,7 +114,6 @@ class Gate:
     """What a site lets out in one study.
 
     Attributes:
-        study: The study.
         kinds: All kinds that the study's parts send.
         allowed: Names of the kinds that may leave.
         min_patients: Patients in training that a mean over their images must come from.

@@ -36,7 +36,6 @@ class ServerRounds:
     """The server's state of a run after its last finished round, which `checkpoint` saves.
 
     Attributes:
-        study: The study.
         id: The run's id, under which the sites keep their state.
         sites: The sites' names, in their order.
         parts: Role -> the part whose arrays travel under it.

@@ -25,10 +25,7 @@ class Candidate:
     """A site that wants to join a study.
 
     Attributes:
-        kit: Its startup kit.
-        study: The study.
         study_file: The study's file; a pretrained model or weights are in the same folder.
-        settings: The site's settings.
     """
 
     kit: Kit

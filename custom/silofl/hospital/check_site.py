@@ -67,7 +67,6 @@ class Checkup:
     """The answers to a site's checks.
 
     Attributes:
-        site: The site.
         study: The study's name.
         answers: Check -> answer, without those that were skipped.
         log: The site's own file with the full reasons, which may name cases; None where there is none.

@@ -11,7 +11,6 @@ class Finding:
     """The answer to one check.
 
     Attributes:
-        status: ``ok``, ``warning`` or ``failed``.
         sentence: The finding, and the remedy where something is wrong; names no case, patient or file of the data.
         facts: The numbers behind the sentence, as plain values.
     """

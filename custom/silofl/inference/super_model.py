@@ -49,8 +49,6 @@ class SuperModel:
         device: The device that it computes on.
 
     Attributes:
-        contents: As given.
-        device: As given.
         selector: The selector in evaluation mode, or None without one.
 
     Raises:

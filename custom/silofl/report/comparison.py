@@ -95,7 +95,6 @@ class Row:
         name: The method, and which of its models.
         sites: One entry a site.
         averages: Client average, pooled mean, and those of `averages_beside`.
-        method: The method of the row.
     """
 
     name: str

@@ -149,7 +149,6 @@ class UnseenTest:
     """The content of unseen.json: the super model at a site that took no part in the training.
 
     Attributes:
-        site: The site.
         fingerprint: Of the super model.
         metric: Name of the values.
         rule: How the super model answers: ``only`` (one model), ``selector``, or ``mean`` (of all sites' models).
@@ -214,7 +213,6 @@ class RunRecords:
     """All records in a run's folder.
 
     Attributes:
-        path: The folder.
         results: The result; without one, the study's facts with status ``UNFINISHED``.
         ledger: The finished rounds.
         labels: Number -> name; the pictures' numbers where the folder holds no study.

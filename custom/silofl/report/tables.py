@@ -75,7 +75,6 @@ class WeightTable:
     """The aggregation weights of one round.
 
     Attributes:
-        round: Number of the round.
         columns: The sites whose models are mixed.
         rows: Listener -> {site: weight}.
     """
