@@ -6,7 +6,6 @@ import pytest
 from silofl.data.partition import (
     assign_sites,
     deal_equally,
-    dirichlet_sites,
     draw_class_shares,
     draw_shares,
     group_sites,
@@ -18,6 +17,12 @@ from silofl.errors import DataError
 
 PATIENTS = [f"p{number}" for number in range(50)]
 LABELS = np.repeat(np.arange(4), [100, 200, 50, 150])
+
+
+def dirichlet_sites(labels, num_sites, alpha, seed):
+    """Spread labelled examples over sites with different label shares."""
+    shares = draw_shares(max(labels, default=0) + 1, num_sites, alpha, seed)
+    return assign_sites(np.asarray(labels), shares, seed)
 
 
 def test_patients_are_split_by_the_fractions():

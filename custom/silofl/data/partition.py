@@ -129,26 +129,6 @@ def shard_sites(labels: Sequence[int] | NDArray, num_sites: int, shards_per_site
     return sites
 
 
-def dirichlet_sites(labels: Sequence[int] | NDArray, num_sites: int, alpha: float, seed: int) -> NDArray[np.int64]:
-    """Spread labelled examples over sites with different label shares.
-
-    Args:
-        labels: Class of each example, from 0, shape (N,).
-        num_sites: Sites, at least 1.
-        alpha: Concentration, above 0: small values give sites with few classes, large ones give equal shares.
-        seed: The same seed gives the same sites.
-
-    Returns:
-        Site of each example, from 0, shape (N,); every site has at least one example.
-
-    Raises:
-        DataError: alpha or num_sites is out of range, or there are fewer examples than sites.
-    """
-    labels = np.asarray(labels)
-    shares = draw_shares(int(labels.max(initial=0)) + 1, num_sites, alpha, seed)
-    return assign_sites(labels, shares, seed)
-
-
 def draw_shares(num_classes: int, num_sites: int, alpha: float, seed: int) -> NDArray[np.float64]:
     """Draw each class's shares over the sites: q_c ~ Dir(alpha), shape (num_classes, num_sites), rows sum to 1.
 
