@@ -5,21 +5,20 @@ from PIL import Image
 
 from silofl.report.canvas import LINE_COLOURS
 from silofl.report.rounds import (
+    ROUND_TEST,
+    VALIDATION,
     curve_images,
     drift_curves,
     incidents,
-    mean_round_test,
-    mean_validation,
+    mean_over_sites,
     model_curves,
     participation_table,
     round_test_curves,
-    round_test_value,
     selector_accuracy,
     traffic_bars,
     traffic_image,
     traffic_table,
     training_curves,
-    validation_value,
 )
 from silofl.report.run_records import read_run
 from silofl.training.site_score import SiteScore
@@ -82,14 +81,9 @@ def test_traffic_shows_both_ways(record):
     assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[5])
 
 
-def test_validation_is_none_for_a_site_that_has_none(record):
-    assert validation_value(record(1), "east") == 0.4
-    assert validation_value(record(1), "new") is None
-
-
 def test_the_mean_is_over_the_sites_that_validated(record):
-    assert mean_validation(record(1, (None, 0.5))) == 0.5
-    assert mean_validation(record(1, (None, None))) is None
+    assert mean_over_sites(VALIDATION.scores(record(1, (None, 0.5)))) == 0.5
+    assert mean_over_sites(VALIDATION.scores(record(1, (None, None)))) is None
 
 
 def test_a_test_in_every_round_has_a_figure_that_says_that_it_chose_nothing(run, results, record):
@@ -97,9 +91,8 @@ def test_a_test_in_every_round_has_a_figure_that_says_that_it_chose_nothing(run,
         return {site: SiteScore(value=value, num_cases=1, num_excluded=0) for site, value in values.items()}
 
     ledger = [record(1, test=scored(east=0.25, west=0.5)), record(2, test=scored(east=0.75, west=0.5))]
-    assert round_test_value(ledger[1], "east") == 0.75 and round_test_value(ledger[1], "new") is None
     # (0.25 + 0.5) / 2
-    assert mean_round_test(ledger[0]) == 0.375 and mean_round_test(record(1)) is None
+    assert mean_over_sites(ROUND_TEST.scores(ledger[0])) == 0.375 and ROUND_TEST.scores(record(1)) == {}
     assert has_colour(round_test_curves(ledger, ["east"], "dice", 2), LINE_COLOURS[0])
     assert round_test_curves([record(1), record(2)], ["east"], "dice", 2) is None
     images = curve_images(read_run(run().json("results.json", results()).ledger(*ledger).path))

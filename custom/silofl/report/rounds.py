@@ -178,8 +178,7 @@ def training_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, 
     handles = _site_lines(row[-1], ledger, sites, partial(_measured, key))
     names = list(sites)
     if has_validation:
-        _site_lines(row[0], ledger, sites, validation_value)
-        handles.append(draw_line(row[0], _rounds(ledger), [mean_validation(record) for record in ledger], **MEAN_STYLE))
+        handles.append(_score_lines(row[0], ledger, sites, VALIDATION)[-1])
         names.append("mean over sites")
         _finish(row[0], ledger, f"Validation: {metric}", best_round)
     _finish(row[-1], ledger, f"{words[:1].upper()}{words[1:]}", best_round)
@@ -228,8 +227,7 @@ def round_test_curves(
     if not any(record.test for record in ledger):
         return None
     figure, ((axes,),) = panels(1, 1, (10.4, 3.6))
-    handles = _site_lines(axes, ledger, sites, round_test_value)
-    handles.append(draw_line(axes, _rounds(ledger), [mean_round_test(record) for record in ledger], **MEAN_STYLE))
+    handles = _score_lines(axes, ledger, sites, ROUND_TEST)
     _finish(axes, ledger, f"Test: {metric}", best_round)
     legend(figure, handles, [*sites, "mean over sites"])
     return png(figure)
@@ -263,29 +261,9 @@ def traffic_bars(ledger: Sequence[Round]) -> bytes:
     return png(figure)
 
 
-def validation_value(record: Round, site: str) -> float | None:
-    """Return a site's validation of the model that a round made."""
-    return record.validation[site].value if site in record.validation else None
-
-
-def round_test_value(record: Round, site: str) -> float | None:
-    """Return a site's test of the model that a round made."""
-    return record.test[site].value if record.test and site in record.test else None
-
-
-def mean_round_test(record: Round) -> float | None:
-    """Return the mean over the sites that tested the model that a round made."""
-    return mean_of_known(score.value for score in (record.test or {}).values())
-
-
 def selector_accuracy(record: Round, site: str) -> float | None:
     """Return the share of a site's validation slices that the selector of a round takes for this site's."""
     return record.validation[site].selector_accuracy if site in record.validation else None
-
-
-def mean_validation(record: Round) -> float | None:
-    """Return the mean over the sites that validated the model that a round made."""
-    return record.validation_mean
 
 
 def mean_drift(record: Round) -> float | None:
@@ -364,6 +342,13 @@ def _measured(name: str, record: Round, site: str) -> float | None:
 def _model_value(model: str, record: Round, site: str) -> float | None:
     score = record.validation[site] if site in record.validation else None
     return score.models.get(model) if score and score.models else None
+
+
+def _score_lines(axes: Axes, ledger: Sequence[Round], sites: Sequence[str], measure: Measure) -> list[Line2D]:
+    """Draw each site's score of the model that each round made, and last the mean over the sites."""
+    lines = _site_lines(axes, ledger, sites, lambda record, site: _value(measure.scores(record), site))
+    means = [mean_over_sites(measure.scores(record)) for record in ledger]
+    return [*lines, draw_line(axes, _rounds(ledger), means, **MEAN_STYLE)]
 
 
 def _site_lines(axes: Axes, ledger: Sequence[Round], sites: Sequence[str], value: Value) -> list[Line2D]:
