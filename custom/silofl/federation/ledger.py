@@ -210,6 +210,17 @@ def metrics_csv(ledger: Sequence[Round], metric: str, tested_round: int, tests: 
     return text.getvalue()
 
 
+def spans(rounds: Iterable[int]) -> str:
+    """Return numbers of rounds as ``1-2, 6-7, 11``."""
+    found: list[list[int]] = []
+    for number in sorted(rounds):
+        if found and found[-1][-1] == number - 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ", ".join("-".join(map(str, span)) for span in found)
+
+
 def _rows(record: Round, metric: str) -> Iterator[tuple[int, str, str, str, float]]:
     for site, values in record.metrics.items():
         for name, value in values.items():

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +20,7 @@ from silofl.data.cache_entries import entries, read_entry, unfinished
 from silofl.data.manifest import FILE_NAME, PARTS, read_content
 from silofl.errors import DataError
 from silofl.federation.egress_log import FILE, LOCK, left
+from silofl.federation.ledger import spans
 from silofl.files import held, write_atomically, write_text
 from silofl.settings import NAME
 from silofl.site import Site
@@ -158,17 +159,6 @@ def remaining(traces: Traces) -> list[str]:
         "this site's logs, check-site.txt in the kit, and pages that were written from these runs may name the case: "
         "look for it there, and see silofl prune",
     ]
-
-
-def spans(numbers: Set[int]) -> str:
-    """Return whole numbers as ``1-2, 6-7, 11``."""
-    found: list[list[int]] = []
-    for number in sorted(numbers):
-        if found and found[-1][-1] == number - 1:
-            found[-1][1:] = [number]
-        else:
-            found.append([number])
-    return ", ".join("-".join(map(str, span)) for span in found)
 
 
 def _check_gone(folder: Path, patient: str, cases: set[str]) -> None:

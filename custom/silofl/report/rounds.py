@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from silofl.federation.ledger import Round, absence_sentence, software_of
+from silofl.federation.ledger import Round, absence_sentence, software_of, spans
 from silofl.report.canvas import (
     INK,
     LINE_COLOURS,
@@ -152,7 +152,10 @@ def incidents(ledger: Sequence[Round]) -> list[str]:
     for record in ledger:
         for incident in _incidents(record):
             rounds.setdefault(incident, []).append(record.round)
-    return [f"{what} in {_spans(numbers)}: {why}" for (what, why), numbers in rounds.items()]
+    return [
+        f"{what} in {'round' if len(numbers) == 1 else 'rounds'} {spans(numbers)}: {why}"
+        for (what, why), numbers in rounds.items()
+    ]
 
 
 def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
@@ -419,18 +422,6 @@ def _incidents(record: Round) -> Iterator[tuple[str, str]]:
         shown = f"{', '.join(names[:3])}{', ...' * (len(names) > 3)}"
         yield f"{site}: withheld by its policy", f"{len(names)} arrays ({shown})"
     yield from (("noted", note) for note in record.notes)
-
-
-def _spans(rounds: Sequence[int]) -> str:
-    """Return rounds as ``round 4`` or ``rounds 1-3, 7``."""
-    spans: list[list[int]] = []
-    for place in rounds:
-        if spans and place == spans[-1][1] + 1:
-            spans[-1][1] = place
-        else:
-            spans.append([place, place])
-    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
-    return f"round {text}" if len(rounds) == 1 else f"rounds {text}"
 
 
 def _traffic_row(name: str, to: Sequence[int | None], back: Sequence[int | None]) -> tuple[str, ...]:
