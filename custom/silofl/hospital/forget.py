@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,9 +16,6 @@ from silofl.options import names
 from silofl.settings import Section, load, parse
 from silofl.site import Site
 from silofl.study import Name
-
-# As the server names a run: study, time and four random digits.
-RUN = "{study}-[0-9]{{8}}-[0-9]{{6}}-[0-9a-f]{{4}}"
 
 NO_TRACE = (
     "no cache, picture or score of this site names the patient: correct the ID or --site where that is a slip; with "
@@ -179,9 +175,9 @@ def forget(kept: Kept) -> None:
 
 
 def _runs(state: Path, study: str) -> list[Path]:
-    """Return the folders of a study's runs in a state folder that several studies share."""
-    pattern = re.compile(RUN.format(study=re.escape(study)))
-    return [path for path in state.glob("*") if path.is_dir() and pattern.fullmatch(path.name)]
+    """Return the folders of a study's runs, links to one too, in a state folder that several studies share."""
+    named = {path: forget_patient.RUN.fullmatch(path.name) for path in state.glob("*") if path.is_dir()}
+    return [path for path, run in named.items() if run and run["study"] == study]
 
 
 def _check_holds_no_data(folders: list[Path], site: Site, study: str, name: str) -> None:

@@ -28,6 +28,7 @@ from silofl.training.pictures import FEATURES, PICTURES, SCORES
 
 # Stands in for a study's name while folders are looked for.
 MARK = "anystudyofthesite"
+# As the server names a run: study, time and four random digits.
 RUN = re.compile(rf"(?P<study>{NAME[1:-1]})-[0-9]{{8}}-[0-9]{{6}}-[0-9a-f]{{4}}")
 
 
