@@ -17,7 +17,7 @@ BELOW = {
     "documents": {"errors"},
     "files": {"documents", "errors"},
     "settings": {"documents", "errors"},
-    "schema": {"documents", "errors"},
+    "schema": {"errors", "files"},
     "extensions": {"errors"},
     "algorithms": {"settings", "errors"},
     "site": {"extensions", "settings", "errors"},

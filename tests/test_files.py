@@ -49,3 +49,15 @@ def test_a_json_file_that_cannot_be_read_is_one_sentence(tmp_path, text, sentenc
         path.write_text(text)
     with pytest.raises(ConfigError, match=f"a.json {sentence}"):
         read_json(path)
+
+
+def test_a_file_that_is_not_there_is_none_and_a_broken_one_is_named(tmp_path):
+    path = tmp_path / "a.json"
+    assert read_json(path, absent=None) is None
+    path.write_text("[]")
+    assert read_json(path, list) == []
+    with pytest.raises(ConfigError, match="a.json must hold keys and values, not list"):
+        read_json(path)
+    path.write_text("[")
+    with pytest.raises(ConfigError, match="a.json must be JSON; it is broken"):
+        read_json(path, list)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.schema import given, group, markdown, optional, plain, read, read_json
+from silofl.schema import given, group, markdown, optional, plain, read
 
 
 @dataclass(frozen=True)
@@ -131,15 +131,3 @@ def test_the_table_has_a_line_for_every_key_with_its_type_and_meaning():
     assert f"| `parts.*.weight` | a number | {told} |" in lines
     assert "| `colour` | red, green; may be absent | Its colour. |" in lines
     assert "| `facts` | {text: anything} | Whatever. |" in lines
-
-
-def test_a_file_that_is_not_there_is_none_and_a_broken_one_is_named(tmp_path):
-    path = tmp_path / "a.json"
-    assert read_json(path, dict) is None
-    path.write_text("[]")
-    assert read_json(path, list) == []
-    with pytest.raises(ConfigError, match="a.json must hold a JSON dict, not list"):
-        read_json(path, dict)
-    path.write_text("[")
-    with pytest.raises(ConfigError, match="a.json must be JSON; it is broken"):
-        read_json(path, list)

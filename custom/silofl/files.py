@@ -12,11 +12,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import ConfigError, DamagedError, StateError
 
+J = TypeVar("J", dict, list)
+D = TypeVar("D")
+KINDS = {dict: "keys and values", list: "a list"}
 DIGEST = hashlib.sha256().digest_size
 # What torch.save writes is a zip archive.
 ZIP = b"PK\x03\x04"
@@ -115,18 +118,25 @@ def write_json(path: Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file of keys and values.
+def read_json(path: Path, kind: type[J] = dict, absent: D = ABSENT) -> J | D:
+    """Read a JSON file.
+
+    Args:
+        path: The file.
+        kind: What it holds: keys and values, or a list.
+        absent: Returned where there is no file; where it is not given that is an error.
 
     Raises:
-        ConfigError: It cannot be read, or holds something else.
+        ConfigError: It is missing, cannot be read, is broken, or holds another kind than the one asked for.
     """
-    values = read_json_document(path)
-    if values is ABSENT:
+    value = read_json_document(path)
+    if value is ABSENT and absent is ABSENT:
         raise ConfigError(f"{path} must exist; it is not there")
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path} must hold keys and values, not {type(values).__name__}")
-    return values
+    if value is ABSENT:
+        return absent
+    if not isinstance(value, kind):
+        raise ConfigError(f"{path} must hold {KINDS[kind]}, not {type(value).__name__}; restore it")
+    return value
 
 
 def save_tensors(path: Path, value: dict[str, Any]) -> None:

@@ -14,11 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from silofl.documents import ABSENT, read_json_document
 from silofl.errors import ConfigError, nearest, shown
+from silofl.files import read_json
 
 R = TypeVar("R")
-J = TypeVar("J", dict, list)
 WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", dict: "keys and values"}
 WORDS |= {type(None): "null"}
 TABLES = (Mapping, dict)
@@ -62,13 +61,13 @@ def read(kind: type[R], values: object, where: str) -> R:
 
 def read_file(kind: type[R], path: Path) -> R | None:
     """Return the record in a JSON file; None where there is none; the errors of `read` and `read_json`."""
-    values = read_json(path, dict)
+    values = read_json(path, absent=None)
     return None if values is None else _of_this_version(kind, values, path)
 
 
 def read_list(kind: type[R], path: Path) -> list[R] | None:
     """Return the records in a JSON file that lists them; None where there is none; the errors of `read_file`."""
-    values = read_json(path, list)
+    values = read_json(path, list, absent=None)
     return None if values is None else [_of_this_version(kind, value, path) for value in values]
 
 
@@ -79,20 +78,6 @@ def plain(record: object) -> object:
     if isinstance(record, Mapping):
         return {key: plain(value) for key, value in record.items()}
     return [plain(value) for value in record] if isinstance(record, (list, tuple)) else record
-
-
-def read_json(path: Path, kind: type[J]) -> J | None:
-    """Return the content of a JSON file; None where there is none.
-
-    Raises:
-        ConfigError: The file cannot be read, is broken, or holds another kind than the one asked for.
-    """
-    value = read_json_document(path)
-    if value is ABSENT:
-        return None
-    if not isinstance(value, kind):
-        raise ConfigError(f"{path} must hold a JSON {kind.__name__}, not {type(value).__name__}; restore it")
-    return value
 
 
 def markdown(kind: type) -> str:

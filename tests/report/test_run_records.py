@@ -65,7 +65,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, name):
     ("name", "text", "sentence"),
     [
         ("results.json", '{"status": ', "results.json must be JSON; it is broken"),
-        ("results.json", "[]", "results.json must hold a JSON dict, not list"),
+        ("results.json", "[]", "results.json must hold keys and values, not list"),
         (
             "ledger.json",
             '[{"started_at": ""}]',
@@ -78,7 +78,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, name):
         ("results.json", '{"mean": NaN}', "results.json must be JSON; it is broken .NaN is no number"),
         ("results.json", r'{"study": "\ud800"}', "results.json must be JSON; it is broken"),
         ("ledger.json", '[{"round": 99999999999999999999}]', "ledger.json: round must be between"),
-        ("weights.json", "{}", "weights.json must hold a JSON list, not dict"),
+        ("weights.json", "{}", "weights.json must hold a list, not dict"),
         ("weights.json", '[{"round": 1}]', "weights.json: source must be given; it is missing"),
     ],
 )

@@ -17,8 +17,8 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from silofl.errors import ConfigError, TrainingError
 from silofl.federation.ledger import FILE
+from silofl.files import read_json
 from silofl.flare.kit import Kit
-from silofl.schema import read_json
 from silofl.study import Study
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def answer_progress(study: Study, run: str, folder: Path) -> Callable[[str, obje
         known = data.get("rounds", 0) if isinstance(data, dict) else 0
         # The last known round too: its validation comes with the next one.
         first = max(known - 1, 0) if type(known) is int else 0
-        return known_before | {"first": first, "ledger": (read_json(folder / FILE, list) or [])[first:]}
+        return known_before | {"first": first, "ledger": read_json(folder / FILE, list, absent=[])[first:]}
 
     return answer
 

@@ -18,9 +18,10 @@ from silofl.errors import ConfigError, shown
 from silofl.federation.ledger import Round, best_of, read_ledger
 from silofl.federation.outcome import without_numbers
 from silofl.federation.results import UNFINISHED, Results, read_results
+from silofl.files import read_json
 from silofl.inference.super_model import ENSEMBLE
 from silofl.models.roles import GLOBAL
-from silofl.schema import group, optional, read, read_file, read_json, read_list
+from silofl.schema import group, optional, read, read_file, read_list
 from silofl.study import Study, load_study
 from silofl.training.site_score import Counts, Values
 
@@ -330,7 +331,7 @@ def _study(run: Path) -> Study | None:
 
 
 def _changes(path: Path) -> Mapping[str, Any]:
-    values = read_json(path, dict) or {}
+    values = read_json(path, absent={})
     return read(Changes, {key: values[key] for key in ("changes",) if key in values}, str(path)).changes or {}
 
 

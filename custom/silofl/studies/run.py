@@ -16,12 +16,12 @@ from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.outcome import stopped_results
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
-from silofl.files import copy_file, write_json, write_text
+from silofl.files import copy_file, read_json, write_json, write_text
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.options import add_json, console_for, natural
 from silofl.report.pages import write_report
-from silofl.schema import plain, read_json
+from silofl.schema import plain
 from silofl.settings import read_yaml
 from silofl.studies.ending import print_results
 from silofl.studies.progress import RoundLines
@@ -107,7 +107,7 @@ def start(job: Path, kit: Kit, out: Path, retries: int, console: Console) -> int
         watch = Watch(lead, study, job, out, console)
         try:
             if study.continue_run:
-                watch.progress = Progress(study.continue_run, read_json(job.with_name(LEDGER), list) or [])
+                watch.progress = Progress(study.continue_run, read_json(job.with_name(LEDGER), list, absent=[]))
                 watch.wait_for_sites()
             results = watch.carry_out()
             for attempt in range(1, retries + 1):
@@ -239,7 +239,7 @@ class Watch:
         self._lines.show()
         results = read_results(self.out)
         # A round may have finished since the job was last asked.
-        self.progress = Progress(results.run, read_json(self.out / LEDGER, list) or [])
+        self.progress = Progress(results.run, read_json(self.out / LEDGER, list, absent=[]))
         self._keep_run()
         return results
 
