@@ -7,6 +7,7 @@ its docstring their meanings.
 from __future__ import annotations
 
 import inspect
+import re
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
@@ -23,6 +24,7 @@ WORDS |= {type(None): "null"}
 TABLES = (Mapping, dict)
 # Larger whole numbers are none of NumPy's.
 LARGEST = 1 << 62
+SECTION = re.compile(r"^\s*(?:Args|Attributes):\s*$", re.MULTILINE)
 # The second is what remains of a type with a range, such as `Value | None` of `silofl.training.site_score`.
 UNIONS = (types.UnionType, Union)
 
@@ -94,16 +96,30 @@ def rows(kind: type, prefix: str = "", is_optional: bool = False) -> Iterator[tu
         prefix: Put before each key.
         is_optional: Whether all keys may be absent.
     """
-    meanings = _meanings(kind)
+    meanings = meanings_of(kind)
     for part, hint in _parts(kind):
         inner, path = _inner(hint)
         is_absent = is_optional or _is_optional(part)
         if _is_group(part):
             yield from rows(inner, prefix, is_absent)
             continue
-        yield prefix + part.name, words(hint) + "; may be absent" * is_absent, meanings[part.name].replace("``", "`")
+        yield prefix + part.name, words(hint) + "; may be absent" * is_absent, meanings[part.name]
         if inner is not None:
             yield from rows(inner, f"{prefix}{part.name}{path}.")
+
+
+def summary_of(kind: type) -> str:
+    """Return the description of a class, which its docstring gives before that of its keys."""
+    return _in_markdown(SECTION.split(inspect.getdoc(kind) or "")[0])
+
+
+def meanings_of(kind: type) -> dict[str, str]:
+    """Return each key's meaning in the docstring of its class, under ``Args:`` or ``Attributes:``."""
+    _, *described = SECTION.split(inspect.getdoc(kind) or "", maxsplit=1)
+    described = [re.split(r"^\S", text, maxsplit=1, flags=re.MULTILINE)[0] for text in described]
+    # A key is indented by four spaces, the further lines of its meaning by eight.
+    entries = re.findall(r"^ {4}(\w+): (.*(?:\n(?: {8}.*|[ ]*$))*)", "".join(described), re.MULTILINE)
+    return {name: _in_markdown(text) for name, text in entries}
 
 
 def words(hint: object) -> str:
@@ -228,15 +244,5 @@ def _inner(hint: object) -> tuple[Any, str]:
     return None, ""
 
 
-def _meanings(kind: type) -> dict[str, str]:
-    """Return attribute -> meaning from a class's docstring."""
-    meanings: dict[str, str] = {}
-    name = ""
-    for line in (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].splitlines():
-        text = line.strip()
-        if line.startswith("    ") and not line.startswith("     "):
-            name, _, text = text.partition(": ")
-            meanings[name] = text
-        elif text and name:
-            meanings[name] += f" {text}"
-    return meanings
+def _in_markdown(text: str) -> str:
+    return " ".join(text.replace("``", "`").split())

@@ -5,16 +5,15 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
+from silofl.schema import meanings_of, summary_of
 from silofl.settings import Count, Section
 from silofl.studies.reference import (
     Key,
     all_answers,
     all_keys,
     keys_of,
-    meanings_of,
     study_keys,
     study_page,
-    summary_of,
     values_of,
 )
 from silofl.study import Study

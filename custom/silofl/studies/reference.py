@@ -8,9 +8,7 @@ A key's values and default come from its type, its meaning from the docstring of
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -25,13 +23,13 @@ from pydantic_core import PydanticUndefined
 
 from silofl.algorithms.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe, algorithm_names, find_recipe
 from silofl.files import write_text
+from silofl.schema import meanings_of, summary_of
 from silofl.settings import NAME
 from silofl.study import Study
 
 WORDS = {int: "whole number", float: "number", str: "text", bool: "true, false", Any: "anything"}
 NUMBERS = {2: "two", 6: "six"}
 HEADER = ("| key | values | default | meaning |", "|---|---|---|---|")
-SECTION = re.compile(r"^\s*(?:Args|Attributes):\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -110,20 +108,6 @@ def _lenders(field: str) -> str:
     recipes = {name: find_recipe(name, "recommended", {}) for name in algorithm_names()}
     names = ", ".join(f"`{name}`" for name, recipe in recipes.items() if getattr(recipe, field))
     return f"list of {names}" if field == "parts" else names
-
-
-def summary_of(section: type) -> str:
-    """Return the description of a settings class, which its docstring gives before that of its keys."""
-    return _one_line(SECTION.split(inspect.getdoc(section) or "")[0])
-
-
-def meanings_of(section: type) -> dict[str, str]:
-    """Return each key's description in the docstring of a settings class, under ``Args:`` or ``Attributes:``."""
-    _, *described = SECTION.split(inspect.getdoc(section) or "", maxsplit=1)
-    described = [re.split(r"^\S", text, maxsplit=1, flags=re.MULTILINE)[0] for text in described]
-    # A key is indented by four spaces, the further lines of its meaning by eight.
-    entries = re.findall(r"^ {4}(\w+): (.*(?:\n(?: {8}.*|[ ]*$))*)", "".join(described), re.MULTILINE)
-    return {name: _one_line(text) for name, text in entries}
 
 
 def values_of(kind: object) -> str:
@@ -283,10 +267,6 @@ def _yaml(value: object) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value, default=str)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.replace("``", "`").split())
 
 
 if __name__ == "__main__":
