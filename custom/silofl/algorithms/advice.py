@@ -120,10 +120,6 @@ class Ratio:
         low, high = np.percentile(self.splits, (5, 95))
         return float(low), float(high)
 
-    def share_above(self, threshold: float) -> float:
-        """Return the share of the random halves by which the ratio is above a threshold."""
-        return float(np.mean(np.array(self.splits) > threshold))
-
 
 @dataclass(frozen=True)
 class Choice:
