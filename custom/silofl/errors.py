@@ -119,3 +119,8 @@ def one_line(text: object, most: int = 200) -> str:
     """Return a text for a sentence, on one line of at most so many characters that can all be printed."""
     line = " ".join(printable(str(text)[: 4 * most]).split())
     return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def error_text(error: BaseException, most: int = 200) -> str:
+    """Return another package's error as `one_line` does, or its kind where it says nothing."""
+    return one_line(error, most) or type(error).__name__

@@ -18,8 +18,8 @@ from silofl.data.manifest import Manifest
 from silofl.data.neighbours import check_has_slices, with_neighbours
 from silofl.data.parts import PreparedCase, Spacing
 from silofl.data.records import Record
-from silofl.data.transforms import compose, metadata_tracking, one_line
-from silofl.errors import DataError
+from silofl.data.transforms import compose, metadata_tracking
+from silofl.errors import DataError, error_text
 from silofl.study import Study
 from silofl.study_sections import DataSettings
 
@@ -296,7 +296,7 @@ def _moved(
         with metadata_tracking(True):
             moved = steps({key: MetaTensor(np.ascontiguousarray(value), affine=affine) for key, value in case.items()})
     except Exception as error:  # MONAI raises whatever its array code raises
-        size, reason = case["image"].shape[1:], one_line(error.__cause__ or error)
+        size, reason = case["image"].shape[1:], error_text(error.__cause__ or error)
         raise DataError(f"an image of size {size} must pass the study's transforms; MONAI says: {reason}") from None
     return {key: moved[key] for key in case}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from silofl.errors import ConfigError, nearest
+from silofl.errors import ConfigError, error_text, nearest
 from silofl.extensions import TRANSFORMS, is_extension, load
 from silofl.study import Study
 from silofl.study_sections import DataSettings, Transform
@@ -173,7 +173,7 @@ def _steps(transform: Transform, kind: Kind, keys: tuple[str, ...]) -> list[Any]
     try:
         return [factory(**options) for options in _options_by_key(transform, keys)]
     except Exception as error:  # MONAI raises whatever its checks raise
-        raise ConfigError(f"{where} must have options that MONAI accepts; it says: {one_line(error)}") from None
+        raise ConfigError(f"{where} must have options that MONAI accepts; it says: {error_text(error)}") from None
 
 
 def _of_package(transform: Transform, where: str, keys: tuple[str, ...]) -> Callable[[dict], dict]:
@@ -182,7 +182,7 @@ def _of_package(transform: Transform, where: str, keys: tuple[str, ...]) -> Call
     try:
         return make(keys, **transform.options)
     except Exception as error:  # whatever the package raises
-        raise ConfigError(f"{where} must have options that it accepts; it says: {one_line(error)}") from None
+        raise ConfigError(f"{where} must have options that it accepts; it says: {error_text(error)}") from None
 
 
 def _check_options(transform: Transform, factory: type, where: str) -> None:
@@ -252,7 +252,7 @@ def _try(settings: DataSettings, kind: Kind, size: tuple[int, ...], has_label_ma
         with metadata_tracking(True):
             found = tuple(steps(blank)["image"].shape[1:])
     except Exception as error:  # MONAI raises whatever its array code raises
-        reason = one_line(error.__cause__ or error)
+        reason = error_text(error.__cause__ or error)
         raise ConfigError(f"{where} must have options that run on a {len(size)}D image; MONAI says: {reason}") from None
     if len(found) != len(size):
         raise ConfigError(f"{where} must give a {len(size)}D image, not one of size {found}; change its options")
@@ -268,8 +268,3 @@ def _size_before(steps: Compose, blank: dict[str, Any]) -> tuple[int, ...]:
 
     with metadata_tracking(True):
         return tuple(Compose(steps.transforms[:-1])(blank)["image"].shape[1:])
-
-
-def one_line(error: BaseException) -> str:
-    """Return an error's message on one line, shortened."""
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from silofl.errors import ConfigError, nearest, one_line
+from silofl.errors import ConfigError, error_text, nearest
 from silofl.study_sections import ModelSettings
 
 # Arguments that fetch weights from elsewhere, or hide others behind them.
@@ -77,7 +77,7 @@ def build_monai_network(
     try:
         network = kind(**settings.arguments, **decided)
     except Exception as error:  # MONAI raises whatever its checks raise
-        reason = one_line(error) or type(error).__name__
+        reason = error_text(error)
         raise ConfigError(f"model.arguments must be such that MONAI can build {name}; it says: {reason}") from None
     check_normalization(network, name, settings.normalization)
     return network

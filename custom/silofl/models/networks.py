@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from silofl.errors import ConfigError, one_line
+from silofl.errors import ConfigError, error_text
 from silofl.extensions import NETWORKS as GROUP
 from silofl.extensions import is_extension, load
 from silofl.models.activity_cnn import ActivityCNN
@@ -122,7 +122,7 @@ def check_network(study: Study, image_shape: Sequence[int]) -> None:
             model.train()(torch.zeros(2, *image_shape))
             found = tuple(model.eval()(torch.zeros(2, *image_shape)).shape)
     except Exception as error:  # a network raises whatever torch does where sizes do not fit
-        found = one_line(error, 160) or type(error).__name__
+        found = error_text(error, 160)
     if found != wanted:
         raise ConfigError(
             f"{study.model.network or study.model.name} must answer images of {' x '.join(map(str, size))} with an "
@@ -172,7 +172,7 @@ def _from_package(settings: ModelSettings, in_channels: int, out_channels: int, 
     try:
         network = build(in_channels, out_channels, settings.normalization, **settings.arguments)
     except Exception as error:  # whatever the package raises
-        reason = one_line(error) or type(error).__name__
+        reason = error_text(error)
         raise ConfigError(
             f"model.arguments must be such that {settings.network} can be built; it says: {reason}"
         ) from None
