@@ -227,7 +227,7 @@ def test_metadata_tracking_is_switched_back(is_on):
         (
             "transforms",
             {"CenterSpatialCrop": {"roi_size": float("nan")}},
-            "have roi_size from 1 to 16384, not nan",
+            "options must be finite numbers, not .'roi_size': nan",
         ),
     ],
 )

@@ -6,7 +6,7 @@ import torch
 
 from silofl.federation.checkpoint import FORMAT, checkpoint, restored
 from silofl.files import load_state, save_state
-from silofl.methods.average import Mean, averaged_rounds
+from silofl.methods.average import Mean
 from silofl.methods.part import TEST
 
 SITES = ("east", "north", "west")
@@ -52,9 +52,9 @@ def test_the_mean_is_that_of_the_reference(vectors, rounds):
     ("rounds", "share", "averaged"), [(4, 0.5, [3, 4]), (8, 0.25, [7, 8]), (30, 0.1, [28, 29, 30])]
 )
 def test_the_last_rounds_are_averaged_and_never_a_single_one(make_study, rounds, share, averaged):
-    assert list(averaged_rounds(make_study(rounds=rounds, average_last=share))) == averaged
-    assert not averaged_rounds(make_study(rounds=2, average_last=0.25))
-    assert not averaged_rounds(make_study(rounds=rounds))
+    assert list(make_study(rounds=rounds, average_last=share).closing_rounds) == averaged
+    assert not make_study(rounds=2, average_last=0.25).closing_rounds
+    assert not make_study(rounds=rounds).closing_rounds
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -394,7 +394,7 @@ def test_a_part_of_the_moments_is_refused(oneshot):
         return answer
 
     record = game.round(change=without_scatter)
-    assert "must send all moments of its images' features" in record.refused["west"]
+    assert "must send all of the moments of its images' features" in record.refused["west"]
 
 
 def test_a_gate_lets_the_moments_out_of_enough_patients_alone(oneshot, tmp_path):

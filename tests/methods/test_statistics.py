@@ -188,7 +188,7 @@ def test_a_site_with_few_examples_shares_nothing_and_the_ledger_says_so(play):
         (lambda a: a | {"statistics/0/mean": np.zeros(1)}, r"'statistics/0/mean' with shape (4,), not (1,)"),
         (
             lambda a: {name: array for name, array in a.items() if name != "statistics/0/mean"},
-            "must send the statistics of every layer; it lacks ['statistics/0/mean']",
+            "must send all of its layers' statistics; it lacks ['statistics/0/mean']",
         ),
         (lambda a: a | {NAME: np.zeros(1)}, "must send only arrays that were asked for"),
     ],

@@ -14,7 +14,6 @@ from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import Round
 from silofl.federation.server import ServerRounds
 from silofl.inference.directory import plain_study
-from silofl.methods.average import averaged_rounds
 from silofl.methods.parts import start_parts
 from silofl.settings import parse
 from silofl.study import Study
@@ -131,12 +130,12 @@ def _means_the_same(before: Study, now: Study, finished: int) -> bool:
     if now.training.schedule != "constant":
         return False
     shared = {min(finished, study.recipe.shared_rounds(study.rounds)) for study in (before, now)}
-    return finished <= min(before.rounds, now.rounds) and len(shared) == 1 and _averages_the_same(before, now, finished)
+    return finished <= min(before.rounds, now.rounds) and len(shared) == 1 and _closes_the_same(before, now, finished)
 
 
-def _averages_the_same(before: Study, now: Study, finished: int) -> bool:
-    """Return whether the mean of the last rounds holds what it must of the finished ones, or begins after them."""
-    held, wanted = ({number for number in averaged_rounds(study) if number <= finished} for study in (before, now))
+def _closes_the_same(before: Study, now: Study, finished: int) -> bool:
+    """Return whether the closing rounds are the same as far as they are finished, or none of them is."""
+    held, wanted = ({number for number in study.closing_rounds if number <= finished} for study in (before, now))
     return not wanted or wanted == held
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -21,16 +21,24 @@ Count = Annotated[int, Strict(), Field(ge=1, le=10**7)]
 P = TypeVar("P", bound="AskedOnce")
 
 
-class AskedEntry(Section):
+class Withheld(Section):
+    """What an answer says beside arrays that a site may keep back, all of them or none.
+
+    Attributes:
+        withheld: Why the site shares nothing; empty where it does, or where nothing was asked.
+    """
+
+    withheld: Text = ""
+
+
+class AskedEntry(Withheld):
     """What an answer says beside the arrays.
 
     Attributes:
         cases: Training cases.
-        withheld: Why the site shares nothing; empty where it does.
     """
 
     cases: Count = 1
-    withheld: Text = ""
 
 
 @dataclass(frozen=True)
@@ -72,9 +80,7 @@ class AskedOnce(Part):
         """
         if exchange.task != self.role or answer.entries[self.role].withheld:
             return False
-        missing = sorted(self.expected(site, exchange, run).keys() - answer.arrays.keys())
-        if missing:
-            raise AggregationError(f"site {site!r} must send all of {self.what}; it lacks {missing}")
+        check_whole(site, answer, self.expected(site, exchange, run), self.role, self.what)
         return True
 
     def silent(self, replies: Replies) -> dict[str, str]:
@@ -102,6 +108,24 @@ class AskedOnce(Part):
 def plain_array(shape: Sequence[int] | None, minimum: float | None = 0, origin: str = "") -> Expected:
     """Return what to expect of an array of float64; None is a shape that is not known yet."""
     return Expected(shape, minimum=minimum, origin=origin, dtype="float64", num_bytes=8 * int(np.prod(shape or ())))
+
+
+def check_whole(site: str, answer: Answer, wanted: Collection[str], role: str, what: str) -> None:
+    """Refuse an answer with a part of what a site may keep back as a whole.
+
+    Args:
+        site: Its name.
+        answer: Its answer.
+        wanted: Names of the arrays.
+        role: Of the entry that says whether they are kept back.
+        what: They in words.
+
+    Raises:
+        AggregationError: Names the site and what its answer lacks.
+    """
+    missing = sorted(set(wanted) - answer.arrays.keys())
+    if missing and not answer.entries[role].withheld:
+        raise AggregationError(f"site {site!r} must send all of {what}; it lacks {missing}")
 
 
 def withheld_by(work: Work, role: str, meta: dict[str, Any]) -> Message | None:

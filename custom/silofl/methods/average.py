@@ -7,7 +7,6 @@ is computed anew from images.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -86,7 +85,7 @@ class AveragePart(Part):
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Let all sites validate the means after the last round of training, once."""
-        is_due = moment == VALIDATED and not self.is_decided and averaged_rounds(self.study)
+        is_due = moment == VALIDATED and not self.is_decided and self.study.closing_rounds
         return (Exchange(TASK, number, is_needed=False, models_round=number),) if is_due else ()
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
@@ -150,11 +149,11 @@ class AveragePart(Part):
 
     @property
     def _name(self) -> str:
-        rounds = averaged_rounds(self.study)
+        rounds = self.study.closing_rounds
         return f"mean of the models of rounds {rounds[0]} to {rounds[-1]}"
 
     def _trained(self, number: int, run: Run) -> AveragePart:
-        rounds = averaged_rounds(self.study)
+        rounds = self.study.closing_rounds
         if number not in rounds:
             return AveragePart(self.study)
         # What is there before the first of these rounds is of other rounds, as what was decided before any of them.
@@ -207,7 +206,7 @@ class SiteAverage(SitePart):
 
     def kept(self) -> dict[str, Any]:
         """Take what stays at home into its mean; integers are the last round's."""
-        rounds = averaged_rounds(self.work.study)
+        rounds = self.work.study.closing_rounds
         if self.work.number not in rounds:
             return {}
         # A state from before these rounds has the mean of other ones, the last of a run that was asked for more.
@@ -220,14 +219,6 @@ class SiteAverage(SitePart):
     @property
     def _models(self) -> SiteModels:
         return self.work.parts[0]
-
-
-def averaged_rounds(study: Study) -> range:
-    """Return the rounds whose models are averaged: the last ones of training; none where it would be a single one."""
-    rounds = study.training_rounds
-    # Rounded first: 0.1 * 30 is above 3 in floating point.
-    count = math.ceil(round(study.recipe.average_last * rounds, 9))
-    return range(rounds - count + 1, rounds + 1) if count > 1 else range(0)
 
 
 def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:

@@ -23,12 +23,13 @@ from silofl import schema
 from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.recipe import Recipe
 from silofl.data.domain import Domain
-from silofl.errors import AggregationError, TrainingError
+from silofl.errors import TrainingError
 from silofl.inference.case_results import value_of
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write
 from silofl.inference.super_results import SuperResults
-from silofl.methods.answer import Answer, Text
+from silofl.methods.answer import Answer
+from silofl.methods.asked_once import Withheld, check_whole, withheld_by
 from silofl.methods.model import complete_state, filled, tensors_of
 from silofl.methods.part import (
     COLLECT,
@@ -50,7 +51,6 @@ from silofl.models.names import read_arrays, traveling_names
 from silofl.models.nearest import NUM_FEATURES, Moments, discriminant, features_of
 from silofl.models.roles import SELECTOR, of_role, role_of, with_role
 from silofl.models.selector import build_selector
-from silofl.settings import Section
 from silofl.study import Study
 from silofl.training.evaluation import evaluate, outputs_of, pieces_of
 from silofl.training.loop import TrainingResult
@@ -68,16 +68,6 @@ FEATURES_RISK = (
     "they tell every site what this site's images look like beside others', and of few patients their contrast; "
     "min_patients, and the selector never chooses this site's model"
 )
-
-
-class Entry(Section):
-    """What an answer says beside the arrays.
-
-    Attributes:
-        withheld: Why the site tells nothing of its images; empty where it does, or where nothing was asked.
-    """
-
-    withheld: Text = ""
 
 
 @dataclass(frozen=True)
@@ -102,7 +92,7 @@ class HandOverPart(Part):
     role: str = ROLE
     test_task: ClassVar[str] = ALL_MODELS
     test_score: ClassVar[type[SuperScore]] = SuperScore
-    entry: ClassVar[type[Entry]] = Entry
+    entry: ClassVar[type[Withheld]] = Withheld
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -147,9 +137,7 @@ class HandOverPart(Part):
     def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> HandOverPart:
         """Refuse a part of the features; a site may keep back all or nothing."""
         wanted = {name for name in self.expected(site, exchange, run) if role_of(name) == FEATURES}
-        missing = sorted(wanted - answer.arrays.keys())
-        if missing and not answer.entries[ROLE].withheld:
-            raise AggregationError(f"site {site!r} must send all moments of its images' features; it lacks {missing}")
+        check_whole(site, answer, wanted, ROLE, "the moments of its images' features")
         return self
 
     def merged(
@@ -297,8 +285,8 @@ class SiteHandOver(SitePart):
     def _features(self) -> Message:
         """Return the moments of the training images' features, unless they came from too few patients."""
         work = self.work
-        if not work.has_enough_patients:
-            return Message(meta={ROLE: {"withheld": f"fewer than {work.min_patients} patients in training"}})
+        if withheld := withheld_by(work, ROLE, {}):
+            return withheld
         size = work.study.training.batch_size
         found = [outputs_of(features_of, images, size, work.device) for images in pieces_of(work.data.training)]
         moments = Moments.of(torch.from_numpy(np.concatenate(found)))

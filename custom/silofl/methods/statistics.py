@@ -21,13 +21,13 @@ from silofl.algorithms.adafed import (
 )
 from silofl.algorithms.mixing import Arrays
 from silofl.data.batches import evaluation_batches
-from silofl.errors import AggregationError, TrainingError
-from silofl.methods.answer import Answer, Text
+from silofl.errors import TrainingError
+from silofl.methods.answer import Answer
+from silofl.methods.asked_once import Withheld, check_whole, withheld_by
 from silofl.methods.part import BEFORE, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
 from silofl.models import build_plain_model
 from silofl.models.names import write_arrays
 from silofl.models.roles import with_role
-from silofl.settings import Section
 from silofl.study import Study
 
 ROLE, PRETRAINED = "statistics", "pretrained"
@@ -37,16 +37,6 @@ RISK = (
     "they tell the server how like other sites' the images are, and of few patients what they show; min_patients, or "
     "may_leave without statistics: the site then listens to all alike"
 )
-
-
-class Entry(Section):
-    """What an answer says beside the statistics.
-
-    Attributes:
-        withheld: Why the site shares none; empty where it does.
-    """
-
-    withheld: Text = ""
 
 
 @dataclass(frozen=True)
@@ -69,7 +59,7 @@ class StatisticsPart(Part):
     without: dict[str, str] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     role: str = ROLE
-    entry: ClassVar[type[Entry]] = Entry
+    entry: ClassVar[type[Withheld]] = Withheld
 
     @property
     def settings(self) -> Similarity:
@@ -113,10 +103,7 @@ class StatisticsPart(Part):
 
     def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> StatisticsPart:
         """Refuse statistics of some layers only; a site may keep back all or nothing."""
-        wanted = self.expected(site, exchange, run)
-        if wanted.keys() - answer.arrays.keys() and not answer.entries[ROLE].withheld:
-            names = sorted(wanted.keys() - answer.arrays.keys())
-            raise AggregationError(f"site {site!r} must send the statistics of every layer; it lacks {names}")
+        check_whole(site, answer, self.expected(site, exchange, run), ROLE, "its layers' statistics")
         return self
 
     def merged(
@@ -210,9 +197,7 @@ class SiteStatistics(SitePart):
         """Collect the statistics, unless there are too few patients for it."""
         work = self.work
         meta = {"num_patients": work.data.training.num_patients}
-        if not work.has_enough_patients:
-            return Message(meta=meta | {ROLE: {"withheld": f"fewer than {work.min_patients} patients in training"}})
-        return Message(statistics_arrays(self._collected()), meta)
+        return withheld_by(work, ROLE, meta) or Message(statistics_arrays(self._collected()), meta)
 
     def _collected(self) -> Statistics:
         work, settings = self.work, self.work.study.recipe.mixing
