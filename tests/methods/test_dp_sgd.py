@@ -15,7 +15,7 @@ from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.private import Spent, epsilon_of
 
-from ..conftest import SMALL_UNET
+from ..conftest import SMALL_UNET, UNET
 from ..federation.test_egress import request
 
 NOISE = {"dp_sgd": {"noise": 2.0, "clip": 1.0, "delta": 0.01}}
@@ -143,7 +143,7 @@ def test_a_site_with_a_limit_answers_no_study_without_privacy(make_study, settin
         ({"training": {"has_batch_dice": True}}, "has_batch_dice must be false"),
         ({"name": "fedsm"}, "not 'fedsm' with selector"),
         ({"name": "scaffold", "training": {"optimizer": "sgd", "momentum": 0.0}}, "not 'scaffold' with control"),
-        ({"name": "moon"}, "take fedavg"),
+        ({"name": "moon", "network": UNET | {"normalization": "instance"}}, "take fedavg"),
         ({"input": "harmofl"}, "nothing but models leaves"),
     ],
 )
