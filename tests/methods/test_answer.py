@@ -3,7 +3,7 @@ import pytest
 from silofl.data.domain import Domain, Range
 from silofl.errors import AggregationError
 from silofl.methods.answer import LONGEST_META, LONGEST_TEXT, plain_text, read_answer, reason_of
-from silofl.methods.statistics import Entry
+from silofl.methods.asked_once import Withheld
 from silofl.training.site_score import SuperScore
 
 SCORE = {
@@ -19,7 +19,7 @@ NUMBERS = {"round": 2, "num_examples": 5, "num_patients": 3, "image_shape": [1, 
 
 def read(test=None, **changes):
     metrics = {"loss": 0.5, "loss_selector": 1, "drift": 0.25, "validation": None, "test": test}
-    return read_answer("east", {}, NUMBERS | {"metrics": metrics} | changes, {"statistics": Entry})
+    return read_answer("east", {}, NUMBERS | {"metrics": metrics} | changes, {"statistics": Withheld})
 
 
 def test_an_answer_is_read_as_it_was_sent():
