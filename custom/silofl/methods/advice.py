@@ -58,6 +58,16 @@ class AdvicePart(AskedOnce):
     entry: ClassVar[type[Entry]] = Entry
     file: ClassVar[str] = FILE
     what: ClassVar[str] = "a comparison"
+    leaves = (Kind("advice", PURPOSE, RISK, ROLE, is_of_images=True),)
+
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return the server half before the comparison.
+
+        Raises:
+            ConfigError: The network has no layer to compare sites by.
+        """
+        return [cls(study, sizes=tuple(statistics_sizes(fixed_network(study), "all")))]
 
     def arrays(self, run: Run) -> Mapping[str, Expected]:
         """Return the arrays of a sketch."""
@@ -111,21 +121,7 @@ class SiteAdvice(SitePart):
         return Message(with_role(ROLE, _arrays(found)), meta | {ROLE: entry})
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return the server half before the comparison.
-
-    Raises:
-        ConfigError: The network has no layer to compare sites by.
-    """
-    return [AdvicePart(study, sizes=tuple(statistics_sizes(fixed_network(study), "all")))]
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return what leaves a site for it."""
-    return [Kind("advice", PURPOSE, RISK, ROLE, is_of_images=True)]
-
-
-SITE = SiteAdvice
+PART, SITE = AdvicePart, SiteAdvice
 
 
 def _shapes_of(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:

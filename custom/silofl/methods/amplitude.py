@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -43,6 +43,7 @@ class AmplitudePart(Part):
     shape: tuple[int, ...] | None = None
     informed: dict[str, int] = field(default_factory=dict)
     role: str = ROLE
+    leaves = (Kind("amplitude", PURPOSE, RISK, ROLE, is_of_images=True),)
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Ask for the amplitude in the first round; bring the mean once to every site, and again where it is lost."""
@@ -141,14 +142,4 @@ class SiteAmplitude(SitePart):
         return [model.input_norm for model in self.work.models.values()]
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return the server half before the first round."""
-    return [AmplitudePart(study)]
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return the kinds of its arrays that leave a site."""
-    return [Kind("amplitude", PURPOSE, RISK, ROLE, is_of_images=True)]
-
-
-SITE = SiteAmplitude
+PART, SITE = AmplitudePart, SiteAmplitude

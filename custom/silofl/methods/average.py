@@ -24,7 +24,6 @@ from silofl.methods.part import (
     VALIDATE,
     VALIDATED,
     Exchange,
-    Kind,
     Message,
     Part,
     Replies,
@@ -221,17 +220,7 @@ class SiteAverage(SitePart):
         return self.work.parts[0]
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return the server half before the first round."""
-    return [AveragePart(study)]
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return no kinds: of the means only scores leave a site."""
-    return []
-
-
-SITE = SiteAverage
+PART, SITE = AveragePart, SiteAverage
 
 
 def _running(mean: Tensor | None, value: Tensor, count: int) -> Tensor:

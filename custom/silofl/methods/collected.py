@@ -39,6 +39,13 @@ class CollectedPart(Part):
     received: dict[str, Arrays] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     role: str = ROLE
+    leaves = (Kind("personal_model", PURPOSE, RISK, ROLE),)
+
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return the server half before any model has come."""
+        model = build_plain_model(study, study.seed)
+        return [cls(read_arrays(model.state_dict(), traveling_names(model, study.recipe)))]
 
     @property
     def end_bytes(self) -> int:
@@ -89,15 +96,4 @@ class SiteCollected(SitePart):
         return Message(with_role(ROLE, read_arrays(model.state_dict(), traveling_names(model, self.work.study.recipe))))
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return the server half before any model has come."""
-    model = build_plain_model(study, study.seed)
-    return [CollectedPart(read_arrays(model.state_dict(), traveling_names(model, study.recipe)))]
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return the kind of the models' arrays."""
-    return [Kind("personal_model", PURPOSE, RISK, ROLE)]
-
-
-SITE = SiteCollected
+PART, SITE = CollectedPart, SiteCollected

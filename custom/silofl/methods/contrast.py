@@ -14,7 +14,7 @@ from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.moon import contrastive_step
 from silofl.algorithms.steps import Step
 from silofl.errors import TrainingError
-from silofl.methods.part import TRAIN, Exchange, Kind, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import TRAIN, Exchange, Message, Part, Replies, Run, SitePart
 from silofl.models import build_plain_model
 from silofl.models.features import feature_layer
 from silofl.study import Study
@@ -35,6 +35,13 @@ class ContrastPart(Part):
     study: Study
     holds: dict[str, int] = field(default_factory=dict)
     role: str = ROLE
+
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return the server half before the first round; the errors of `feature_layer`."""
+        # Here and not at the sites, which need it in their second round. The network may be a package's.
+        feature_layer(build_plain_model(study, study.seed))
+        return [cls(study)]
 
     @property
     def home_bytes(self) -> int:
@@ -93,16 +100,4 @@ class SiteContrast(SitePart):
         return copy.deepcopy(self._model).eval().requires_grad_(False)
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return the server half before the first round; the errors of `feature_layer`."""
-    # Here and not at the sites, which need it in their second round. The network may be a package's.
-    feature_layer(build_plain_model(study, study.seed))
-    return [ContrastPart(study)]
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return nothing: nothing leaves a site for it."""
-    return []
-
-
-SITE = SiteContrast
+PART, SITE = ContrastPart, SiteContrast

@@ -53,6 +53,14 @@ class ControlPart(Part):
     holds: dict[str, int] = field(default_factory=dict)
     own: dict[str, Arrays] = field(default_factory=dict)
     role: str = ROLE
+    leaves = (Kind("control", PURPOSE, RISK, ROLE),)
+
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return c = 0."""
+        names = _parameters(build_plain_model(study, study.seed), study)
+        # In float64: small changes are added to this sum for as long as the run lasts.
+        return [cls(study, tuple(sites), {name: np.zeros(array.shape) for name, array in names.items()})]
 
     @property
     def control(self) -> Arrays:
@@ -184,19 +192,7 @@ class SiteControl(SitePart):
         return gather.mean(probe)
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return c = 0."""
-    names = _parameters(build_plain_model(study, study.seed), study)
-    # In float64: small changes are added to this sum for as long as the run lasts.
-    return [ControlPart(study, tuple(sites), {name: np.zeros(array.shape) for name, array in names.items()})]
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return what leaves a site for it."""
-    return [Kind("control", PURPOSE, RISK, ROLE)]
-
-
-SITE = SiteControl
+PART, SITE = ControlPart, SiteControl
 
 
 def _arrays(tensors: Mapping[str, Tensor]) -> Arrays:

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.steps import Step
 from silofl.data.parts import Examples
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import TrainingError
 from silofl.files import make_folder, open_own, write_json
-from silofl.methods.part import TRAIN, Exchange, Kind, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import TRAIN, Exchange, Message, Part, Replies, Run, SitePart
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
 from silofl.training.private import Spent, added, drawn_batches, epsilon_of, private_step, round_of
@@ -135,14 +134,4 @@ class SiteDpSgd(SitePart):
         return spent
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return the server half before anything is spent."""
-    return [DpSgdPart(study)]
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return no kinds: no array leaves for it."""
-    return []
-
-
-SITE = SiteDpSgd
+PART, SITE = DpSgdPart, SiteDpSgd

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from silofl.algorithms.gain import gain, p_below
 from silofl.algorithms.guard import DEFAULT, choose
-from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.steps import Batch, Loss, frozen_statistics, plain_step
 from silofl.data.batches import batch_of
 from silofl.data.parts import Examples
@@ -36,7 +35,7 @@ from silofl.inference.directory import FOLDER, read, write
 from silofl.inference.geometry import decide
 from silofl.methods.answer import Answer
 from silofl.methods.average import ROLE as AVERAGE
-from silofl.methods.part import TESTED, TRAIN, Exchange, Kind, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import TESTED, TRAIN, Exchange, Message, Part, Replies, Run, SitePart
 from silofl.models import HarmonizedModel, build_model, build_plain_model
 from silofl.models.names import head_names, input_norm_names
 from silofl.settings import Section
@@ -343,17 +342,7 @@ def choice_sentence(site: str, one: Joined) -> str:
     return f"{what}, {grounds}: it leads {WORDS[one.default]} by {one.lead:.3f}, more than {one.margin:.3f}"
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return the server half before the first round."""
-    return [GuardPart(study)]
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return no kinds: of the guard only numbers leave a site."""
-    return []
-
-
-SITE = SiteGuard
+PART, SITE = GuardPart, SiteGuard
 
 
 def _model(contents: Contents, device: torch.device) -> HarmonizedModel:

@@ -94,6 +94,19 @@ class HandOverPart(Part):
     test_score: ClassVar[type[SuperScore]] = SuperScore
     entry: ClassVar[type[Withheld]] = Withheld
 
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return the server half before any model has come."""
+        model = build_plain_model(study, study.seed)
+        return [cls(study, read_arrays(model.state_dict(), _names(model)))]
+
+    @classmethod
+    def kinds(cls, study: Study) -> Sequence[Kind]:
+        """Return the kinds of the models' arrays, and of what a selector needs."""
+        model = Kind("site_model", PURPOSE, RISK, ROLE)
+        features = Kind(FEATURES, FEATURES_PURPOSE, FEATURES_RISK, FEATURES, is_of_images=True)
+        return [model, features] if study.recipe.answer(ROLE).has_selector else [model]
+
     @property
     def outputs(self) -> tuple[str, ...]:
         """The sites that the selector knows; fewer than two are none."""
@@ -317,20 +330,7 @@ class SiteHandOver(SitePart):
         return _contents(work.study, shape, models, said["outputs"], selector, said["facts"], domain)
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return the server half before any model has come."""
-    model = build_plain_model(study, study.seed)
-    return [HandOverPart(study, read_arrays(model.state_dict(), _names(model)))]
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return the kinds of the models' arrays, and of what a selector needs."""
-    model = Kind("site_model", PURPOSE, RISK, ROLE)
-    features = Kind(FEATURES, FEATURES_PURPOSE, FEATURES_RISK, FEATURES, is_of_images=True)
-    return [model, features] if study.recipe.answer(ROLE).has_selector else [model]
-
-
-SITE = SiteHandOver
+PART, SITE = HandOverPart, SiteHandOver
 
 
 def _names(model: torch.nn.Module) -> list[str]:

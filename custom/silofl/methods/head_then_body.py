@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from silofl.algorithms.fedrep import head_or_body_step
-from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.steps import Step
-from silofl.methods.part import Kind, Part, SitePart
+from silofl.methods.part import SitePart
 from silofl.models.names import head_names
-from silofl.study import Study
 
 if TYPE_CHECKING:
     from silofl.methods.work import Work
@@ -38,14 +35,4 @@ class SiteHeadThenBody(SitePart):
         self._epoch += 1
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return nothing: the server has no half of it."""
-    return []
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return nothing: nothing leaves a site for it."""
-    return []
-
-
-SITE = SiteHeadThenBody
+PART, SITE = None, SiteHeadThenBody

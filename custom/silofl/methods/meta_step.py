@@ -8,20 +8,18 @@ used as it is.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import count, islice
 from typing import TYPE_CHECKING
 
 import torch
 
-from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.steps import Batch, Loss, OwnDraws, Step, plain_step
 from silofl.data.batches import num_batches, training_batches
 from silofl.data.transforms import augmentation
 from silofl.errors import TrainingError
-from silofl.methods.part import Kind, Part, SitePart
+from silofl.methods.part import SitePart
 from silofl.models import HarmonizedModel
-from silofl.study import Study
 from silofl.training.device import seed_of
 from silofl.training.loop import Learner, train
 
@@ -98,14 +96,4 @@ def adapted(model: HarmonizedModel, loss: Loss, batches: Iterable[Batch], alpha:
     return model
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return nothing: the server has no half of it."""
-    return []
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return nothing: nothing leaves a site for it."""
-    return []
-
-
-SITE = SiteMetaStep
+PART, SITE = None, SiteMetaStep

@@ -87,6 +87,31 @@ class ModelPart(Part):
     pretrained: Arrays = field(default_factory=dict)
     follows_best: bool = True
 
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return the same models for every site, drawn from the study's seed or given by its file."""
+        recipe, parts = study.recipe, []
+        given = (pretrained or {}) if study.starts_from_file else {}
+        for role, model in _traveling_models(study).items():
+            write_arrays(model.state_dict(), given)
+            common = read_arrays(model.state_dict(), traveling_names(model, recipe))
+            buffers, aliases = frozenset(buffer_names(model)), alias_names(model)
+            # Without further names: a late site would write them over what the others have learnt.
+            first = {name: array for name, array in given.items() if name not in aliases}
+            parts.append(cls(study, role, common, buffers=buffers, aliases=aliases, pretrained=first))
+        return parts
+
+    @classmethod
+    def kinds(cls, study: Study) -> Sequence[Kind]:
+        """Return the kinds of the models' arrays that leave a site; the input normalisation is another part's."""
+        kinds = []
+        for role, model in _traveling_models(study).items():
+            batchnorm = frozenset(batchnorm_names(model))
+            weights = frozenset(model.state_dict()) - batchnorm - input_norm_names(model)
+            kinds.append(Kind("weights", WEIGHTS, WEIGHTS_RISK, role, names=weights))
+            kinds.append(Kind("batchnorm", BATCHNORM, BATCHNORM_RISK, role, names=batchnorm))
+        return kinds
+
     def of(self, site: str) -> Arrays:
         """Return a site's model."""
         return self.own.get(site, self.common)
@@ -385,32 +410,7 @@ class SiteModels(SitePart):
         return read_arrays(self.state(), self._traveling())
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return the same models for every site, drawn from the study's seed or given by its file."""
-    recipe, parts = study.recipe, []
-    given = (pretrained or {}) if study.starts_from_file else {}
-    for role, model in _traveling_models(study).items():
-        write_arrays(model.state_dict(), given)
-        common = read_arrays(model.state_dict(), traveling_names(model, recipe))
-        buffers, aliases = frozenset(buffer_names(model)), alias_names(model)
-        # Without further names: a late site would write them over what the others have learnt.
-        first = {name: array for name, array in given.items() if name not in aliases}
-        parts.append(ModelPart(study, role, common, buffers=buffers, aliases=aliases, pretrained=first))
-    return parts
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return the kinds of the models' arrays that leave a site; the input normalisation is another part's."""
-    kinds = []
-    for role, model in _traveling_models(study).items():
-        batchnorm = frozenset(batchnorm_names(model))
-        weights = frozenset(model.state_dict()) - batchnorm - input_norm_names(model)
-        kinds.append(Kind("weights", WEIGHTS, WEIGHTS_RISK, role, names=weights))
-        kinds.append(Kind("batchnorm", BATCHNORM, BATCHNORM_RISK, role, names=batchnorm))
-    return kinds
-
-
-SITE = SiteModels
+PART, SITE = ModelPart, SiteModels
 
 
 def _traveling_models(study: Study) -> dict[str, nn.Module]:

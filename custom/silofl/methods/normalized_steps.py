@@ -12,7 +12,7 @@ from silofl.algorithms.fedavg import example_weights
 from silofl.algorithms.fednova import factors, norm
 from silofl.algorithms.mixing import Arrays
 from silofl.methods.answer import Answer
-from silofl.methods.part import Kind, Part, Replies, SitePart
+from silofl.methods.part import Part, Replies, SitePart
 from silofl.study import Study
 from silofl.training.schedule import learning_rate
 
@@ -63,14 +63,4 @@ class NormalizedStepsPart(Part):
         return norm(answer.numbers.steps, training.momentum, proximal, training.is_nesterov)
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return the server half."""
-    return [NormalizedStepsPart(study)]
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return nothing: nothing leaves a site for it."""
-    return []
-
-
-SITE = SitePart
+PART, SITE = NormalizedStepsPart, SitePart

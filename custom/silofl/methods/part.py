@@ -236,6 +236,7 @@ class Part:
 
     Attributes:
         role: Prefix of its arrays on the wire.
+        leaves: The kinds of its arrays that leave a site.
         follows_best: Whether it is reported as it was after the best round, and not as it is after the last.
         test_task: The task by which sites test the run's model, where that is not `TEST`.
         test_score: The class of such a test's score.
@@ -246,6 +247,7 @@ class Part:
     """
 
     role: str
+    leaves: ClassVar[tuple[Kind, ...]] = ()
     follows_best: bool = False
     test_task: ClassVar[str | None] = None
     test_score: ClassVar[type[SiteScore]] = SiteScore
@@ -253,6 +255,16 @@ class Part:
     num_bytes: int = 0
     end_bytes: int = 0
     home_bytes: int = 0
+
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return the parts of this class at a run's start."""
+        return [cls(study)]
+
+    @classmethod
+    def kinds(cls, study: Study) -> Sequence[Kind]:
+        """Return those of its kinds that a study sends."""
+        return cls.leaves
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Return its own exchanges before, in place of, or after the training of a round, or after all rounds."""

@@ -22,7 +22,7 @@ def start_parts(study: Study, sites: Sequence[str], pretrained: Arrays | None) -
     Raises:
         ConfigError: A part does not fit the study or its sites, or its file is broken.
     """
-    parts = [part for module in _modules(study) for part in module.start(study, sites, pretrained)]
+    parts = [part for half in _server_halves(study) for part in half.start(study, sites, pretrained)]
     return {part.role: part for part in parts}
 
 
@@ -33,12 +33,16 @@ def site_parts(work: Work) -> list[SitePart]:
 
 def kinds(study: Study) -> list[Kind]:
     """Return the kinds of all arrays that may leave a site in a study."""
-    return [kind for module in _modules(study) for kind in module.kinds(study)]
+    return [kind for half in _server_halves(study) for kind in half.kinds(study)]
 
 
 def kind_of(kinds: Iterable[Kind], role: str, name: str) -> Kind | None:
     """Return the kind of an array; None where it is no part of the study."""
     return next((kind for kind in kinds if kind.holds(role, name)), None)
+
+
+def _server_halves(study: Study) -> list[type[Part]]:
+    return [module.PART for module in _modules(study) if module.PART]
 
 
 def _modules(study: Study) -> list[ModuleType]:

@@ -6,17 +6,16 @@ answer it is the shared one, fine-tuned in the extra rounds; before them it is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.steps import OwnDraws, Step
 from silofl.errors import TrainingError
 from silofl.methods.model import SiteModels
-from silofl.methods.part import OF_MODELS, TRAIN, Exchange, Kind, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import OF_MODELS, TRAIN, Exchange, Message, Part, Replies, Run, SitePart
 from silofl.models.roles import GLOBAL, PERSONAL
 from silofl.study import Study
 
@@ -108,14 +107,4 @@ class SitePersonal(SitePart):
         return self._pair.kept() if self._pair else {}
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return the server half before the first round."""
-    return [PersonalPart(study)]
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return no kinds: nothing of it leaves a site."""
-    return []
-
-
-SITE = SitePersonal
+PART, SITE = PersonalPart, SitePersonal

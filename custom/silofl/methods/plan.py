@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ from silofl.data.data_fingerprint import measure_site, turned_axes
 from silofl.errors import AggregationError, ConfigError
 from silofl.methods.answer import Answer
 from silofl.methods.asked_once import AskedOnce, plain_array, withheld_by
-from silofl.methods.part import Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import Exchange, Expected, Kind, Message, Replies, Run, SitePart
 from silofl.models.roles import with_role
 from silofl.study import Study
 
@@ -45,6 +45,7 @@ class PlanPart(AskedOnce):
     role: str = ROLE
     file: ClassVar[str] = FILE
     what: ClassVar[str] = "a fingerprint"
+    leaves = (Kind("fingerprint", PURPOSE, RISK, ROLE, is_of_images=True),)
 
     def arrays(self, run: Run) -> Mapping[str, Expected]:
         """Return the arrays of a fingerprint."""
@@ -123,18 +124,4 @@ def arrays_of(found: DataFingerprint) -> Arrays:
     return {name: np.asarray(getattr(found, name), np.float64) for name in names}
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return the server half before any fingerprint.
-
-    Raises:
-        ConfigError: The study's data are windows of time series.
-    """
-    return [PlanPart(study)]
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return what leaves a site for it."""
-    return [Kind("fingerprint", PURPOSE, RISK, ROLE, is_of_images=True)]
-
-
-SITE = SiteFingerprint
+PART, SITE = PlanPart, SiteFingerprint

@@ -75,6 +75,15 @@ class SelectorPart(Part):
     parameters: Arrays
     adam: AdamState
     role: str = ROLE
+    leaves = (Kind("selector", PURPOSE, RISK, ROLE),)
+
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return the selector drawn from the study's seed."""
+        outputs = tuple(sites) if study.recipe.answer("selector").learns_site else (GLOBAL, *sites)
+        model = build_selector(study, len(outputs), study.seed)
+        parameters = read_arrays(model.state_dict(), [name for name, _ in model.named_parameters()])
+        return [cls(study, outputs, parameters, AdamState.zero(parameters))]
 
     @property
     def settings(self) -> Selector:
@@ -321,20 +330,7 @@ class Ensemble(nn.Module):
         return mean.logit() if mean.shape[1] == 1 else mean.log()
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return the selector drawn from the study's seed."""
-    outputs = tuple(sites) if study.recipe.answer("selector").learns_site else (GLOBAL, *sites)
-    model = build_selector(study, len(outputs), study.seed)
-    parameters = read_arrays(model.state_dict(), [name for name, _ in model.named_parameters()])
-    return [SelectorPart(study, outputs, parameters, AdamState.zero(parameters))]
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return the kinds of its arrays that leave a site."""
-    return [Kind("selector", PURPOSE, RISK, ROLE)]
-
-
-SITE = SiteSelector
+PART, SITE = SelectorPart, SiteSelector
 
 
 def _parameters_and_moments(arrays: Arrays) -> tuple[Arrays, Arrays, Arrays]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 
 from silofl.algorithms.fedopt import Moments, server_update
 from silofl.algorithms.mixing import Arrays
-from silofl.methods.part import Kind, Part, Replies, SitePart
+from silofl.methods.part import Part, Replies, SitePart
 from silofl.study import Study
 
 ROLE = "server_optimizer"
@@ -60,14 +60,4 @@ class ServerOptimizerPart(Part):
         return replace(self, moments=Moments(mean, square, state["steps"]))
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return the server half before the first step."""
-    return [ServerOptimizerPart(study)]
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return nothing: nothing leaves a site for it."""
-    return []
-
-
-SITE = SitePart
+PART, SITE = ServerOptimizerPart, SitePart

@@ -60,6 +60,19 @@ class StatisticsPart(Part):
     history: list[dict[str, Any]] = field(default_factory=list)
     role: str = ROLE
     entry: ClassVar[type[Withheld]] = Withheld
+    leaves = (Kind("statistics", PURPOSE, RISK, ROLE, is_of_images=True),)
+
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return the server half before any statistics.
+
+        Raises:
+            ConfigError: The network has no layer to compare sites by.
+        """
+        settings = study.recipe.mixing
+        layers = "all" if settings.source == "running" else settings.layers
+        sizes = tuple(statistics_sizes(build_plain_model(study, study.seed), layers))
+        return [cls(study, sizes, (pretrained or {}) if settings.needs_pretrained else {})]
 
     @property
     def settings(self) -> Similarity:
@@ -220,21 +233,4 @@ def statistics_arrays(statistics: Statistics) -> Arrays:
     }
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return the server half before any statistics.
-
-    Raises:
-        ConfigError: The network has no layer to compare sites by.
-    """
-    settings = study.recipe.mixing
-    layers = "all" if settings.source == "running" else settings.layers
-    sizes = tuple(statistics_sizes(build_plain_model(study, study.seed), layers))
-    return [StatisticsPart(study, sizes, (pretrained or {}) if settings.needs_pretrained else {})]
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return the kinds of its arrays that leave a site."""
-    return [Kind("statistics", PURPOSE, RISK, ROLE, is_of_images=True)]
-
-
-SITE = SiteStatistics
+PART, SITE = StatisticsPart, SiteStatistics

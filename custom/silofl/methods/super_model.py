@@ -27,7 +27,7 @@ from silofl.inference.super_results import SuperResults, ThresholdValue
 from silofl.methods.answer import Answer
 from silofl.methods.collected import ROLE as COLLECTED
 from silofl.methods.model import arrays_of_parts, complete_state, filled
-from silofl.methods.part import BEFORE, END, Exchange, Kind, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import BEFORE, END, Exchange, Message, Part, Replies, Run, SitePart
 from silofl.methods.super_test import counts_by_threshold, results_of_selector, tested
 from silofl.methods.work import Work
 from silofl.models.precision import as_received
@@ -224,17 +224,7 @@ def fixed_models(work: Work, outputs: Sequence[str]) -> list[nn.Module]:
     return [model.network(name) for name in outputs]
 
 
-def start(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> list[Part]:
-    """Return the server half before any site holds the models."""
-    return [SuperModelPart(study)]
-
-
-def kinds(study: Study) -> list[Kind]:
-    """Return no kinds: of the super model only numbers leave a site."""
-    return []
-
-
-SITE = SiteSuperModel
+PART, SITE = SuperModelPart, SiteSuperModel
 
 
 def _all_models(run: Run) -> Arrays:
