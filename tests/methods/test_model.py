@@ -8,8 +8,8 @@ from silofl.data.batches import training_batches
 from silofl.data.transforms import augmentation
 from silofl.errors import ConfigError
 from silofl.files import load_tensors
-from silofl.methods.model import complete_state, mixed_models, tensors_of
-from silofl.methods.part import TRAIN, Exchange, Message
+from silofl.methods.model import complete_state, mixed_models
+from silofl.methods.part import TRAIN, Exchange, Message, to_tensors
 from silofl.methods.parts import kinds, start_parts
 from silofl.models import build_model, build_plain_model, networks
 from silofl.models.names import batchnorm_names, traveling_names
@@ -288,7 +288,7 @@ def test_a_checkpoint_in_which_tensors_stand_under_all_their_names_is_read(play)
     game.rounds(2)
     part = game.server.parts["model"]
     common = part.common | {name: part.common[one] for name, one in part.aliases.items()}
-    older = {"common": tensors_of(common), "own": {site: tensors_of(one) for site, one in part.models().items()}}
+    older = {"common": to_tensors(common), "own": {site: to_tensors(one) for site, one in part.models().items()}}
     game.server.parts["model"] = part.restored(older)
     game.finish(), straight.finish()
     assert_alike(game.models("east"), straight.models("east"))
@@ -531,6 +531,6 @@ def test_from_a_files_weights_every_model_becomes_what_a_seed_of_that_file_would
 
 def test_arrays_keep_their_shapes_as_tensors():
     arrays = {"one number": np.array(True), "turned": np.arange(6.0).reshape(2, 3).T, "none": np.zeros((0, 2))}
-    for name, tensor in tensors_of(arrays).items():
+    for name, tensor in to_tensors(arrays).items():
         assert tuple(tensor.shape) == arrays[name].shape
         np.testing.assert_array_equal(tensor.numpy(), arrays[name])

@@ -41,8 +41,8 @@ from silofl.files import (
 )
 from silofl.inference import directory
 from silofl.inference.readme import case_code, loading_code
-from silofl.methods.model import arrays_of_parts, tensors_of
-from silofl.methods.part import Part
+from silofl.methods.model import arrays_of_parts
+from silofl.methods.part import Part, to_tensors
 from silofl.methods.parts import kinds
 from silofl.models.precision import as_received
 from silofl.schema import plain, read_file
@@ -282,7 +282,7 @@ class RunFolder:
         for site, arrays in models.items():
             if arrays:
                 file = f"{name}-{site}.pt" if site else f"{name}.pt"
-                save_tensors(self.path / "model" / file, tensors_of(as_received(arrays | beside, self.study)))
+                save_tensors(self.path / "model" / file, to_tensors(as_received(arrays | beside, self.study)))
 
     def _describe_models(self, server: ServerRounds) -> None:
         """Write the study beside its models, and how to load one."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from silofl.algorithms.harmofl import AmplitudeNorm, mean_amplitude
@@ -43,6 +41,7 @@ class AmplitudePart(Part):
     shape: tuple[int, ...] | None = None
     informed: dict[str, int] = field(default_factory=dict)
     role: str = ROLE
+    saved = ("amplitude", "shape", "informed")
     leaves = (Kind("amplitude", PURPOSE, RISK, ROLE, is_of_images=True),)
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
@@ -89,18 +88,6 @@ class AmplitudePart(Part):
         if self.amplitude is None:
             return {}
         return {"input_norm.running_amplitude": self.amplitude, "input_norm.is_fixed": np.array(True)}
-
-    def state(self) -> dict[str, Any]:
-        """Return a checkpoint."""
-        mean = None if self.amplitude is None else torch.from_numpy(self.amplitude)
-        return {"amplitude": mean, "shape": self.shape and list(self.shape), "informed": self.informed}
-
-    def restored(self, state: Mapping[str, Any]) -> AmplitudePart:
-        """Return what `state` described."""
-        mean = None if state["amplitude"] is None else state["amplitude"].numpy()
-        return replace(
-            self, amplitude=mean, shape=state["shape"] and tuple(state["shape"]), informed=dict(state["informed"])
-        )
 
     def _is_wanted(self, exchange: Exchange) -> bool:
         is_alone = self.study.recipe.stays_home == "everything"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, TypeVar
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field, Strict
@@ -18,7 +18,6 @@ from silofl.settings import Section
 from silofl.study import Study
 
 Count = Annotated[int, Strict(), Field(ge=1, le=10**7)]
-P = TypeVar("P", bound="AskedOnce")
 
 
 class Withheld(Section):
@@ -59,6 +58,7 @@ class AskedOnce(Part):
     entry: ClassVar[type[AskedEntry]] = AskedEntry
     file: ClassVar[str]
     what: ClassVar[str]
+    saved = ("document", "sentences")
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Ask all sites once, before the first round."""
@@ -95,14 +95,6 @@ class AskedOnce(Part):
     def files(self) -> dict[str, Any]:
         """Return the document."""
         return {self.file: self.document} if self.document else {}
-
-    def state(self) -> dict[str, Any]:
-        """Return a checkpoint."""
-        return {"document": self.document, "sentences": list(self.sentences)}
-
-    def restored(self: P, state: Mapping[str, Any]) -> P:
-        """Return what `state` described."""
-        return replace(self, document=state["document"], sentences=tuple(state["sentences"]))
 
 
 def plain_array(shape: Sequence[int] | None, minimum: float | None = 0, origin: str = "") -> Expected:

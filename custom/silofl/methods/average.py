@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from silofl.algorithms.mixing import Arrays
-from silofl.methods.model import ModelPart, SiteModels, tensors_of
+from silofl.methods.model import ModelPart, SiteModels
 from silofl.methods.part import (
     COLLECT,
     TEST,
@@ -30,6 +30,8 @@ from silofl.methods.part import (
     Reported,
     Run,
     SitePart,
+    to_arrays,
+    to_tensors,
 )
 from silofl.models.roles import with_role
 from silofl.study import Study
@@ -128,7 +130,7 @@ class AveragePart(Part):
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
         means = {
-            role: {site: {"count": mean.count, "arrays": tensors_of(mean.arrays)} for site, mean in by_site.items()}
+            role: {site: to_tensors(vars(mean)) for site, mean in by_site.items()}
             for role, by_site in self.means.items()
         }
         chosen = {site: score.as_dict() for site, score in self.chosen.items()}
@@ -137,10 +139,7 @@ class AveragePart(Part):
     def restored(self, state: Mapping[str, Any]) -> AveragePart:
         """Return what `state` described."""
         means = {
-            role: {
-                site: Mean(one["count"], {name: tensor.numpy() for name, tensor in one["arrays"].items()})
-                for site, one in by_site.items()
-            }
+            role: {site: Mean(**to_arrays(one)) for site, one in by_site.items()}
             for role, by_site in state["means"].items()
         }
         chosen = {site: SiteScore.from_dict(score, "the checkpoint") for site, score in state["chosen"].items()}

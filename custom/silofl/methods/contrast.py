@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,6 +35,7 @@ class ContrastPart(Part):
     study: Study
     holds: dict[str, int] = field(default_factory=dict)
     role: str = ROLE
+    saved = ("holds",)
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
@@ -59,14 +60,6 @@ class ContrastPart(Part):
         if exchange.task != TRAIN:
             return self
         return replace(self, holds=self.holds | dict.fromkeys(replies.accepted, exchange.round))
-
-    def state(self) -> dict[str, Any]:
-        """Return a checkpoint."""
-        return {"holds": self.holds}
-
-    def restored(self, state: Mapping[str, Any]) -> ContrastPart:
-        """Return what `state` described."""
-        return replace(self, holds=dict(state["holds"]))
 
 
 class SiteContrast(SitePart):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from silofl.algorithms.fednova import norm
 from silofl.algorithms.mixing import Arrays
@@ -18,8 +18,19 @@ from silofl.algorithms.scaffold import corrected, new_control
 from silofl.algorithms.steps import GradientStep, Step
 from silofl.data.batches import evaluation_batches, training_batches
 from silofl.errors import TrainingError
-from silofl.methods.model import tensors_of
-from silofl.methods.part import TRAIN, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import (
+    TRAIN,
+    Exchange,
+    Expected,
+    Kind,
+    Message,
+    Part,
+    Replies,
+    Run,
+    SitePart,
+    to_arrays,
+    to_tensors,
+)
 from silofl.models import build_plain_model
 from silofl.models.names import traveling_names
 from silofl.models.roles import MODEL, of_role, role_of, with_role
@@ -53,6 +64,7 @@ class ControlPart(Part):
     holds: dict[str, int] = field(default_factory=dict)
     own: dict[str, Arrays] = field(default_factory=dict)
     role: str = ROLE
+    saved = ("total", "own", "holds")
     leaves = (Kind("control", PURPOSE, RISK, ROLE),)
 
     @classmethod
@@ -108,15 +120,11 @@ class ControlPart(Part):
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
-        own = {site: tensors_of(arrays) for site, arrays in self.own.items()}
-        plain = {"weights": self.weights_of_sites, "holds": self.holds}
-        return {"total": tensors_of(self.total), "own": own} | plain
+        return super().state() | {"weights": self.weights_of_sites}
 
     def restored(self, state: Mapping[str, Any]) -> ControlPart:
         """Return what `state` described."""
-        total, own = _arrays(state["total"]), {site: _arrays(tensors) for site, tensors in state["own"].items()}
-        weights, holds = dict(state["weights"]), dict(state["holds"])
-        return replace(self, total=total, weights_of_sites=weights, holds=holds, own=own)
+        return replace(super().restored(state), weights_of_sites=state["weights"])
 
 
 class SiteControl(SitePart):
@@ -153,7 +161,7 @@ class SiteControl(SitePart):
 
     def kept(self) -> dict[str, Any]:
         """Return c_i, and the one before it: the server may not have taken this round's change."""
-        return {"round": self.work.number, "own": tensors_of(self._new), "before": [self._round, tensors_of(self._own)]}
+        return {"round": self.work.number, "own": to_tensors(self._new), "before": [self._round, to_tensors(self._own)]}
 
     @property
     def _settings(self) -> Any:  # noqa: ANN401 - `silofl.algorithms.scaffold.Control`
@@ -176,7 +184,7 @@ class SiteControl(SitePart):
                 f"site {self.work.site!r} must hold its control variate of round {held}, which is not in its state; "
                 "restore its state folder, or start the study anew"
             )
-        return held, _arrays(known[held])
+        return held, to_arrays(known[held])
 
     def _gradient_here(self, model: nn.Module) -> Arrays:
         """Return the mean gradient of all training data at the received model."""
@@ -193,10 +201,6 @@ class SiteControl(SitePart):
 
 
 PART, SITE = ControlPart, SiteControl
-
-
-def _arrays(tensors: Mapping[str, Tensor]) -> Arrays:
-    return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
 def _parameters(model: nn.Module, study: Study) -> Arrays:

@@ -42,6 +42,7 @@ class DpSgdPart(Part):
     study: Study
     spent: dict[str, float] = field(default_factory=dict)
     role: str = ROLE
+    saved = ("spent",)
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run) -> DpSgdPart:
         """Take note of the sites' epsilons."""
@@ -54,14 +55,6 @@ class DpSgdPart(Part):
         """Return the sites' epsilons."""
         settings = self.study.privacy.dp_sgd
         return {"privacy": Privacy(self.spent, **settings.model_dump())}
-
-    def state(self) -> dict[str, Any]:
-        """Return a checkpoint."""
-        return {"spent": self.spent}
-
-    def restored(self, state: Mapping[str, Any]) -> DpSgdPart:
-        """Return what `state` described."""
-        return replace(self, spent=dict(state["spent"]))
 
 
 class SiteDpSgd(SitePart):

@@ -30,7 +30,7 @@ from silofl.inference.directory import FOLDER, write
 from silofl.inference.super_results import SuperResults
 from silofl.methods.answer import Answer
 from silofl.methods.asked_once import Withheld, check_whole, withheld_by
-from silofl.methods.model import complete_state, filled, tensors_of
+from silofl.methods.model import complete_state, filled
 from silofl.methods.part import (
     COLLECT,
     END,
@@ -93,6 +93,7 @@ class HandOverPart(Part):
     test_task: ClassVar[str] = ALL_MODELS
     test_score: ClassVar[type[SuperScore]] = SuperScore
     entry: ClassVar[type[Withheld]] = Withheld
+    saved = ("received", "moments", "withheld")
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
@@ -199,20 +200,6 @@ class HandOverPart(Part):
             return {}
         found = results_of_selector(self.outputs, tests)
         return {"super_model": SuperResults(**found, threshold=None, threshold_without={}, by_threshold=())}
-
-    def state(self) -> dict[str, Any]:
-        """Return a checkpoint."""
-        named = {"received": self.received, "moments": self.moments}
-        tensors = {key: {site: tensors_of(arrays) for site, arrays in one.items()} for key, one in named.items()}
-        return tensors | {"withheld": self.withheld}
-
-    def restored(self, state: Mapping[str, Any]) -> HandOverPart:
-        """Return what `state` described."""
-        received, moments = (
-            {site: {name: one.numpy() for name, one in tensors.items()} for site, tensors in state[key].items()}
-            for key in ("received", "moments")
-        )
-        return replace(self, received=received, moments=moments, withheld=dict(state["withheld"]))
 
     def _selector(self) -> Arrays:
         """Return the arrays of the selector; none without one."""

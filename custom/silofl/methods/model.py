@@ -86,6 +86,7 @@ class ModelPart(Part):
     aliases: Mapping[str, str] = field(default_factory=dict)
     pretrained: Arrays = field(default_factory=dict)
     follows_best: bool = True
+    saved = ("common", "own")
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
@@ -206,13 +207,6 @@ class ModelPart(Part):
             self.study, run.image_shape, states, "mean" if self.own else "only", facts=run.facts(), domain=run.domain
         )
 
-    def state(self) -> dict[str, Any]:
-        """Return a checkpoint."""
-        return {
-            "common": tensors_of(self.common),
-            "own": {site: tensors_of(arrays) for site, arrays in self.own.items()},
-        }
-
     def restored(self, state: Mapping[str, Any]) -> ModelPart:
         """Return what `state` described.
 
@@ -225,8 +219,9 @@ class ModelPart(Part):
                 f"the checkpoint must hold {lacking[0]!r}, which travels; it is of a version of SiloFL that kept it at "
                 "home: start anew"
             )
-        own = {site: self._traveling(tensors) for site, tensors in state["own"].items()}
-        return replace(self, common=self._traveling(state["common"]), own=own)
+        # An older version sent a tensor with several names under each of them.
+        own = {site: {name: tensors[name] for name in self.common} for site, tensors in state["own"].items()}
+        return super().restored({"common": {name: state["common"][name] for name in self.common}, "own": own})
 
     @property
     def _is_only(self) -> bool:
@@ -236,10 +231,6 @@ class ModelPart(Part):
     def _is_own(self, number: int) -> bool:
         recipe, rounds = self.study.recipe, self.study.rounds
         return self.role != GLOBAL and number > recipe.shared_rounds(rounds)
-
-    def _traveling(self, tensors: Mapping[str, Tensor]) -> Arrays:
-        # An older version sent a tensor with several names under each of them.
-        return {name: tensors[name].numpy() for name in self.common}
 
     def _stepped(self, previous: Arrays, mixed: Arrays, replies: Replies, run: Run) -> Arrays:
         # Parts step on parameters only: momentum or Adam on a running variance has no meaning.
@@ -283,12 +274,6 @@ def filled(model: nn.Module, arrays: Arrays) -> dict[str, Tensor]:
     """Return a model's state dict with some arrays written into it."""
     write_arrays(model.state_dict(), arrays)
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
-
-
-def tensors_of(arrays: Arrays) -> dict[str, Tensor]:
-    """Return arrays as tensors, for a file."""
-    # Not ascontiguousarray, which makes an array of one number one of one axis.
-    return {name: torch.from_numpy(np.asarray(array, order="C")) for name, array in arrays.items()}
 
 
 def arrays_of_parts(run: Run) -> Arrays:

@@ -7,10 +7,11 @@ answers change. Every method has a default that does nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from silofl.algorithms.mixing import Arrays, check_array
@@ -244,6 +245,7 @@ class Part:
         num_bytes: Bytes of what learns in it, such as a selector; 0 where nothing does.
         end_bytes: Bytes that each site sends of it once, in the end.
         home_bytes: Bytes that a site keeps of it after each round, of which the server has nothing.
+        saved: Its fields that a checkpoint holds.
     """
 
     role: str
@@ -255,6 +257,7 @@ class Part:
     num_bytes: int = 0
     end_bytes: int = 0
     home_bytes: int = 0
+    saved: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
@@ -339,11 +342,15 @@ class Part:
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint: plain values, and tensors."""
-        return {}
+        return to_tensors({name: getattr(self, name) for name in self.saved})
 
     def restored(self, state: Mapping[str, Any]) -> Part:
         """Return what `state` described."""
-        return self
+        if not self.saved:
+            return self
+        fields = to_arrays({name: state[name] for name in self.saved})
+        # A checkpoint holds tuples as lists.
+        return replace(self, **{name: tuple(one) if isinstance(one, list) else one for name, one in fields.items()})
 
 
 class SitePart:
@@ -408,6 +415,23 @@ class SitePart:
     def judged(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any] | None:
         """Return the score of the site's models as this part combines them; None where it does not."""
         return None
+
+
+def to_tensors(value: Any) -> Any:  # noqa: ANN401
+    """Return a value with its arrays as tensors, for a file."""
+    if isinstance(value, Mapping):
+        return {key: to_tensors(one) for key, one in value.items()}
+    if isinstance(value, (np.ndarray, np.generic)):
+        # Not ascontiguousarray, which makes an array of one number one of one axis.
+        return torch.from_numpy(np.asarray(value, order="C"))
+    return list(value) if isinstance(value, tuple) else value
+
+
+def to_arrays(value: Any) -> Any:  # noqa: ANN401
+    """Return a value of a file with its tensors as arrays."""
+    if isinstance(value, Mapping):
+        return {key: to_arrays(one) for key, one in value.items()}
+    return value.numpy() if isinstance(value, torch.Tensor) else value
 
 
 def check_arrays(site: str, arrays: Mapping[str, object], expected: Mapping[str, Expected]) -> Arrays:

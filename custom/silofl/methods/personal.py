@@ -6,7 +6,7 @@ answer it is the shared one, fine-tuned in the extra rounds; before them it is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ class PersonalPart(Part):
     study: Study
     since: dict[str, int] = field(default_factory=dict)
     role: str = ROLE
+    saved = ("since",)
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Tell the site whether it has a personal model after the round that the task begins from."""
@@ -52,14 +53,6 @@ class PersonalPart(Part):
         if exchange.task != TRAIN or PERSONAL not in self.study.learning_roles(exchange.round):
             return self
         return replace(self, since=dict.fromkeys(replies.sites, exchange.round) | self.since)
-
-    def state(self) -> dict[str, Any]:
-        """Return a checkpoint."""
-        return {"since": self.since}
-
-    def restored(self, state: Mapping[str, Any]) -> PersonalPart:
-        """Return what `state` described."""
-        return replace(self, since=dict(state["since"]))
 
 
 class SitePersonal(SitePart):

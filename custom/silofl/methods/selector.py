@@ -33,6 +33,8 @@ from silofl.methods.part import (
     Replies,
     Run,
     SitePart,
+    to_arrays,
+    to_tensors,
 )
 from silofl.methods.super_model import fixed_models, with_best_models
 from silofl.models import HarmonizedModel
@@ -75,6 +77,7 @@ class SelectorPart(Part):
     parameters: Arrays
     adam: AdamState
     role: str = ROLE
+    saved = ("outputs", "parameters")
     leaves = (Kind("selector", PURPOSE, RISK, ROLE),)
 
     @classmethod
@@ -153,19 +156,12 @@ class SelectorPart(Part):
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
-        parts = {"parameters": self.parameters, "mean": self.adam.mean, "square": self.adam.square}
-        tensors = {
-            key: {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()} for key, arrays in parts.items()
-        }
-        return {"outputs": list(self.outputs), "steps": self.adam.steps, **tensors}
+        return super().state() | to_tensors(self.adam._asdict())
 
     def restored(self, state: Mapping[str, Any]) -> SelectorPart:
         """Return what `state` described."""
-        parameters, mean, square = (
-            {name: tensor.numpy() for name, tensor in state[key].items()} for key in ("parameters", "mean", "square")
-        )
-        adam = AdamState(mean, square, state["steps"])
-        return replace(self, outputs=tuple(state["outputs"]), parameters=parameters, adam=adam)
+        adam = AdamState(**to_arrays({name: state[name] for name in AdamState._fields}))
+        return replace(super().restored(state), adam=adam)
 
     def _takes_part(self, exchange: Exchange) -> bool:
         return exchange.task == ROLE or (self.settings.learns_site and exchange.task in (TRAIN, VALIDATE))

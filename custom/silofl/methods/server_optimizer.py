@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from silofl.algorithms.fedopt import Moments, server_update
 from silofl.algorithms.mixing import Arrays
-from silofl.methods.part import Part, Replies, SitePart
+from silofl.methods.part import Part, Replies, SitePart, to_arrays, to_tensors
 from silofl.study import Study
 
 ROLE = "server_optimizer"
@@ -44,20 +43,11 @@ class ServerOptimizerPart(Part):
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
-        if self.moments is None:
-            return {}
-        mean, square = (
-            {name: torch.from_numpy(array) for name, array in arrays.items()}
-            for arrays in (self.moments.mean, self.moments.square)
-        )
-        return {"mean": mean, "square": square, "steps": self.moments.steps}
+        return to_tensors(self.moments._asdict()) if self.moments else {}
 
     def restored(self, state: Mapping[str, Any]) -> ServerOptimizerPart:
         """Return what `state` described."""
-        if not state:
-            return self
-        mean, square = ({name: tensor.numpy() for name, tensor in state[key].items()} for key in ("mean", "square"))
-        return replace(self, moments=Moments(mean, square, state["steps"]))
+        return replace(self, moments=Moments(**to_arrays(state))) if state else self
 
 
 PART, SITE = ServerOptimizerPart, SitePart
