@@ -10,8 +10,6 @@ no further below the best one's than the seeds deviate. Finished runs in OUT are
 The thresholds of ``silofl.algorithms.advice`` were set on the seeds 1, 2 and 3.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

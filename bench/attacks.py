@@ -6,8 +6,6 @@ FedAvg on phantoms (48 x 48, GroupNorm), all sites in one process. The attacker 
 leaves; the Dice is the mean of the four honest sites' tests, of the round that validates best and of the last round.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -7,8 +7,6 @@ together. What a round takes in NVFlare's simulator, and between kits over mutua
 with what it is beyond that work shared by the cores. About four minutes on two cores.
 """
 
-from __future__ import annotations
-
 import argparse
 import cProfile
 import json

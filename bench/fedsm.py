@@ -6,8 +6,6 @@ FedAvg's normalisation and learning rate are chosen by validation on phantoms of
 phantoms of each other seed, its training seeded alike. Finished runs in OUT are reused.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

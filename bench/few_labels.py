@@ -8,8 +8,6 @@ of training examples the mean test accuracy over all sites, when sites with fewe
 Finished runs in OUT are used again.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterable

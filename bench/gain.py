@@ -5,8 +5,6 @@
 Takes about a quarter of a minute on one core; the seed is fixed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from warnings import catch_warnings, simplefilter

@@ -6,8 +6,6 @@ Every row trains through the one loop of the package. ``same twice`` says whethe
 with the same bits. Where there is no GPU nothing is measured; ``--device cpu --short`` only tries the script out.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -8,8 +8,6 @@ the logarithms, 1 where twice as much takes twice as long. The exit code is 1 wh
 memory grows with the rounds. About a quarter of an hour on two cores.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -8,8 +8,6 @@ The candidates predict the same pixels of the same units, of shared difficulty; 
 candidates' probabilities. Takes about a minute and a half on one core; the seed is fixed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product

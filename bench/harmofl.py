@@ -8,8 +8,6 @@ validation, mean over sites and seeds, is then trained on phantoms of the other 
 which is FedBN, and beside today's recommended preset. Finished runs in OUT are reused.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 from collections.abc import Mapping, Sequence

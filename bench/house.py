@@ -5,8 +5,6 @@
 One column a commit, the working tree last; each is read from git, so that anybody can measure any two states.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import statistics

@@ -10,8 +10,6 @@ shift and half turn, which no amplitude tells. Beside it stands what needs no am
 in place of the picture that was found. OUT gets inversion.png, the first attempt of the second attacker at each site.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

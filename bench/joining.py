@@ -8,8 +8,6 @@ with a falling and with a constant learning rate. Each run takes one process; fi
 again. The table is printed, and written as OUT/joining.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 from collections.abc import Sequence

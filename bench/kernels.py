@@ -1,7 +1,5 @@
 """The promises of single operations: one thread, each beside its rival in turn."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

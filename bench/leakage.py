@@ -18,8 +18,6 @@ in training: the area under the ROC curve, of the site's training images against
 interval by the bootstrap over images; 0.5 is a guess.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Sequence
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """A promise of speed: what was measured, what stands beside it, and its bound."""
 
-from __future__ import annotations
-
 import platform
 import statistics
 import time

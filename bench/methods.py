@@ -8,8 +8,6 @@ sites of the validation. With it each method is trained with all seeds. Every ot
 recommended preset; no guard, no average, a constant rate. The table is printed, and written as OUT/methods.md.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ SOURCE is the nuclei set in the form that ``silofl import nuclei-dsb2018`` reads
 compare`` of ``jobs/harmofl_nuclei`` with other choices in its study; finished runs in OUT are reused.
 """
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import dataclass, field
 from pathlib import Path

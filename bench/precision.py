@@ -7,8 +7,6 @@ float32, over the seeds; and, after the steps that follow either direction, the 
 the optimiser gets. On the GPU where there is one, otherwise on the CPU.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import torch

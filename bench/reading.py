@@ -1,7 +1,5 @@
 """The promises of reading: files to prepared arrays beside decoding alone, batches beside the training they feed."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

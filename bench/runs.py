@@ -1,7 +1,5 @@
 """Runs of a benchmark, by ``silofl compare`` of one job or in one process each; finished ones are reused."""
 
-from __future__ import annotations
-
 import json
 import logging
 import subprocess

@@ -8,8 +8,6 @@ without a framework. A round's overhead is its time in the simulator less the si
 is the sum of the processes' proportional set sizes, so that what they share counts once.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

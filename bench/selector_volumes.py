@@ -6,8 +6,6 @@ Both learn which of five simulated hospitals a case is from, on all sites' train
 steps of Adam on as many examples; FOLDER holds the phantoms, by default a temporary one.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

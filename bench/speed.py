@@ -6,8 +6,6 @@ On two quiet cores. ``--short`` takes smaller sizes and leaves whole runs out, a
 twice a bound. The exit code is 1 where a promise is broken.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator

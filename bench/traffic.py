@@ -8,8 +8,6 @@ Nothing else may use the loopback interface meanwhile; this gives the run one of
     unshare -n sh -c 'ip link set lo up; python bench/traffic.py ...'
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -5,8 +5,6 @@ python bench/volumes.py [FOLDER]
 FOLDER holds the cache of the memory's volumes, 256 x 256 x 100 voxels each; by default a temporary one.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile

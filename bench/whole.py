@@ -1,7 +1,5 @@
 """The promises of whole runs: a study beside a plain loop of the same, twenty sites, and many parameters."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """The command line: ``python -m provisioning COMMAND`` in the repository's folder; each command is a file here."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 python -m provisioning add-hospital WORKSPACE NAME ORG [--admin EMAIL] [--wheel WHEEL] [--data-root DIR]
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -7,8 +7,6 @@ Policies: signed jobs required, every class of the jobs allowed, durable stores 
 Exit code 0: all is right, or expires within 30 days; 1: something must be put right; 2: nothing to check.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import stat

@@ -1,7 +1,5 @@
 """Checks of one kit: certificates, keys, the wheel, and policies."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -7,8 +7,6 @@
 this command. NVFlare's own files, keys among them, are never written; policies that are there stay but for --policies.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import shutil

@@ -1,7 +1,5 @@
 """What people and machine of a kit follow: INSTALL.md, pages, and a hospital's files for systemd and nftables."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping

@@ -7,8 +7,6 @@ all that a study may ask of every site. pip resolves both on this machine: the c
 its package index, and of no other.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

@@ -6,8 +6,6 @@ Kits are in WORKSPACE/<project>/prod_00/<name>. A second call makes no new key a
 same kits again, with a new wheel or new policies.
 """
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import os

@@ -5,8 +5,6 @@
 SOURCE is a folder of this machine for Docker, the name of a persistent volume claim for Kubernetes.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil

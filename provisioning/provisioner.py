@@ -1,7 +1,5 @@
 """NVFlare's provisioner, run in a temporary folder, so that an interruption leaves the workspace unchanged."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json

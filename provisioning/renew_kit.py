@@ -5,8 +5,6 @@
 The key stays, so that only the certificate travels, and it is no secret: it replaces one file at the site.
 """
 
-from __future__ import annotations
-
 import argparse
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

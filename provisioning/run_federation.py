@@ -6,8 +6,6 @@ Phantoms of three hospitals, a provisioned network of a server and the three, ea
 is signed and submitted by the study lead, its result downloaded and drawn; then everything is shut down.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import time

@@ -1,7 +1,5 @@
 """What a site installs: the locked packages with their checksums, and the list of them as a CycloneDX SBOM."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

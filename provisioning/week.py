@@ -6,8 +6,6 @@ Phantoms of four hospitals; the commands are those of docs/lead.md and docs/hosp
 the week. ``OUT/week.md`` says what happened and what was seen, ``OUT/commands.txt`` has every command with its output.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from pathlib import Path

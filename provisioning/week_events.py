@@ -1,7 +1,5 @@
 """The events of the scripted week: each does one thing to the network, checks what follows, and says what it saw."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import Callable

@@ -6,8 +6,6 @@
 install from it. They are of one platform: download them on a machine like the site's.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

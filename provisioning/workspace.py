@@ -1,7 +1,5 @@
 """The folders and files of a workspace: the project, its kits, and its certificates."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

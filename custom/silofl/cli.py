@@ -3,8 +3,6 @@
 Each command is a module with the functions ``add_options`` and ``run``, loaded only when the command is given.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

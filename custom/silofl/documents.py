@@ -1,7 +1,5 @@
 """The text of settings and records, read in bounded time and memory, whatever lies at the path."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

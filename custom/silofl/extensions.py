@@ -5,8 +5,6 @@ below. A study names one as ``package==version/name``, so that all machines run 
 not name letter by letter is refused, and nothing of it is imported; by default they name nothing.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Files for their owner alone, written atomically: whatever happens, the old version or the new one is there."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib

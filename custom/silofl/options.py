@@ -1,7 +1,5 @@
 """Command-line options that several commands share, each with one name, one check and one explanation."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterable, Iterator, Mapping

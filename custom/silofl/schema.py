@@ -4,8 +4,6 @@ A dataclass is the schema: its fields are the keys, its type hints the types of 
 its docstring their meanings.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import types

@@ -1,7 +1,5 @@
 """Settings files in YAML: sections that check themselves, and one sentence for the first thing that is wrong."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """The settings of one machine: site.yaml of a site, server.yaml of the server."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Set

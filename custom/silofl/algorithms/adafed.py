@@ -4,8 +4,6 @@ Chen et al., Personalized Federated Learning with Adaptive Batchnorm for Healthc
 version calls the method FedAP).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal

@@ -7,8 +7,6 @@ whatever the unit, the network and the number of patients. Of a site that takes 
 its halves, so that sites in a network can be compared as those of a simulation are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

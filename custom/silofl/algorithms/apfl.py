@@ -3,8 +3,6 @@
 Deng, Kamani, Mahdavi, Adaptive Personalized Federated Learning, 2020, arXiv:2003.13461.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 

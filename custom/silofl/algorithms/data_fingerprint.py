@@ -6,8 +6,6 @@ Privacy-Preserving Medical Image Segmentation, arXiv:2503.02549, plan from those
 quartiles and means only: a least or a largest value, and a list of cases, would each show single patients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

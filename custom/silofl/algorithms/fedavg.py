@@ -5,8 +5,6 @@ arXiv:1602.05629; the server's learning rate follows Reddi et al., Adaptive Fede
 arXiv:2003.00295.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Feder
 arXiv:2007.07481, Sections 3 and 4.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Literal
 
 import numpy as np

@@ -4,8 +4,6 @@ Reddi et al., Adaptive Federated Optimization, ICLR 2021, arXiv:2003.00295, Algo
 Measuring the Effects of Non-Identical Data Distribution, arXiv:1909.06335.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, ClassVar, Literal, NamedTuple
 

@@ -3,8 +3,6 @@
 Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, arXiv:1812.06127.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

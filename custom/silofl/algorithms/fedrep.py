@@ -4,8 +4,6 @@ Collins et al., Exploiting Shared Representations for Personalized Federated Lea
 Algorithm 1. The head stays at home as in FedPer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar

@@ -5,8 +5,6 @@ The American Statistician 2015, arXiv:1411.5279; Holm, A simple sequentially rej
 Scandinavian Journal of Statistics 1979.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ on 2 to 10 % of the units and are better on all others (55 % without the additio
 right or wrong. The right or wrong answers of one rival can be enumerated: 4.92 % at the level of 5 %, 1.23 % at 1.25 %.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

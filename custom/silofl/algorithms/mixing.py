@@ -1,7 +1,5 @@
 """The one server formula: every aggregation is ``new_i = sum_j W[i, j] * theta_j`` over the sites that answered."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache

@@ -5,8 +5,6 @@ projection head between encoder and output layer. Here there is one only where i
 ``paper`` and ``reference``, so that the network is that of all other methods.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar

@@ -5,8 +5,6 @@ its selection among them and without its distillation. Beside the paper, a selec
 or weigh the models for each case.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 

@@ -6,8 +6,6 @@ HF takes the difference of two gradients; where a network has kinks (ReLU, max p
 makes much of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, ClassVar, Literal

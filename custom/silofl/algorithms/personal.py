@@ -4,8 +4,6 @@ Both learn from the same batches, the shared model first. The personal one has i
 model that the site validates, tests and keeps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ Isensee et al., nnU-Net: a self-configuring method for deep learning-based biome
 `silofl.algorithms.data_fingerprint` says what sites tell instead, and how it is joined.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

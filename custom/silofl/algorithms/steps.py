@@ -1,7 +1,5 @@
 """The plain step on one batch, which an algorithm's own step wraps or replaces, and how far a step has gone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 

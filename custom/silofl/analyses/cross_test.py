@@ -4,8 +4,6 @@ With the algorithm ``local`` these are the rows "Client k Local" of FedSM's Tabl
 arXiv:2203.10144): how far what a site learns alone carries to the others.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from pathlib import Path

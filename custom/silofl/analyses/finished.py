@@ -1,7 +1,5 @@
 """A finished simulation's sites: each one's model and its data, to measure what only a simulation has in one place."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 A simulation has the sites' models and their data in one place; in a network neither leaves its site.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Jiang et al., AAAI 2022, arXiv:2112.10775; Xu et al., CVPR 2022, arXiv:2203.10144.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

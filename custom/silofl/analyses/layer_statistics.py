@@ -4,8 +4,6 @@ AdaFed's Fig. 4 (Chen et al., arXiv:2112.00734): what f-AdaFed compares sites by
 BatchNorm layer, beside what AdaFed collects, mean and variance of the layer's inputs over the site's training data.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ the others; whoever removes one must hold it alone, and removes nothing where th
 has opened an entry keeps its arrays even when the files go, since they are mapped into its memory.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import logging

@@ -1,7 +1,5 @@
 """Contrasts of one case, as T1 and T2 of a patient: files of their own, or channels of one, joined to one image."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

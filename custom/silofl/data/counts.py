@@ -1,7 +1,5 @@
 """The size of a site's data: cases, patients and examples of each part, as a simulation writes them to data.json."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self

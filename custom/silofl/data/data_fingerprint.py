@@ -1,7 +1,5 @@
 """Measure a site's training cases for its fingerprint, from the files as they are stored."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The slices before and after each slice of a volume, as further channels of its 2D image."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Pool all sites' data in one folder, for the centralised upper bound, which only a simulation can train."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict

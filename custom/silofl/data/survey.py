@@ -1,7 +1,5 @@
 """Survey the data of several sites: their task, their labels, and the form of their first images."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The door of the server: every answer is read and checked here, once, and accepted or refused by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 

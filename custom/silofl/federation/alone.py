@@ -1,7 +1,5 @@
 """A run in one process, without NVFlare: the same course and the same weights, but no process for each site."""
 
-from __future__ import annotations
-
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The server's checkpoint: a run as plain values and tensors, and the way back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

@@ -4,8 +4,6 @@ A record's hash is the SHA-256 of its line up to the key ``hash``, and so of eve
 h_n = SHA-256(number n, facts, h_{n-1}), with h_0 = 0.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

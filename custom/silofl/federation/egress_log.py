@@ -1,7 +1,5 @@
 """The record of what left a site in one run: ``egress.jsonl``, a chain of records, and its sums in ``egress.md``."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import logging

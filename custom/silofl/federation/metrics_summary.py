@@ -5,8 +5,6 @@ NVFlare 2.9, `nvflare.app_common.widgets.metrics_artifact_writer`: a summary of 
 takes means over examples, and leaves nothing for the rounds before a restart.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The disk space and memory that a study needs, from the sizes of its models."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from silofl.methods.part import Part

@@ -1,7 +1,5 @@
 """Checks of the numbers of an answer against its task and its study, and of updates against one another."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """The result of a run: made of the sites' test scores, or of the reasons why there are none."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

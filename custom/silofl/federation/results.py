@@ -8,8 +8,6 @@ all sites' scores, this file has its schema, `report.run_records` reads it, `rep
 ``python -m silofl.federation.results`` prints the schema as ``docs/results.md`` holds it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One line on a finished round, for the server's log and for the terminals that follow a run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

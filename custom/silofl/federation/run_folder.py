@@ -1,7 +1,5 @@
 """A run's folder at the server: checkpoint, ledger, metrics, models and the result, each written atomically."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

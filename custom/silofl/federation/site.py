@@ -1,7 +1,5 @@
 """A site's half of a run: it carries out the server's tasks on its data, and keeps the state that stays at home."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """A site's state between rounds, one file a round."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The cost of one training step on this machine: seconds and peak memory, with the study's own learners."""
 
-from __future__ import annotations
-
 import math
 import resource
 import sys

@@ -1,7 +1,5 @@
 """How long the server waits for the sites' answers to a task."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 # Libraries are loaded and data read in a job's first round, and its second one brings the first validation.

@@ -1,7 +1,5 @@
 """The server in NVFlare: runs all exchanges of a study and reaches the sites through NVFlare's tasks."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Mapping

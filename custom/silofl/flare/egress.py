@@ -1,7 +1,5 @@
 """Filters for a site's ``privacy.json`` that record what leaves the site and stop what must not leave it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from pathlib import Path

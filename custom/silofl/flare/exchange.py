@@ -1,7 +1,5 @@
 """Conversion between our messages and NVFlare's models: arrays become parameters, all else goes to the meta data."""
 
-from __future__ import annotations
-
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 
 from silofl.methods.part import Message

@@ -1,7 +1,5 @@
 """A site in NVFlare: passes the server's tasks to `SiteRounds` and returns its answers."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import IO
 

@@ -1,7 +1,5 @@
 """A filter that keeps BatchNorm at the site, whatever the job asks for."""
 
-from __future__ import annotations
-
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext

@@ -5,8 +5,6 @@ where jobs' folders lie, and imports the module that one names, which may lie th
 HOCON, which includes other files of the machine and addresses of its network.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from nvflare.apis.app_validation import AppValidator

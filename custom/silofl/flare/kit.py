@@ -1,7 +1,5 @@
 """NVFlare's startup kits: their owner, certificates and policies, and the address of their server."""
 
-from __future__ import annotations
-
 import ssl
 import stat
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Whoever names the image of a hospital's container has the images and the state that are mounted into it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

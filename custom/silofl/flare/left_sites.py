@@ -3,8 +3,6 @@
 A site that was started again registers under a new token, and NVFlare gives it no job that runs already.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from nvflare.apis.client import Client

@@ -1,7 +1,5 @@
 """Where a running job finds its study, and the settings of the machine that it runs on."""
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

@@ -1,7 +1,5 @@
 """A site's policies as NVFlare reads them: which classes jobs may use, and which rights people have."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any

@@ -1,7 +1,5 @@
 """NVFlare's simulator as a separate process that ends, with all its children, when its parent process is gone."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

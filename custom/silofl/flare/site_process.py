@@ -5,8 +5,6 @@ anew, several seconds of a core. NVFlare itself is left to each process: it draw
 it is imported, and a server mistakes streams with the same base for one another.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import shlex

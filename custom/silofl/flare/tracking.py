@@ -3,8 +3,6 @@
 The server fires them itself. As events of the sites they would leave a hospital past its filters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from nvflare.apis.analytix import AnalyticsDataType, LogWriterName

@@ -1,7 +1,5 @@
 """NVFlare's simulator, whose sites are forked, whose server notices their end at once, and which then ends at once."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import MutableMapping
 from multiprocessing import connection

@@ -1,7 +1,5 @@
 """The workspace of NVFlare's simulator: its class allow list and the settings of the simulated machines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import yaml

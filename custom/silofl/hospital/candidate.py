@@ -1,7 +1,5 @@
 """A site that wants to join a study: its kit, the study, its settings, and what several checks share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``silofl check-site``: all checks of a site, ordered so that each can rely on those before it."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """A check of the site's data, read as the first round will read it; its answer counts cases and names none."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``silofl egress-check``: whether the record of what left a site is as it was written."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

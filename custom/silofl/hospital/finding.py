@@ -1,7 +1,5 @@
 """The answer to one check: ok, a warning, or a failure that keeps the site from joining."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """``silofl forget``: delete what a site keeps of a study, or of one patient, but never its data."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """``silofl forget --patient``: remove what a site keeps of one patient, and say what cannot be taken back."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,7 +1,5 @@
 """Checks of the site's machine: installed packages, disk, memory and GPU."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """Checks of the connection to the server: name, port, certificates, TLS, clock, and NVFlare's preflight check."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

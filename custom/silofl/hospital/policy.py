@@ -1,7 +1,5 @@
 """Checks of the site's policies: the studies it has agreed to, the classes that jobs may use, code that they bring."""
 
-from __future__ import annotations
-
 from silofl.errors import ConfigError, PinError
 from silofl.extensions import find
 from silofl.flare.egress import check_scope, effective_scope

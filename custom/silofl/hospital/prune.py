@@ -4,8 +4,6 @@ NVFlare leaves a folder for each job in the kit: the job's configuration, its lo
 of a run, the record of what left included, lies in ``state_dir`` and is not looked at.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil

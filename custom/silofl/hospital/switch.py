@@ -1,7 +1,5 @@
 """A check of the hospital's own switch: whether ``paused`` of site.yaml stops the study."""
 
-from __future__ import annotations
-
 import difflib
 
 from silofl.hospital.candidate import Candidate

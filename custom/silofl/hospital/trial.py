@@ -1,7 +1,5 @@
 """A trial of the study at the site: the cost of a training step, and everything that an answer would take out."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from dataclasses import replace

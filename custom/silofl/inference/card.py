@@ -3,8 +3,6 @@
 Mitchell et al., Model Cards for Model Reporting, FAT* 2019, arXiv:1810.03993.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any

@@ -1,7 +1,5 @@
 """The answers of all models of a super model to each case, and the score of any choice among them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass

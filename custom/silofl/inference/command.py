@@ -1,7 +1,5 @@
 """Predict many inputs with one super model; the record is saved after each, and a bad one stops no other."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

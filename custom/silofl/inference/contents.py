@@ -1,7 +1,5 @@
 """The contents of a super model: its models, the rule that picks among them, and the rule's selector."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A label map as a DICOM segmentation of its series, for viewers and archives (highdicom)."""
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import logging

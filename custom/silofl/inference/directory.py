@@ -1,7 +1,5 @@
 """A super model as a folder: model.json, the weights with their checksums, a README and a model card."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Export a super model as a MONAI bundle: programs, TorchScript, the configuration that predicts a file, a README."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """The files of a prediction: its label map on the input's grid, and its entry in prediction.json."""
 
-from __future__ import annotations
-
 import gzip
 import io
 from pathlib import Path

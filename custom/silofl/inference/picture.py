@@ -1,7 +1,5 @@
 """The overlay of a prediction: the slices with most of each label, the right way up."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 

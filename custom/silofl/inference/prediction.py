@@ -1,7 +1,5 @@
 """A super model's answer to one case."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ any size by windows there are two: from a volume to the weight of each member in
 logits of each member. Sliding and averaging lie between them, and are MONAI's ``sliding_window_inference``.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """The README.md of a super model's folder and of an exported bundle."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The keys of results.json on a super model with a selector."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

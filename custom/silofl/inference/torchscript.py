@@ -4,8 +4,6 @@ torch has deprecated TorchScript; `silofl.inference.program` is what follows it.
 takes a long case a few slices at a time.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 No branch hangs on a number in a tensor, so that TorchScript and torch.export take the same modules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 What is wrong with an answer is an `AggregationError`, so that it costs this site's answer and nothing else.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What asks all sites once, before the first round, and makes one document of their answers."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar

@@ -1,7 +1,5 @@
 """The test of a super model at a site: its answers, its models alone, and what its selector chooses."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

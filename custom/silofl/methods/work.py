@@ -1,7 +1,5 @@
 """One task at a site: the models it begins from, the training, and the answer."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace

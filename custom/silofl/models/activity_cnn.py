@@ -4,8 +4,6 @@ Chen et al., Personalized Federated Learning with Adaptive Batchnorm for Healthc
 layers; their widths are chosen here.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from silofl.models.normalization import map_norm

@@ -6,8 +6,6 @@ Normalised as by Li et al., FedBN: Federated Learning on Non-IID Features via Lo
 arXiv:2102.07623, which Chen et al. follow (AdaFed, arXiv:2112.00734).
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from silofl.models.normalization import map_norm, vector_norm

@@ -3,8 +3,6 @@
 The projection head is that of Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021, arXiv:2103.16257, 3.2.
 """
 
-from __future__ import annotations
-
 from torch import nn
 
 from silofl.errors import ConfigError

@@ -5,8 +5,6 @@ LeCun, Bottou, Bengio and Haffner, Gradient-Based Learning Applied to Document R
 Chen et al., Personalized Federated Learning with Adaptive Batchnorm for Healthcare, arXiv:2112.00734.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from silofl.models.normalization import map_norm

@@ -1,7 +1,5 @@
 """Networks of MONAI that a study names by their class, with arguments of its own."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass

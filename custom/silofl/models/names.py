@@ -1,7 +1,5 @@
 """Which of a model's arrays travel and which stay at home, decided by module type."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The networks that a study may name, from MONAI and from this folder, each behind its input normalisation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The normalisation layers that a study may name, for the networks of this folder."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 # A GroupNorm of eight groups fits every level whose channels are a multiple of eight; others get one group.

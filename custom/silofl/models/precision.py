@@ -4,8 +4,6 @@ Both ends compute in float32: only what is on its way is rounded. NVFlare's quan
 job, which a run in one process does not have; here every run rounds alike, and a site's own filters see what leaves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Read a pretrained model f, checked against the study's network."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """The roles of models, and the names under which arrays travel: ``role/name``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TypeVar
 

@@ -4,8 +4,6 @@ FedSM's is VGG-11 or a light variant of it (Simonyan and Zisserman, Very Deep Co
 Image Recognition, ICLR 2015, arXiv:1409.1556); that of models which came in one exchange learns nothing.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

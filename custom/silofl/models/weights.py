@@ -1,7 +1,5 @@
 """The file beside study.yaml that a run starts from: weights matched by name and shape, or a pretrained model."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Figures for the pages: their colours and styles, drawn without matplotlib's global state."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Sequence

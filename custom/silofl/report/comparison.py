@@ -1,7 +1,5 @@
 """Compare runs, and methods with one run for each seed: the rows of their tables, and which of them lead."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

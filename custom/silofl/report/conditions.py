@@ -1,7 +1,5 @@
 """The conditions of runs, their settings and their data: as tables, and sentences on what differs between runs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The table of methods by sites, as papers print it, with averages, winners and the notes that a reader needs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

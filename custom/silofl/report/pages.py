@@ -1,7 +1,5 @@
 """``silofl report``: the page of one run, or one that compares several; each is a single file that loads no other."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

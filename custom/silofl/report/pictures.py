@@ -1,7 +1,5 @@
 """Pictures of test cases: outlines of truth and prediction, amplitude normalisation, and one case in several runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 

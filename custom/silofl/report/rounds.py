@@ -1,7 +1,5 @@
 """Curves and tables of rounds: of one run all that was recorded, of several side by side validation and test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Read all records in a run's folder: result, ledger, label names, weights, pictures and features."""
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Sentences about a run: its status, metric, caveats and recipe, the same in the terminal and on the pages."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

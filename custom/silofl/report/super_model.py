@@ -1,7 +1,5 @@
 """Tables and sentences for a run with FedSM's selector, and for a super model's test at a site that never trained."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

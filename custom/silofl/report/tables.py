@@ -1,7 +1,5 @@
 """Tables of text for the terminal and the pages, and those of one run's result by site and by label."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """``silofl advise``: compare the sites' training data, and advise an algorithm before anything trains."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

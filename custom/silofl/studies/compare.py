@@ -1,7 +1,5 @@
 """``silofl compare``: run every job and every method with each seed on the same data, and write one table."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import time

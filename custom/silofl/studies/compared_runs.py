@@ -1,7 +1,5 @@
 """Plan the runs of a comparison, and check that an earlier run in the same folder is the same one."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """``silofl continue``: go on with a run that was stopped on a network, after its last finished round."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil

@@ -1,7 +1,5 @@
 """``silofl demo``: simulated hospitals, several algorithms on the same split, one table and one report."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections import Counter

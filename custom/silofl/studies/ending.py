@@ -1,7 +1,5 @@
 """What a finished run prints: first what joining gave each site, then the numbers of its models."""
 
-from __future__ import annotations
-
 from rich.console import Console
 
 from silofl.federation.results import Results

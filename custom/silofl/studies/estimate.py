@@ -1,7 +1,5 @@
 """``silofl estimate``: the traffic, disk, memory and time that a job will need, and the timeout that follows."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

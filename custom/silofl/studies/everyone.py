@@ -3,8 +3,6 @@
 A site with few classes may do well at home with a model that knows no others; this test shows it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``silofl import``: write the site folders of a public data set, and print the counts of its parts and classes."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -4,8 +4,6 @@ Xu et al., Closing the Generalization Gap of Cross-silo Federated Medical Image 
 arXiv:2203.10144.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Any of them may begin with the pretrained model, as ``local-pretrained``: the fair rows beside AdaFed, which does.
 """
 
-from __future__ import annotations
-
 from silofl.algorithms.recipe import algorithm_names
 from silofl.errors import ConfigError, nearest
 

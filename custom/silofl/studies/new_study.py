@@ -1,7 +1,5 @@
 """``silofl new-study``: write a job folder for the user's data, from another job and a survey of the data."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """``silofl plan``: one plan for a study from all sites' training data, and the job that follows from it."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The centralised upper bound of a comparison: a model trained on all sites' data, which only a simulation can pool."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@ Chen et al., Personalized Federated Learning with Adaptive Batchnorm for Healthc
 Only training examples are used, so that the model has seen no test example.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Mapping
 from pathlib import Path

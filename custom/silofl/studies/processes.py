@@ -1,7 +1,5 @@
 """Start a command and end it with all its descendants; NVFlare's workers leave its process group."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess

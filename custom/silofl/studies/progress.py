@@ -1,7 +1,5 @@
 """Print one line for each finished round of a run, with the time that is left."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rich.console import Console

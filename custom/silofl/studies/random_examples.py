@@ -1,7 +1,5 @@
 """Random examples in the form of a study's data, to time a training step without any data."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from silofl.data.parts import Examples

@@ -5,8 +5,6 @@
 A key's values and default come from its type, its meaning from the docstring of the class that holds it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

@@ -1,7 +1,5 @@
 """``silofl resume``: continue an interrupted run after its last finished round."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

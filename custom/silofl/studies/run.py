@@ -1,7 +1,5 @@
 """``silofl run``: run a job on a network as its study lead, and go on by itself where a process or the server stops."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Carry out several runs of a comparison at a time, each as the command that a user would give, in its own process."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """``silofl simulate``: run a federation on one machine, in NVFlare's simulator or in one process."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

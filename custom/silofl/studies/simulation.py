@@ -1,7 +1,5 @@
 """The settings of a simulation (study, sites, data and threads), checked before anything is trained."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Sweeps: the rows of a comparison with every combination of some settings' values, their table and their figure."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -4,8 +4,6 @@ The course of the study runs over a network that weighs each task and answers wi
 much, so that the first is counted for all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

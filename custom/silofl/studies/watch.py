@@ -1,7 +1,5 @@
 """``silofl watch``: follow a job that runs on a network, in the terminal, on a page, or once for a program."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -1,7 +1,5 @@
 """A running job as its study lead watches it: a table of the sites, a page that reloads itself, and plain values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime

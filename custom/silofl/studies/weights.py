@@ -1,7 +1,5 @@
 """Where ``--weights`` takes weights from: a file, a folder of a MONAI bundle, or one of a finished run."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path

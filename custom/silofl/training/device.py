@@ -1,7 +1,5 @@
 """The device that a site computes on, its seeds, and its memory."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import sys

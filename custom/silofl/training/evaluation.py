@@ -1,7 +1,5 @@
 """The one evaluation: a model's predictions for a part of a site's data, and their score."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 

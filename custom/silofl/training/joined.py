@@ -1,7 +1,5 @@
 """What joining gave a site: the model that it chose, and how it does against the one that it trained alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

@@ -5,8 +5,6 @@ Li et al., Visualizing the Loss Landscape of Neural Nets, NeurIPS 2018, arXiv:17
 vectors instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

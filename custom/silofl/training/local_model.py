@@ -5,8 +5,6 @@ into the network, so that runs that differ in nothing else share it: the first o
 data, the others take it from there. It lies within the entry of the images that it has learnt from, and goes with it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

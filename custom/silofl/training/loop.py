@@ -1,7 +1,5 @@
 """The one training loop: an algorithm supplies the step, the study everything else."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The losses that a study may name, from MONAI and torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Files for people at a site after the test: scores by case, and pictures of some cases."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ spent is counted by Renyi differential privacy for neighbours that differ in one
 the system's secret random numbers and never from the study's seed, which the server knows.
 """
 
-from __future__ import annotations
-
 import secrets
 import warnings
 from collections.abc import Iterable, Sequence

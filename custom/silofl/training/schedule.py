@@ -1,7 +1,5 @@
 """The learning rate of a round, a function of the round's number alone, so that a resumed run goes on as it was."""
 
-from __future__ import annotations
-
 import math
 
 from silofl.errors import ConfigError

@@ -1,7 +1,5 @@
 """A site's score of a model on one part of its data: numbers over all its cases, and no case's name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self

@@ -1,7 +1,5 @@
 """What a site says of its training data, to be compared with other sites."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What training with differential privacy has spent, in results.json."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

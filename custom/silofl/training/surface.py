@@ -4,8 +4,6 @@ Huttenlocher et al., "Comparing Images Using the Hausdorff Distance", IEEE TPAMI
 Applicable Segmentation of Head and Neck Anatomy for Radiotherapy", JMIR 2021, arXiv:1809.04430. Computed by MONAI.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The independent units of a part of a site's data: patients where they are known, else recordings, else cases."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

@@ -23,8 +23,6 @@ core, 2 the oedema, 3 the enhancing tumour, which is 4 in the masks of 2021. All
 part.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A pattern is a path relative to the site's folder in which ``{case}`` stands for
 ``scans/{case}_t1.nii.gz`` or ``{case}/t1.nii.gz``.
 """
 
-from __future__ import annotations
-
 import glob
 import re
 from collections.abc import Iterable, Mapping, Sequence

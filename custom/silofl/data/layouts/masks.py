@@ -1,7 +1,5 @@
 """The masks of a site: their numbers checked when they are imported, and renumbered from 1 where they are others."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial

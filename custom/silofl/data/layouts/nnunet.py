@@ -20,8 +20,6 @@ and is not read: training, validation and test are drawn from imagesTr.
 Without patients.csv nobody knows whose images they are: they are split by case.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
