@@ -9,7 +9,6 @@ site sends, beside its model, the moments of its training images' features.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -29,7 +28,7 @@ from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write
 from silofl.inference.super_results import SuperResults
 from silofl.methods.answer import Answer
-from silofl.methods.asked_once import Withheld, check_whole, withheld_by
+from silofl.methods.asked_once import Withheld, check_whole, plain_array, withheld_by
 from silofl.methods.model import complete_state, filled
 from silofl.methods.part import (
     COLLECT,
@@ -44,6 +43,7 @@ from silofl.methods.part import (
     Reported,
     Run,
     SitePart,
+    to_tensors,
 )
 from silofl.methods.super_test import results_of_selector, tested
 from silofl.models import HarmonizedModel, build_plain_model
@@ -142,8 +142,7 @@ class HandOverPart(Part):
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
         """Return the arrays of a whole model, with the last training answer or in the end."""
-        is_last = exchange.task == TRAIN and exchange.round == self.study.rounds
-        if not is_last and exchange.task != COLLECT:
+        if not self._brings_models(exchange):
             return {}
         model = Expected.like(with_role(ROLE, self.shapes))
         return {name: replace(one, is_required=True) for name, one in model.items()} | _features_expected(self.study)
@@ -176,11 +175,10 @@ class HandOverPart(Part):
     def notes(self, exchange: Exchange) -> Sequence[str]:
         """Return whose models did not come in the end, or cannot be chosen, and why."""
         missing = self.missing if exchange.task == COLLECT else {}
-        lacking = [f"site {site!r} sent no model, and the others answer without it: {w}" for site, w in missing.items()]
-        is_last = exchange.task == COLLECT or (exchange.task == TRAIN and exchange.round == self.study.rounds)
-        withheld = self.withheld if is_last else {}
-        return lacking + [
-            f"site {site!r} has a model that no selector chooses: {why}" for site, why in withheld.items()
+        withheld = self.withheld if self._brings_models(exchange) else {}
+        return [
+            *(f"site {site!r} sent no model, and the others answer without it: {why}" for site, why in missing.items()),
+            *(f"site {site!r} has a model that no selector chooses: {why}" for site, why in withheld.items()),
         ]
 
     def reported(self, reported: Reported, run: Run) -> Reported:
@@ -201,14 +199,15 @@ class HandOverPart(Part):
         found = results_of_selector(self.outputs, tests)
         return {"super_model": SuperResults(**found, threshold=None, threshold_without={}, by_threshold=())}
 
+    def _brings_models(self, exchange: Exchange) -> bool:
+        return exchange.task == COLLECT or (exchange.task == TRAIN and exchange.round == self.study.rounds)
+
     def _selector(self) -> Arrays:
         """Return the arrays of the selector; none without one."""
         if not self.outputs:
             return {}
-        known = [self.moments[site] for site in self.outputs]
-        moments = [
-            Moments(float(one["count"]), *(torch.from_numpy(one[n]) for n in ("mean", "scatter"))) for one in known
-        ]
+        known = [to_tensors(self.moments[site]) for site in self.outputs]
+        moments = [Moments(float(one["count"]), one["mean"], one["scatter"]) for one in known]
         return {f"network.{name}": value.numpy() for name, value in discriminant(moments).items()}
 
 
@@ -308,13 +307,12 @@ class SiteHandOver(SitePart):
     def _received(self) -> Contents:
         work, said = self.work, self.work.message.about(ROLE)
         arrays = work.message.of(ROLE)
-        owners = dict.fromkeys(role_of(name) for name in arrays)
-        models, shape = {owner: of_role(owner, arrays) for owner in owners}, work.data.training.image_shape
-        selector, domain = (
-            models.pop(SELECTOR, {}),
-            schema.read(Domain, said["domain"], "the domain of the super model"),
+        models = {owner: of_role(owner, arrays) for owner in dict.fromkeys(map(role_of, arrays))}
+        selector = models.pop(SELECTOR, {})
+        domain = schema.read(Domain, said["domain"], "the domain of the super model")
+        return _contents(
+            work.study, work.data.training.image_shape, models, said["outputs"], selector, said["facts"], domain
         )
-        return _contents(work.study, shape, models, said["outputs"], selector, said["facts"], domain)
 
 
 PART, SITE = HandOverPart, SiteHandOver
@@ -328,11 +326,8 @@ def _names(model: torch.nn.Module) -> list[str]:
 def _features_expected(study: Study) -> dict[str, Expected]:
     """Return the moments that a site sends with its model; none without a selector."""
     size = study.data.in_channels * NUM_FEATURES
-    shapes = {"count": (), "mean": (size,), "scatter": (size, size)}
-    wanted = {
-        name: Expected(shape, minimum=0 if name == "count" else None, dtype="float64", num_bytes=8 * math.prod(shape))
-        for name, shape in shapes.items()
-    }
+    shapes = {"mean": (size,), "scatter": (size, size)}
+    wanted = {"count": plain_array(())} | {name: plain_array(shape, minimum=None) for name, shape in shapes.items()}
     return with_role(FEATURES, wanted) if study.recipe.answer(ROLE).has_selector else {}
 
 
