@@ -14,6 +14,7 @@ from silofl.federation.server import ServerRounds
 from silofl.methods.part import Message
 from silofl.models import build_plain_model
 from silofl.models.names import write_arrays
+from silofl.schema import plain
 from silofl.training.evaluation import evaluate
 
 from ..conftest import UNET
@@ -61,7 +62,7 @@ def test_a_round_is_validated_with_the_task_of_the_next_one(play):
     game.round()
     first, second = game.server.ledger
     assert first.validation.keys() == {"east", "north", "west"} and second.validation == {}
-    assert game.answers["train"]["east"].meta["metrics"]["validation"] == first.validation["east"].as_dict()
+    assert game.answers["train"]["east"].meta["metrics"]["validation"] == plain(first.validation["east"])
 
 
 def test_a_run_is_saved_after_every_round_and_after_the_last_validation(play):

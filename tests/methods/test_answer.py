@@ -4,6 +4,7 @@ from silofl.data.domain import Domain, Range
 from silofl.errors import AggregationError
 from silofl.methods.answer import LONGEST_META, LONGEST_TEXT, plain_text, read_answer, reason_of
 from silofl.methods.asked_once import Withheld
+from silofl.schema import plain
 from silofl.training.site_score import SuperScore
 
 SCORE = {
@@ -30,15 +31,15 @@ def test_an_answer_is_read_as_it_was_sent():
         "is_recorded": False,
     }
     assert answer.numbers.metrics.training == {"loss": 0.5, "drift": 0.25, "loss_selector": 1.0}
-    assert answer.numbers.metrics.validation is None and answer.numbers.metrics.test.as_dict() == SCORE
+    assert answer.numbers.metrics.validation is None and plain(answer.numbers.metrics.test) == SCORE
     assert answer.entries["statistics"].withheld == "policy" and read().entries["statistics"].withheld == ""
 
 
 def test_an_empty_test_and_one_without_numbers_of_classes_pass():
     nothing = {"value": None, "num_cases": 0, "num_excluded": 2, "labels": {}}
-    assert read(nothing).numbers.metrics.test.as_dict() == nothing
+    assert plain(read(nothing).numbers.metrics.test) == nothing
     segmentation = {key: value for key, value in SCORE.items() if key not in ("also", "label_cases")}
-    assert read(segmentation).numbers.metrics.test.as_dict() == segmentation
+    assert plain(read(segmentation).numbers.metrics.test) == segmentation
 
 
 SURFACE = {"hd95": 12.5, "surface_dice": 0.5, "num_cases": 3, "num_undefined": 1, "unit": "mm"}
@@ -47,7 +48,7 @@ SURFACE = {"hd95": 12.5, "surface_dice": 0.5, "num_cases": 3, "num_undefined": 1
 def test_the_surface_distances_of_a_test_pass_with_and_without_a_case_that_counts():
     none = {"hd95": None, "surface_dice": None, "num_cases": 0, "num_undefined": 4}
     for surface in (SURFACE, none):
-        assert read(SCORE | {"surface": surface}).numbers.metrics.test.as_dict()["surface"] == surface
+        assert plain(read(SCORE | {"surface": surface}).numbers.metrics.test)["surface"] == surface
     # pixels where nothing else is said, as sites of version 0.2 and before say nothing
     assert read(SCORE | {"surface": none}).numbers.metrics.test.surface.unit == "pixels"
 

@@ -16,6 +16,7 @@ from silofl.methods.answer import read_answer
 from silofl.methods.part import Message
 from silofl.methods.work import Work
 from silofl.models.names import read_arrays, traveling_names
+from silofl.schema import plain
 from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.evaluation import predict, score
@@ -161,7 +162,7 @@ def test_a_site_sends_its_classes_recall_and_number_of_cases_with_the_other_metr
     }
     meta = {"round": 1, "metrics": {"validation": found}}
     answer = read_answer("east", {}, json.loads(json.dumps(meta)), {})
-    assert answer.numbers.metrics.validation.as_dict() == found
+    assert plain(answer.numbers.metrics.validation) == found
 
 
 class BySite(nn.Module):

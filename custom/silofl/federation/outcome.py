@@ -12,6 +12,7 @@ from silofl.federation.known_sites import early_end, left, present
 from silofl.federation.results import UNFINISHED, ClassResults, Results, Tested
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import plain_text
+from silofl.schema import plain
 from silofl.study import Study
 from silofl.training.metrics import pooled_score
 from silofl.training.site_score import SiteScore
@@ -39,7 +40,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         sites=values,
         mean=float(np.mean(known)) if known else None,
         spread=float(np.std(known)) if known else None,
-        pooled=pooled_score([score.as_dict() for score in scores.values()], study.metric),
+        pooled=pooled_score(plain([*scores.values()]), study.metric),
         run=server.id,
         ended_early=early_end(server),
         left=left(server) or None,

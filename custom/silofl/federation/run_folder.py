@@ -190,7 +190,7 @@ class RunFolder:
         data = read_file(DataCounts, self.path / DATA)
         left = {kind.name: kind.purpose for kind in kinds(self.study)}
         return {
-            "test": {site: score.as_dict() for site, score in tests.scores.items()},
+            "test": plain(tests.scores),
             "mean": results.mean,
             "spread": results.spread,
             "joining": plain(results.joining) or {},

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl import schema
 from silofl.algorithms.fedavg import example_weights, uniform_weights
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
@@ -95,8 +96,8 @@ class ServerRounds:
     def facts(self) -> dict[str, Any]:
         """Return the facts that are written into a model: rounds, and the validation it was chosen by."""
         best = self.reported
-        validation = {site: score.as_dict() for site, score in best.validation.items()}
-        return {"run": self.id, "rounds": self.finished_rounds, "reported_round": best.round, "validation": validation}
+        rounds = {"rounds": self.finished_rounds, "reported_round": best.round}
+        return {"run": self.id, **rounds, "validation": schema.plain(best.validation)}
 
     def held(self, site: str, number: int) -> int:
         """Return the last round, up to one, whose state a site has, as far as is known; 0 for none."""

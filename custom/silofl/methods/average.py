@@ -34,6 +34,7 @@ from silofl.methods.part import (
     to_tensors,
 )
 from silofl.models.roles import with_role
+from silofl.schema import plain, read
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 
@@ -83,6 +84,7 @@ class AveragePart(Part):
     chosen: dict[str, SiteScore] = field(default_factory=dict)
     sentence: str = ""
     role: str = ROLE
+    saved = ("is_decided", "sentence")
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Let all sites validate the means after the last round of training, once."""
@@ -129,12 +131,8 @@ class AveragePart(Part):
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
-        means = {
-            role: {site: to_tensors(vars(mean)) for site, mean in by_site.items()}
-            for role, by_site in self.means.items()
-        }
-        chosen = {site: score.as_dict() for site, score in self.chosen.items()}
-        return {"means": means, "is_decided": self.is_decided, "chosen": chosen, "sentence": self.sentence}
+        means = {role: {site: vars(mean) for site, mean in by_site.items()} for role, by_site in self.means.items()}
+        return super().state() | {"means": to_tensors(means), "chosen": plain(self.chosen)}
 
     def restored(self, state: Mapping[str, Any]) -> AveragePart:
         """Return what `state` described."""
@@ -142,8 +140,8 @@ class AveragePart(Part):
             role: {site: Mean(**to_arrays(one)) for site, one in by_site.items()}
             for role, by_site in state["means"].items()
         }
-        chosen = {site: SiteScore.from_dict(score, "the checkpoint") for site, score in state["chosen"].items()}
-        return replace(self, means=means, is_decided=state["is_decided"], chosen=chosen, sentence=state["sentence"])
+        chosen = {site: read(SiteScore, score, "the checkpoint") for site, score in state["chosen"].items()}
+        return replace(super().restored(state), means=means, chosen=chosen)
 
     @property
     def _name(self) -> str:

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, Strict, with_config
 
 from silofl.errors import ConfigError
-from silofl.schema import optional, plain, read
+from silofl.schema import optional
 
 # The ranges hold where a score arrives from a site (`silofl.methods.answer`); a file of our own is read by its types.
 Value = Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]
@@ -117,15 +117,6 @@ class SiteScore:
         if self.label_cases is not None and self.label_cases.keys() != (self.labels or {}).keys():
             labels = list(self.labels or ())
             raise ConfigError(f"label_cases must be given for the labels {labels}, not for {list(self.label_cases)}")
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return plain(self)
-
-    @classmethod
-    def from_dict(cls, values: object, where: str) -> Self:
-        """Return the score that `as_dict` described; the errors of `silofl.schema.read`."""
-        return read(cls, values, where)
 
 
 @only_known_keys
