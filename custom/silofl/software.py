@@ -74,8 +74,8 @@ def here() -> Software:
     return Software(
         silofl=silofl.__version__,
         package=digest_of(Path(silofl.__file__).parent),
-        nvflare=_installed("nvflare"),
-        torch=_installed("torch"),
+        nvflare=installed("nvflare") or "none",
+        torch=installed("torch") or "none",
         python=platform.python_version(),
     )
 
@@ -94,8 +94,9 @@ def _release(number: str) -> str:
     return ".".join(number.split(".")[:2])
 
 
-def _installed(name: str) -> str:
+def installed(name: str) -> str | None:
+    """Return the version of an installed package; None where it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
-        return "none"
+        return None

@@ -34,8 +34,8 @@ def test_a_wheels_extras_need_not_be_installed(candidate, monkeypatch, tmp_path)
 
 @pytest.mark.parametrize(("version", "shown"), [("0.1", "monai 0.1"), (None, "monai none")])
 def test_another_version_is_named(candidate, monkeypatch, version, shown):
-    installed = machine._version
-    monkeypatch.setattr(machine, "_version", lambda name: version if name == "monai" else installed(name))
+    installed = machine.installed
+    monkeypatch.setattr(machine, "installed", lambda name: version if name == "monai" else installed(name))
     answer = machine.versions(candidate())
     assert answer.status == "failed" and f"not {shown}; " in answer.sentence
 

@@ -17,6 +17,7 @@ from silofl.analyses.finished import add_moved_data, finished_run, tell
 from silofl.data.parts import Examples, joined
 from silofl.data.site_data import SiteData
 from silofl.errors import ExitCode
+from silofl.inference.case_results import value_of
 from silofl.inference.contents import Contents
 from silofl.options import add_json
 from silofl.report.canvas import INK, MUTED, Image, as_values, literal, panels, png
@@ -108,10 +109,7 @@ def cross_image(values: Values, metric: str) -> Image:
 
 
 def _value(model: nn.Module, part: Examples, study: Study, device: torch.device) -> float | None:
-    if not len(part):
-        return None
-    _, score = evaluate(model, part, study, device)
-    return score.value if score.num_cases else None
+    return value_of(evaluate(model, part, study, device)[1]) if len(part) else None
 
 
 def _row(found: Mapping[str, float | None], sites: list[str], together: str) -> list[float | None]:

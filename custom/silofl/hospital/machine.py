@@ -5,7 +5,7 @@ import platform
 import shutil
 import tempfile
 import tomllib
-from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import psutil
@@ -22,6 +22,7 @@ from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
 from silofl.flare.policy import gpus_for_jobs
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
+from silofl.software import installed
 from silofl.training.device import choose_device
 
 REPORTED = ("torch", "nvflare", "monai")
@@ -30,8 +31,8 @@ REPORTED = ("torch", "nvflare", "monai")
 def versions(candidate: Candidate) -> Finding:
     """Compare Python and every package with the versions that this release of SiloFL pins."""
     python, pins = _pins()
-    found = {pin.name: _version(pin.name) for pin in pins}
-    named = {"python": platform.python_version(), "silofl": silofl.__version__, **{n: _version(n) for n in REPORTED}}
+    found = {pin.name: installed(pin.name) for pin in pins}
+    named = {"python": platform.python_version(), "silofl": silofl.__version__, **{n: installed(n) for n in REPORTED}}
     wrong = [f"{pin.name} {found[pin.name] or 'none'}" for pin in pins if not _is_pinned(pin, found[pin.name])]
     if not SpecifierSet(python).contains(named["python"]):
         wrong.insert(0, f"Python {named['python']}")
@@ -137,13 +138,6 @@ def _pins() -> tuple[str, list[Requirement]]:
     # What belongs to an extra, as highdicom to `dicom`, nobody has to install.
     pins = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
     return installed.metadata.get("Requires-Python") or "", pins
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _is_pinned(pin: Requirement, found: str | None) -> bool:

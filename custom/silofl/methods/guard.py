@@ -30,6 +30,7 @@ from silofl.data.batches import batch_of
 from silofl.data.parts import Examples
 from silofl.errors import TrainingError
 from silofl.inference import SuperModel
+from silofl.inference.case_results import value_of
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read, write
 from silofl.inference.geometry import decide
@@ -292,8 +293,9 @@ class SiteGuard(SitePart):
             "unit": units.name,
             "num_units": choice.num_units,
             "is_one_person": test_units.is_one_person,
-            "validation": {name: _value(one) for name, one in validation.items()},
-            "test": {name: _value(test[name]) for name in (FEDERATED, LOCAL)} | {CHOSEN: _value(test[choice.chosen])},
+            "validation": {name: value_of(one) for name, one in validation.items()},
+            "test": {name: value_of(test[name]) for name in (FEDERATED, LOCAL)}
+            | {CHOSEN: value_of(test[choice.chosen])},
             "difference": found.difference,
             "low": found.low,
             "high": found.high,
@@ -379,7 +381,3 @@ def _groups_of_cases(cases: Sequence[str], size: int) -> Iterator[list[int]]:
             rows = []
     if rows:
         yield rows
-
-
-def _value(found: Score) -> float | None:
-    return found.value if found.num_cases else None

@@ -5,7 +5,6 @@ import os
 import platform
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -73,6 +72,7 @@ from silofl.report.tables import (
     whole,
 )
 from silofl.schema import plain
+from silofl.software import installed
 from silofl.study_sections import CLASSIFICATION_ONLY
 
 REPORT = "report.html"
@@ -233,7 +233,7 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "versions": [
             ("silofl of the run", run.results.version or MISSING),
             ("Python", platform.python_version()),
-            *((name, _installed(name)) for name in PACKAGES),
+            *((name, installed(name) or "not installed") for name in PACKAGES),
         ],
     }
 
@@ -362,13 +362,6 @@ def _model_files(run: RunRecords) -> dict[str, Any]:
 
 def _is_local(run: RunRecords) -> bool:
     return run.results.recipe_value("stays_home") == "everything"
-
-
-def _installed(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def render(template: str, values: dict[str, Any]) -> str:
