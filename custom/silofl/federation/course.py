@@ -11,9 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-import numpy as np
-from numpy.typing import NDArray
-
 from silofl.federation.admission import admitted
 from silofl.federation.known_sites import is_over, left, lost_sentence, present, take_lost
 from silofl.federation.ledger import Round
@@ -32,6 +29,7 @@ from silofl.methods.part import (
     Exchange,
     Message,
     Replies,
+    WeightsOf,
 )
 from silofl.models.precision import narrowed_together
 from silofl.training.site_score import SiteScore
@@ -60,7 +58,6 @@ class Answers:
 
 
 Network = Callable[[str, Mapping[str, Message]], Answers]
-WeightsOf = Callable[[str], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)

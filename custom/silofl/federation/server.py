@@ -6,7 +6,7 @@ The parts decide what travels; the server asks each of them in turn and knows no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, reduce
 from operator import or_
@@ -24,7 +24,18 @@ from silofl.federation.ledger import Round, is_better
 from silofl.federation.numbers import check_numbers
 from silofl.federation.reported import Reported, is_better_than_best, reported_of
 from silofl.methods.answer import Answer, Metrics, read_answer
-from silofl.methods.part import OF_MODELS, TEST, TRAIN, Exchange, Expected, Message, Part, Replies, check_arrays
+from silofl.methods.part import (
+    OF_MODELS,
+    TEST,
+    TRAIN,
+    Exchange,
+    Expected,
+    Message,
+    Part,
+    Replies,
+    WeightsOf,
+    check_arrays,
+)
 from silofl.methods.parts import start_parts
 from silofl.models.precision import widened
 from silofl.software import Software, here
@@ -165,7 +176,7 @@ class ServerRounds:
         self.parts = {role: part.checked(site, exchange, answer, self) for role, part in self.parts.items()}
         return answer
 
-    def merge(self, exchange: Exchange, replies: Replies) -> Callable[[str], NDArray[np.float64]]:
+    def merge(self, exchange: Exchange, replies: Replies) -> WeightsOf:
         """Let every part merge the accepted answers, and return who listened to whom by role."""
         if exchange.task == TRAIN:
             # A training task validates the models of the round before, so this comes before the parts replace them.
@@ -176,7 +187,7 @@ class ServerRounds:
             self.parts[role] = self.parts[role].merged(exchange, replies, weights_of, self)
         return weights_of
 
-    def close(self, record: Round, replies: Replies, weights_of: Callable[[str], NDArray[np.float64]]) -> None:
+    def close(self, record: Round, replies: Replies, weights_of: WeightsOf) -> None:
         """Complete a round's record from the answers to its main exchange, and add it to the ledger."""
         metrics = {site: answer.numbers.metrics.training for site, answer in replies.accepted.items()}
         record.close(weights_of(self.study.recipe.roles[-1]), replies.examples, metrics)

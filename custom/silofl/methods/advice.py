@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from silofl.algorithms.adafed import statistics_sizes
 from silofl.algorithms.advice import KINDS, Advice, Portrait, Sketch, advise
 from silofl.algorithms.mixing import Arrays
 from silofl.methods.answer import Answer
 from silofl.methods.asked_once import AskedEntry, AskedOnce, Count, plain_array, withheld_by
-from silofl.methods.part import Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart, WeightsOf
 from silofl.models.roles import of_role, with_role
 from silofl.study import Study
 from silofl.training.sketch import SPLITS, fixed_network, sketch
@@ -86,9 +85,7 @@ class AdvicePart(AskedOnce):
         is_shared = self.is_shared(site, exchange, answer, run)
         return replace(self, shape=answer.arrays[f"{ROLE}/amplitude"].shape) if is_shared else self
 
-    def merged(
-        self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
-    ) -> AdvicePart:
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> AdvicePart:
         """Compare the sites that answered."""
         if exchange.task != ROLE:
             return self

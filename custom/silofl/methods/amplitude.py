@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -13,7 +13,19 @@ from silofl.algorithms.harmofl import AmplitudeNorm, mean_amplitude
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import TrainingError
 from silofl.methods.answer import Answer
-from silofl.methods.part import OF_MODELS, TRAIN, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import (
+    OF_MODELS,
+    TRAIN,
+    Exchange,
+    Expected,
+    Kind,
+    Message,
+    Part,
+    Replies,
+    Run,
+    SitePart,
+    WeightsOf,
+)
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
 
@@ -76,9 +88,7 @@ class AmplitudePart(Part):
             return replace(self, informed=self.informed | {site: exchange.round})
         return self
 
-    def merged(
-        self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
-    ) -> AmplitudePart:
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> AmplitudePart:
         """Average the sites' amplitudes, once."""
         amplitudes = [answer.arrays[MEAN] for answer in replies.accepted.values() if MEAN in answer.arrays]
         return replace(self, amplitude=mean_amplitude(amplitudes)) if amplitudes else self

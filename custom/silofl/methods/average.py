@@ -7,12 +7,11 @@ is computed anew from images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from silofl.algorithms.mixing import Arrays
@@ -30,6 +29,7 @@ from silofl.methods.part import (
     Reported,
     Run,
     SitePart,
+    WeightsOf,
     to_arrays,
     to_tensors,
 )
@@ -97,9 +97,7 @@ class AveragePart(Part):
             return run.task(site, replace(exchange, task=VALIDATE)) | self._models(site)
         return self._models(site) if exchange.task in (TEST, COLLECT) and self.chosen else Message()
 
-    def merged(
-        self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
-    ) -> AveragePart:
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> AveragePart:
         """Take a round's models into the means, or decide whether the means are reported."""
         if exchange.task == TRAIN:
             return self._trained(exchange.round, run)

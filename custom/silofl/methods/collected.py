@@ -5,13 +5,11 @@ FedSM with another personalisation in SoftPull's place (Xu et al., CVPR 2022, ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from numpy.typing import NDArray
-
 from silofl.algorithms.mixing import Arrays
-from silofl.methods.part import COLLECT, END, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import COLLECT, END, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart, WeightsOf
 from silofl.models import build_plain_model
 from silofl.models.names import read_arrays, traveling_names
 from silofl.models.roles import with_role
@@ -68,9 +66,7 @@ class CollectedPart(Part):
         wanted = Expected.like(with_role(ROLE, self.shapes)) if exchange.task == COLLECT else {}
         return {name: replace(one, is_required=True) for name, one in wanted.items()}
 
-    def merged(
-        self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
-    ) -> CollectedPart:
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> CollectedPart:
         """Take the models."""
         if exchange.task != COLLECT:
             return self

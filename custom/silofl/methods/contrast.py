@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from numpy.typing import NDArray
 from torch import nn
 
 from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.moon import contrastive_step
 from silofl.algorithms.steps import Step
 from silofl.errors import TrainingError
-from silofl.methods.part import TRAIN, Exchange, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import TRAIN, Exchange, Message, Part, Replies, Run, SitePart, WeightsOf
 from silofl.models import build_plain_model
 from silofl.models.features import feature_layer
 from silofl.study import Study
@@ -53,9 +52,7 @@ class ContrastPart(Part):
         """Say which round's model the site must hold."""
         return Message(meta={ROLE: {"holds": self.holds.get(site, 0)}}) if exchange.task == TRAIN else Message()
 
-    def merged(
-        self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
-    ) -> ContrastPart:
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ContrastPart:
         """Take note of who has trained."""
         if exchange.task != TRAIN:
             return self

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from silofl.algorithms.fednova import norm
@@ -28,6 +27,7 @@ from silofl.methods.part import (
     Replies,
     Run,
     SitePart,
+    WeightsOf,
     to_arrays,
     to_tensors,
 )
@@ -97,9 +97,7 @@ class ControlPart(Part):
         """Return what a change of c_i must be like."""
         return Expected.like(with_role(ROLE, self.control)) if exchange.task == TRAIN else {}
 
-    def merged(
-        self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
-    ) -> ControlPart:
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ControlPart:
         """Add the sites' changes: ``c = c + sum_S q_i (c_i' - c_i)``, with q_i that sum to 1 over all sites."""
         if exchange.task != TRAIN:
             return self

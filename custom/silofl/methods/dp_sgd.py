@@ -6,7 +6,7 @@ The count is of all runs of a study at a site, and lies beside them. Only its ep
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from silofl.data.parts import Examples
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import TrainingError
 from silofl.files import make_folder, open_own, write_json
-from silofl.methods.part import TRAIN, Exchange, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import TRAIN, Exchange, Message, Part, Replies, Run, SitePart, WeightsOf
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
 from silofl.training.private import Spent, added, drawn_batches, epsilon_of, private_step, round_of
@@ -44,7 +44,7 @@ class DpSgdPart(Part):
     role: str = ROLE
     saved = ("spent",)
 
-    def merged(self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run) -> DpSgdPart:
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> DpSgdPart:
         """Take note of the sites' epsilons."""
         if exchange.task != TRAIN:
             return self

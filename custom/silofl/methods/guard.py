@@ -12,7 +12,7 @@ several models is one candidate as a whole: mixed with the local model, but neit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +36,7 @@ from silofl.inference.directory import FOLDER, read, write
 from silofl.inference.geometry import decide
 from silofl.methods.answer import Answer
 from silofl.methods.average import ROLE as AVERAGE
-from silofl.methods.part import TESTED, TRAIN, Exchange, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import TESTED, TRAIN, Exchange, Message, Part, Replies, Run, SitePart, WeightsOf
 from silofl.models import HarmonizedModel, build_model, build_plain_model
 from silofl.models.names import head_names, input_norm_names
 from silofl.settings import Section
@@ -104,7 +104,7 @@ class GuardPart(Part):
         """Take note of a test."""
         return self if answer.numbers.metrics.test is None else replace(self, tested=self.tested | {site})
 
-    def merged(self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run) -> GuardPart:
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> GuardPart:
         """Take up the sites' choices, and who could not fine-tune."""
         if exchange.task == TUNE:
             return replace(self, untuned=replies.missing | replies.refused | self.untuned)

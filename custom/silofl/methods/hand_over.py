@@ -9,13 +9,12 @@ site sends, beside its model, the moments of its training images' features.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from silofl import schema
@@ -43,6 +42,7 @@ from silofl.methods.part import (
     Reported,
     Run,
     SitePart,
+    WeightsOf,
     to_tensors,
 )
 from silofl.methods.super_test import results_of_selector, tested
@@ -153,9 +153,7 @@ class HandOverPart(Part):
         check_whole(site, answer, wanted, ROLE, "the moments of its images' features")
         return self
 
-    def merged(
-        self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
-    ) -> HandOverPart:
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> HandOverPart:
         """Take the models."""
         if exchange.task not in (TRAIN, COLLECT):
             return self

@@ -1,16 +1,10 @@
 """FedRep's phases of a round at a site: first the head's epochs, then the body's; nothing travels for them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from silofl.algorithms.fedrep import head_or_body_step
 from silofl.algorithms.steps import Step
 from silofl.methods.part import SitePart
+from silofl.methods.work import Work
 from silofl.models.names import head_names
-
-if TYPE_CHECKING:
-    from silofl.methods.work import Work
 
 ROLE = "head_then_body"
 

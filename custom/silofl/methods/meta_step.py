@@ -5,12 +5,9 @@ are plain training: BatchNorm's statistics move with them. Nothing travels for i
 used as it is.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Iterator
 from itertools import count, islice
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,12 +16,10 @@ from silofl.data.batches import num_batches, training_batches
 from silofl.data.transforms import augmentation
 from silofl.errors import TrainingError
 from silofl.methods.part import SitePart
+from silofl.methods.work import Work
 from silofl.models import HarmonizedModel
 from silofl.training.device import seed_of
 from silofl.training.loop import Learner, train
-
-if TYPE_CHECKING:
-    from silofl.methods.work import Work
 
 ROLE = "meta_step"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from silofl.methods.part import (
     Replies,
     Run,
     SitePart,
+    WeightsOf,
 )
 from silofl.models import build_model
 from silofl.models.names import (
@@ -135,7 +136,7 @@ class ModelPart(Part):
         """Return the arrays that travel, any of which a site may keep back."""
         return Expected.like(with_role(self.role, self.of(site))) if exchange.task == TRAIN else {}
 
-    def merged(self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run) -> ModelPart:
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ModelPart:
         """Mix the trained models into the next ones."""
         if exchange.task != TRAIN:
             return self

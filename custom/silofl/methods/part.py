@@ -39,6 +39,8 @@ END, TESTED = "end", "tested"
 TRAIN, VALIDATE, TEST, COLLECT = "train", "validate", "test", "collect"
 # The tasks that begin from the models.
 OF_MODELS = (TRAIN, VALIDATE, TEST, COLLECT)
+# Role -> aggregation weights (K', K') of the sites that answered.
+WeightsOf = Callable[[str], NDArray[np.float64]]
 # The most that a number of an array may be, either way.
 LARGEST = 1e15
 
@@ -289,7 +291,7 @@ class Part:
         """
         return self
 
-    def merged(self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run) -> Part:
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> Part:
         """Return the part after an exchange.
 
         Args:

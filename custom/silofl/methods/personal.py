@@ -6,21 +6,16 @@ answer it is the shared one, fine-tuned in the extra rounds; before them it is t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
-
-from numpy.typing import NDArray
+from typing import Any
 
 from silofl.algorithms.steps import OwnDraws, Step
 from silofl.errors import TrainingError
 from silofl.methods.model import SiteModels
-from silofl.methods.part import OF_MODELS, TRAIN, Exchange, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import OF_MODELS, TRAIN, Exchange, Message, Part, Replies, Run, SitePart, WeightsOf
+from silofl.methods.work import Work
 from silofl.models.roles import GLOBAL, PERSONAL
 from silofl.study import Study
-
-if TYPE_CHECKING:
-    from silofl.methods.work import Work
 
 ROLE = PERSONAL
 
@@ -46,9 +41,7 @@ class PersonalPart(Part):
         has_one = site in self.since and self.since[site] <= exchange.models_round
         return Message(meta={ROLE: {"has_one": has_one}})
 
-    def merged(
-        self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
-    ) -> PersonalPart:
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> PersonalPart:
         """Take note of the sites that trained one."""
         if exchange.task != TRAIN or PERSONAL not in self.study.learning_roles(exchange.round):
             return self

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from silofl.algorithms.data_fingerprint import NUM_INTENSITIES, DataFingerprint
 from silofl.algorithms.mixing import Arrays
@@ -17,7 +16,7 @@ from silofl.data.data_fingerprint import measure_site, turned_axes
 from silofl.errors import AggregationError, ConfigError
 from silofl.methods.answer import Answer
 from silofl.methods.asked_once import AskedOnce, plain_array, withheld_by
-from silofl.methods.part import Exchange, Expected, Kind, Message, Replies, Run, SitePart
+from silofl.methods.part import Exchange, Expected, Kind, Message, Replies, Run, SitePart, WeightsOf
 from silofl.models.roles import with_role
 from silofl.study import Study
 
@@ -68,7 +67,7 @@ class PlanPart(AskedOnce):
             raise AggregationError(f"site {site!r}: {error}") from None
         return replace(self, fingerprints={**self.fingerprints, site: found})
 
-    def merged(self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run) -> PlanPart:
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> PlanPart:
         """Plan with the sites that answered."""
         if exchange.task != ROLE:
             return self

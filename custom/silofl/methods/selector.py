@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.algorithms.fedsm import AdamState, Selector, adam_step, site_loss
@@ -33,6 +32,7 @@ from silofl.methods.part import (
     Replies,
     Run,
     SitePart,
+    WeightsOf,
     to_arrays,
     to_tensors,
 )
@@ -123,9 +123,7 @@ class SelectorPart(Part):
         is_learning = self._takes_part(exchange) and exchange.task != VALIDATE
         return Expected.like(self._arrays) if is_learning else {}
 
-    def merged(
-        self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
-    ) -> SelectorPart:
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> SelectorPart:
         """Take one step from the sites that sent every array."""
         wanted = self._arrays.keys()
         answers = {site: answer.arrays for site, answer in replies.accepted.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -24,7 +24,7 @@ from silofl.data.batches import evaluation_batches
 from silofl.errors import TrainingError
 from silofl.methods.answer import Answer
 from silofl.methods.asked_once import Withheld, check_whole, withheld_by
-from silofl.methods.part import BEFORE, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import BEFORE, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart, WeightsOf
 from silofl.models import build_plain_model
 from silofl.models.names import write_arrays
 from silofl.models.roles import with_role
@@ -119,9 +119,7 @@ class StatisticsPart(Part):
         check_whole(site, answer, self.expected(site, exchange, run), ROLE, "its layers' statistics")
         return self
 
-    def merged(
-        self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
-    ) -> StatisticsPart:
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> StatisticsPart:
         """Store the statistics, and compute the weights among the sites that share theirs."""
         if exchange.task != ROLE or not (self.is_due(exchange.round) or replies.accepted or replies.refused):
             return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ from silofl.inference.super_results import SuperResults, ThresholdValue
 from silofl.methods.answer import Answer
 from silofl.methods.collected import ROLE as COLLECTED
 from silofl.methods.model import arrays_of_parts, complete_state, filled
-from silofl.methods.part import BEFORE, END, Exchange, Message, Part, Replies, Run, SitePart
+from silofl.methods.part import BEFORE, END, Exchange, Message, Part, Replies, Run, SitePart, WeightsOf
 from silofl.methods.super_test import counts_by_threshold, results_of_selector, tested
 from silofl.methods.work import Work
 from silofl.models.precision import as_received
@@ -122,9 +122,7 @@ class SuperModelPart(Part):
                 )
         return self
 
-    def merged(
-        self, exchange: Exchange, replies: Replies, weights_of: Callable[[str], NDArray], run: Run
-    ) -> SuperModelPart:
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> SuperModelPart:
         """Remember which sites hold the models, and choose the threshold from their counts."""
         if exchange.task != ASSEMBLE:
             # What it holds may be lost: it gets the models again.
