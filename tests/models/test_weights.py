@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from silofl.errors import ConfigError
 from silofl.files import save_tensors
 from silofl.models import build_plain_model
-from silofl.models.weights import match_weights, read_start, read_weights
+from silofl.models.weights import match_weights, read_pretrained, read_start, read_weights
 from silofl.settings import parse
 from silofl.study import Study
 
@@ -170,3 +170,42 @@ def test_broken_bytes_other_contents_and_code_are_refused(tmp_path, capsys, cont
     with pytest.raises(ConfigError, match=f"{name} must hold the tensors of a network's state and nothing else"):
         read_weights(path, small_study(weights=name, weights_sha256=digest_of(path)))
     assert "code ran" not in capsys.readouterr().out
+
+
+# --- a pretrained model
+
+
+def test_of_a_pretrained_model_all_numbers_are_read_and_its_counters_are_not(state, tmp_path):
+    save_tensors(tmp_path / "f.pt", state)
+    arrays = read_pretrained(tmp_path / "f.pt", small_study())
+    assert arrays.keys() == {name for name in state if not name.endswith("num_batches_tracked")}
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, state[name].numpy())
+
+
+def test_a_pretrained_model_that_is_not_there_is_refused_with_the_command_that_writes_one(tmp_path):
+    with pytest.raises(ConfigError, match="must be a file beside study.yaml, not 'f.pt'; write one .* silofl pretrain"):
+        read_pretrained(tmp_path / "f.pt", small_study())
+
+
+def test_broken_bytes_and_other_contents_are_no_pretrained_model(tmp_path):
+    (tmp_path / "f.pt").write_bytes(b"nothing")
+    torch.save([1, 2], tmp_path / "g.pt")
+    for name in ("f.pt", "g.pt"):
+        with pytest.raises(ConfigError, match=f"{name} must hold the tensors of a model's state"):
+            read_pretrained(tmp_path / name, small_study())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda state, name: state.pop(name), "it is missing"),
+        (lambda state, name: state.update({name: torch.zeros(1)}), r"it is of shape \(1,\)"),
+        (lambda state, name: state[name].fill_(float("nan")), "not finite"),
+    ],
+)
+def test_another_networks_state_is_no_pretrained_model(state, tmp_path, spoil, message):
+    spoil(state, "network.head.weight")
+    save_tensors(tmp_path / "f.pt", state)
+    with pytest.raises(ConfigError, match=f"must hold 'network.head.weight' .*{message}"):
+        read_pretrained(tmp_path / "f.pt", small_study())

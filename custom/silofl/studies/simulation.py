@@ -9,8 +9,7 @@ from typing import Any
 from silofl.data.phantoms import LABELS, UNSEEN_SITE, VOLUMES, is_phantoms, make_phantoms
 from silofl.errors import ConfigError, nearest
 from silofl.files import read_json, write_json
-from silofl.models.pretrained import read_pretrained
-from silofl.models.weights import read_weights
+from silofl.models.weights import read_pretrained, read_weights
 from silofl.schema import optional, read
 from silofl.settings import check_key, parse, read_yaml
 from silofl.studies.weights import with_weights

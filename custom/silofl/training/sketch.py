@@ -13,8 +13,7 @@ from silofl.data.parts import Examples
 from silofl.errors import ConfigError, DataError
 from silofl.models import build_plain_model
 from silofl.models.names import write_arrays
-from silofl.models.pretrained import read_pretrained
-from silofl.models.weights import read_weights
+from silofl.models.weights import read_pretrained, read_weights
 from silofl.study import Study
 from silofl.training.device import choose_device, seed_of
 
