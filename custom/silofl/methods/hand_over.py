@@ -17,10 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from silofl import schema
 from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.recipe import Recipe
-from silofl.data.domain import Domain
 from silofl.errors import TrainingError
 from silofl.inference.case_results import value_of
 from silofl.inference.contents import Contents
@@ -28,7 +26,6 @@ from silofl.inference.directory import FOLDER, write
 from silofl.inference.super_results import SuperResults
 from silofl.methods.answer import Answer
 from silofl.methods.asked_once import Withheld, check_whole, plain_array, withheld_by
-from silofl.methods.model import complete_state, filled
 from silofl.methods.part import (
     COLLECT,
     END,
@@ -45,12 +42,12 @@ from silofl.methods.part import (
     WeightsOf,
     to_tensors,
 )
+from silofl.methods.super_message import read_contents, write_facts
 from silofl.methods.super_test import results_of_selector, tested
 from silofl.models import HarmonizedModel, build_plain_model
 from silofl.models.names import read_arrays, traveling_names
 from silofl.models.nearest import NUM_FEATURES, Moments, discriminant, features_of
-from silofl.models.roles import SELECTOR, of_role, role_of, with_role
-from silofl.models.selector import build_selector
+from silofl.models.roles import SELECTOR, role_of, with_role
 from silofl.study import Study
 from silofl.training.evaluation import evaluate, outputs_of, pieces_of
 from silofl.training.loop import TrainingResult
@@ -135,10 +132,7 @@ class HandOverPart(Part):
         """Return all models for the test."""
         if exchange.task != ALL_MODELS:
             return Message()
-        arrays = {name: one for owner, model in self.received.items() for name, one in with_role(owner, model).items()}
-        arrays |= with_role(SELECTOR, self._selector())
-        meta = {"facts": run.facts(), "domain": schema.plain(run.domain), "outputs": list(self.outputs)}
-        return Message(with_role(ROLE, arrays), {ROLE: meta})
+        return Message(with_role(ROLE, self._super_model()), {ROLE: write_facts(run, self.outputs)})
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
         """Return the arrays of a whole model, with the last training answer or in the end."""
@@ -187,8 +181,7 @@ class HandOverPart(Part):
         """Return the super model; None where no model has come."""
         if not self.received or run.image_shape is None:
             return None
-        selector, facts = self._selector(), run.facts()
-        return _contents(self.study, run.image_shape, self.received, self.outputs, selector, facts, run.domain)
+        return read_contents(self._super_model(), write_facts(run, self.outputs), self.study, run.image_shape)
 
     def results(self, run: Run, tests: Mapping[str, SuperScore]) -> dict[str, Any]:
         """Return the value of each model and the selector's choices, where there is one."""
@@ -199,6 +192,13 @@ class HandOverPart(Part):
 
     def _brings_models(self, exchange: Exchange) -> bool:
         return exchange.task == COLLECT or (exchange.task == TRAIN and exchange.round == self.study.rounds)
+
+    def _super_model(self) -> Arrays:
+        """Return all models and the selector as they travel."""
+        arrays: Arrays = {}
+        for site, model in self.received.items():
+            arrays |= with_role(site, model)
+        return arrays | with_role(SELECTOR, self._selector())
 
     def _selector(self) -> Arrays:
         """Return the arrays of the selector; none without one."""
@@ -265,9 +265,11 @@ class SiteHandOver(SitePart):
             TrainingError: The site's best model is not in its state.
         """
         if task == ALL_MODELS:
-            contents = self._received()
-            write(self.work.folder / FOLDER, contents)
-            return Message(meta={"metrics": {"test": tested(self.work, contents)}})
+            work = self.work
+            arrays, facts = work.message.of(ROLE), work.message.about(ROLE)
+            contents = read_contents(arrays, facts, work.study, work.data.training.image_shape)
+            write(work.folder / FOLDER, contents)
+            return Message(meta={"metrics": {"test": tested(work, contents)}})
         # Prepares the parts.
         self.work.models  # noqa: B018
         if self._best is None:
@@ -302,16 +304,6 @@ class SiteHandOver(SitePart):
             state = {name: one.detach().cpu().clone() for name, one in model.state_dict().items()}
             self._best = Best(state, value)
 
-    def _received(self) -> Contents:
-        work, said = self.work, self.work.message.about(ROLE)
-        arrays = work.message.of(ROLE)
-        models = {owner: of_role(owner, arrays) for owner in dict.fromkeys(map(role_of, arrays))}
-        selector = models.pop(SELECTOR, {})
-        domain = schema.read(Domain, said["domain"], "the domain of the super model")
-        return _contents(
-            work.study, work.data.training.image_shape, models, said["outputs"], selector, said["facts"], domain
-        )
-
 
 PART, SITE = HandOverPart, SiteHandOver
 
@@ -327,20 +319,3 @@ def _features_expected(study: Study) -> dict[str, Expected]:
     shapes = {"mean": (size,), "scatter": (size, size)}
     wanted = {"count": plain_array(())} | {name: plain_array(shape, minimum=None) for name, shape in shapes.items()}
     return with_role(FEATURES, wanted) if study.recipe.answer(ROLE).has_selector else {}
-
-
-def _contents(
-    study: Study,
-    shape: tuple[int, ...],
-    models: Mapping[str, Arrays],
-    outputs: Sequence[str],
-    selector: Arrays,
-    facts: Mapping[str, Any],
-    domain: Domain,
-) -> Contents:
-    states = {site: complete_state(study, shape, arrays) for site, arrays in models.items()}
-    contents = Contents(study, shape, states, "mean", facts=dict(facts), domain=domain)
-    if not selector:
-        return contents
-    state = filled(build_selector(study, len(outputs), study.seed), selector)
-    return replace(contents, rule="selector", selector=state, outputs=tuple(outputs))

@@ -11,11 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from silofl import schema
 from silofl.algorithms.fedsm import THRESHOLDS, SuperModel, tune_threshold
 from silofl.algorithms.mixing import Arrays
 from silofl.data.batches import evaluation_batches
-from silofl.data.domain import Domain
 from silofl.data.parts import Examples
 from silofl.errors import AggregationError, DamagedError
 from silofl.files import load_state, save_state
@@ -26,13 +24,13 @@ from silofl.inference.directory import FOLDER, read, write
 from silofl.inference.super_results import SuperResults, ThresholdValue
 from silofl.methods.answer import Answer
 from silofl.methods.collected import ROLE as COLLECTED
-from silofl.methods.model import arrays_of_parts, complete_state, filled
+from silofl.methods.model import arrays_of_parts
 from silofl.methods.part import BEFORE, END, Exchange, Message, Part, Replies, Run, SitePart, WeightsOf
+from silofl.methods.super_message import read_contents, read_domain, write_facts
 from silofl.methods.super_test import counts_by_threshold, results_of_selector, tested
 from silofl.methods.work import Work
 from silofl.models.precision import as_received
-from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, of_role, role_of, with_role
-from silofl.models.selector import build_selector
+from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, role_of, with_role
 from silofl.settings import Section
 from silofl.study import Study
 from silofl.training.site_score import Counted, SuperScore
@@ -144,7 +142,7 @@ class SuperModelPart(Part):
     def contents(self, run: Run) -> Contents:
         """Return the super model itself."""
         arrays = as_received(_all_models(run) | _selector(run), self.study)
-        return _contents(arrays, self._facts(run), self.study, run.image_shape, {})
+        return read_contents(arrays, self._facts(run), self.study, run.image_shape)
 
     def results(self, run: Run, tests: Mapping[str, SuperScore]) -> dict[str, Any]:
         """Return the value of each model, the selector's choices, and the values by threshold."""
@@ -157,9 +155,8 @@ class SuperModelPart(Part):
         return {"super_model": results}
 
     def _facts(self, run: Run) -> dict[str, Any]:
-        outputs = list(run.reported.parts[SELECTOR].outputs)
         settings = {"thresholds": list(self.thresholds), "threshold": self.threshold}
-        return {"outputs": outputs, "facts": run.facts(), "domain": schema.plain(run.domain)} | settings
+        return write_facts(run, run.reported.parts[SELECTOR].outputs) | settings
 
 
 class SiteSuperModel(SitePart):
@@ -187,7 +184,7 @@ class SiteSuperModel(SitePart):
         holds_models = any(role_of(name) == GLOBAL for name in arrays)
         known = {} if holds_models else read(work.folder / FOLDER).models
         shape = work.data.training.image_shape
-        contents = _contents(arrays, work.message.about(ROLE), work.study, shape, known)
+        contents = read_contents(arrays, work.message.about(ROLE), work.study, shape, known)
         write(work.folder / FOLDER, contents)
         # `with_best_models` computed it from the models before these.
         (work.folder / BEST_MODELS).unlink(missing_ok=True)
@@ -198,7 +195,7 @@ class SiteSuperModel(SitePart):
         work, facts = self.work, self.work.message.about(ROLE)
         if work.message.arrays:
             return self._receive()
-        known = {"threshold": facts["threshold"], "facts": facts["facts"], "domain": _domain(facts)}
+        known = {"threshold": facts["threshold"], "facts": facts["facts"], "domain": read_domain(facts)}
         contents = replace(read(work.folder / FOLDER), **known)
         write(work.folder / FOLDER, contents)
         return contents
@@ -238,34 +235,6 @@ def _all_models(run: Run) -> Arrays:
 
 def _selector(run: Run) -> Arrays:
     return with_role(SELECTOR, run.reported.parts[SELECTOR].parameters)
-
-
-def _contents(
-    arrays: Arrays,
-    facts: Mapping[str, Any],
-    study: Study,
-    image_shape: tuple[int, ...],
-    known: Mapping[str, dict[str, torch.Tensor]],
-) -> Contents:
-    """Build a super model from arrays; models that are not among them are taken from the known ones.
-
-    Raises:
-        AggregationError: An array does not fit the study's networks.
-    """
-    names = dict.fromkeys(role for name in arrays if (role := role_of(name)))
-    beside = {name: array for name, array in arrays.items() if not role_of(name)}
-    models = dict(known) | {
-        name: complete_state(study, image_shape, of_role(name, arrays) | beside) for name in names if name != SELECTOR
-    }
-    outputs, further = tuple(facts["outputs"]), {"facts": dict(facts["facts"]), "domain": _domain(facts)}
-    if SELECTOR not in names:
-        return Contents(study, image_shape, models, "mean", **further)
-    selector = filled(build_selector(study, len(outputs), study.seed), of_role(SELECTOR, arrays))
-    return Contents(study, image_shape, models, "selector", selector, outputs, facts["threshold"], **further)
-
-
-def _domain(facts: Mapping[str, Any]) -> Domain:
-    return schema.read(Domain, facts.get("domain", {}), "the domain of the super model")
 
 
 def _losses(work: Work, network: nn.Module, part: Examples) -> NDArray:
