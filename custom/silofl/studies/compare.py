@@ -247,7 +247,7 @@ def _show_table(
     methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comparison, out: Path, console: Console
 ) -> None:
     """Print the table with its notes, below the sentences on what differs between its rows, and write all of it."""
-    rows = _records(methods, runs)
+    rows = _records(methods, runs, is_pooled=False)
     summary = _summary(methods, runs, asked)
     unlike = differences(rows, summary.known)
     tables = [found for found in (summary.swept, summary.table) if found]
@@ -284,7 +284,8 @@ def _summary(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comp
     changed = {"every row": asked.changes, **asked.variants}
     notes = methods_notes(methods, asked.seeds)
     notes += [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
-    summary = Summary(table, notes, centralised=_centralised_records(methods, runs))
+    centralised_runs = [run for of_row in _records(methods, runs, is_pooled=True).values() for run in of_row]
+    summary = Summary(table, notes, centralised=centralised_runs)
     if not asked.sweep.values:
         return summary
     swept = _swept_rows(methods, runs, asked)
@@ -310,19 +311,11 @@ def _swept_rows(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: C
     ]
 
 
-def _records(methods: Sequence[Method], runs: Sequence[ComparedRun]) -> dict[str, list[RunRecords]]:
-    """Return the rows of which runs have numbers with their records, without those on pooled data, which differ."""
-    finished = {m.name: [r for r in runs if r.name == m.name and r.seed in m.results] for m in methods}
-    return {
-        method.name: [read_run(run.path) for run in finished[method.name]]
-        for method in methods
-        if finished[method.name] and not method.needs_pool
-    }
-
-
-def _centralised_records(methods: Sequence[Method], runs: Sequence[ComparedRun]) -> list[RunRecords]:
-    finished = {(method.name, seed) for method in methods if method.needs_pool for seed in method.results}
-    return [read_run(run.path) for run in runs if (run.name, run.seed) in finished]
+def _records(methods: Sequence[Method], runs: Sequence[ComparedRun], is_pooled: bool) -> dict[str, list[RunRecords]]:
+    """Return the rows of which runs have numbers with their records: those on pooled data, or all others."""
+    rows = [method for method in methods if method.needs_pool == is_pooled]
+    finished = {row.name: [run for run in runs if run.name == row.name and run.seed in row.results] for row in rows}
+    return {name: [read_run(run.path) for run in of_row] for name, of_row in finished.items() if of_row}
 
 
 def _described(run: ComparedRun, methods: Sequence[Method]) -> dict[str, Any]:
