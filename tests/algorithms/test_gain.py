@@ -138,7 +138,17 @@ def of(*verdicts):
         ),
         (
             of("too few to say", "too few to say"),
-            "Of 2 hospitals 2 have too few test cases to say: none is seen to lose by joining.",
+            "Of 2 hospitals 2 have too few test cases to say: nobody can tell yet whether joining pays.",
+        ),
+        (
+            of("too few to say", "keeps its own model"),
+            "Of 2 hospitals 1 has too few test cases to say and 1 keeps its own model: "
+            "nobody can tell yet whether joining pays.",
+        ),
+        (
+            of("too few to say", "no clear difference"),
+            "Of 2 hospitals 1 has no clear difference and 1 has too few test cases to say: "
+            "none is seen to lose by joining.",
         ),
         (of("loses", "gains"), "Of 2 hospitals 1 gains and 1 loses: a loses by joining."),
         (

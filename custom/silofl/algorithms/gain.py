@@ -128,7 +128,8 @@ _WORDS: dict[Verdict, tuple[str, str]] = {
 def federation_sentence(gains: Mapping[str, Gain]) -> str:
     """Return one sentence on all hospitals: how many have each verdict, and which of them lose.
 
-    That none loses is said only where every one gains or keeps its own model: what was not seen may be there.
+    That none loses is said only where every one gains or keeps its own model: what was not seen may be there. Where no
+    one has enough cases for a verdict, nothing is said of a loss, because none could have been seen.
 
     Args:
         gains: Name of a site -> its gain.
@@ -140,6 +141,8 @@ def federation_sentence(gains: Mapping[str, Gain]) -> str:
     losing = sorted(site for site, gain in gains.items() if gain.verdict == "loses")
     if losing:
         end = f"{_listed(losing)} {_WORDS['loses'][len(losing) > 1]} by joining"
+    elif counts["too few to say"] + counts["keeps its own model"] == len(gains) > counts["keeps its own model"]:
+        end = "nobody can tell yet whether joining pays"
     elif counts["no clear difference"] or counts["too few to say"]:
         end = "none is seen to lose by joining"
     else:
