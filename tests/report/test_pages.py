@@ -69,6 +69,12 @@ def test_a_run_that_ended_early_says_so_under_its_status(tested):
     assert "every site tested the model. The run ended after round 5 of 9." in page.text
 
 
+def test_a_report_names_the_sites_that_left_and_does_not_say_that_they_tested_the_model(tested):
+    page = report(tested(sites={"east": 0.5, "west": None}, left={"west": 1}))
+    assert "and every site that has not left tested the model." in page.text
+    assert "site west has left the study, after round 1" in page.text
+
+
 def test_a_report_holds_status_sites_recipe_and_how_to_load_the_model(finished):
     folder = finished()
     (folder / "model").mkdir()

@@ -46,6 +46,7 @@ from silofl.report.sentences import (
     doubts,
     early_sentence,
     joining_sentence,
+    left_sentences,
     metric_sentence,
     normalization_label,
     privacy_sentence,
@@ -295,13 +296,13 @@ def _status(run: RunRecords) -> dict[str, Any]:
     found = doubts(run.results) if run.results.is_finished else []
     # The worst of all: a run that is complete may have no good model.
     tone = max([TONES[status], *(tone for tone, _ in found)], key=SEVERITY.index)
-    reasons = [*run.results.reasons, *(sentence for _, sentence in found)]
+    reasons = [*run.results.reasons, *left_sentences(run.results), *(sentence for _, sentence in found)]
     banner = {"tone": tone, "word": status, "reasons": reasons, "remedy": ""}
     if status == UNFINISHED:
         sentence = unfinished_sentence(run.path, run.is_simulation, len(run.ledger), run.results.rounds)
         return banner | {"word": "RUNNING OR INTERRUPTED", "sentence": sentence}
     remedy = remedy_sentence(run.path, status, run.is_simulation)
-    sentences = (status_sentence(status), early_sentence(run.results))
+    sentences = (status_sentence(run.results), early_sentence(run.results))
     return banner | {"sentence": " ".join(filter(None, sentences)), "remedy": remedy}
 
 

@@ -47,7 +47,7 @@ METRICS = {
 }
 
 _STATUS = {
-    "COMPLETE": "No site missed more rounds than the study allows, and every site tested the model.",
+    "COMPLETE": "No site missed more rounds than the study allows, and {tested} tested the model.",
     "INCOMPLETE": "The numbers stand for less than the study asked for:",
     "FAILED": "The run ended without a result:",
 }
@@ -59,9 +59,17 @@ _SPLITS = {
 }
 
 
-def status_sentence(status: str) -> str:
+def status_sentence(results: Results) -> str:
     """Explain the status of a run with a result."""
-    return _STATUS[status]
+    return _STATUS[results.status].format(tested="every site that has not left" if results.left else "every site")
+
+
+def left_sentences(results: Results) -> list[str]:
+    """Name each site that has left the study, with the last round that its update went into."""
+    return [
+        f"site {site} has left the study, {f'after round {last}' if last else 'before any round'}"
+        for site, last in (results.left or {}).items()
+    ]
 
 
 def early_sentence(results: Results) -> str:

@@ -7,6 +7,7 @@ from silofl.report.sentences import (
     doubts,
     early_sentence,
     joining_sentence,
+    left_sentences,
     normalization_label,
     privacy_sentence,
     regions_text,
@@ -34,8 +35,7 @@ def print_results(results: Results, console: Console) -> None:
     lines = [f"{results.status}  {title}, {results.rounds} rounds", *(f"  - {reason}" for reason in results.reasons)]
     if results.ended_early:
         lines.append(early_sentence(results))
-    for site, last in (results.left or {}).items():
-        lines.append(f"  - site {site} has left the study, after round {last}")
+    lines += [f"  - {sentence}" for sentence in left_sentences(results)]
     if results.model:
         lines.append(f"model: {results.model}")
     lines.append(f"metric: {results.metric or MISSING}")
