@@ -95,6 +95,24 @@ def test_the_page_loads_itself_again_until_the_job_has_ended(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
+@pytest.mark.parametrize(
+    ("ledger", "status", "tone"),
+    [
+        ((FIRST,), "RUNNING", "good"),
+        ((FIRST, SECOND), "RUNNING", "warning"),
+        ((SECOND, replace(FIRST, round=3)), "RUNNING", "good"),
+        ((SECOND, replace(FIRST, round=3)), "FINISHED:COMPLETED", "warning"),
+        ((FIRST,), "FINISHED:COMPLETED", "good"),
+        ((FIRST,), "FINISHED:ABORTED", "bad"),
+    ],
+)
+def test_the_page_is_green_only_where_no_site_is_missing(tmp_path, ledger, status, tone):
+    seen = watched(*ledger, status=status, has_ended=status != "RUNNING")
+    page = write_watched(seen, tmp_path / "page.html").read_text()
+    assert f'class="banner {tone}"' in page
+    assert ("the run&#39;s report says how it ended" in page) == (status == "FINISHED:COMPLETED")
+
+
 def test_a_job_that_has_not_begun_has_a_page_without_numbers(tmp_path):
     seen = watched(status="SUBMITTED", run=None, study=None, total_rounds=0)
     page = write_watched(seen, tmp_path / "page.html").read_text()

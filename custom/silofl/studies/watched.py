@@ -15,7 +15,8 @@ from silofl.report.tables import MISSING, TextTable, duration, mean_of_known, nu
 
 # Seconds after which a browser loads the page again.
 RELOAD_S = 5
-TONES = {"FINISHED:COMPLETED": "good", "RUNNING": "good"}
+COMPLETED = "FINISHED:COMPLETED"
+TONES = {COMPLETED: "good", "RUNNING": "good"}
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,19 @@ def _how_far(watched: Watched) -> str:
     return done if watched.has_ended else f"{done}, and the sites test the model"
 
 
+def _tone(watched: Watched) -> str:
+    """Return the banner's colour: green only while no site is missing, and at the end if none was in any round."""
+    tone = TONES.get(watched.status, "bad" if watched.has_ended else "warning")
+    seen = watched.ledger if watched.has_ended else watched.ledger[-1:]
+    return "warning" if tone == "good" and any(record.missed for record in seen) else tone
+
+
+def _sentence(watched: Watched) -> str:
+    """Say how far a job is, and where its end is told: NVFlare completes jobs whose runs are INCOMPLETE or FAILED."""
+    end = "; the run's report says how it ended" if watched.status == COMPLETED else ""
+    return f"{_how_far(watched)}{end}."
+
+
 def write_watched(watched: Watched, path: Path) -> Path:
     """Write the page of a job, which a browser loads again every few seconds until the job has ended.
 
@@ -168,9 +182,9 @@ def watched_values(watched: Watched) -> dict[str, Any]:
         "title": watched.study or f"Job {watched.job}",
         "subtitle": [f"job {watched.job}", *([f"run {watched.run}"] if watched.run else []), f"as of {now}"],
         "reload_s": None if watched.has_ended else RELOAD_S,
-        "tone": TONES.get(watched.status, "bad" if watched.has_ended else "warning"),
+        "tone": _tone(watched),
         "status": watched.status,
-        "sentence": f"{_how_far(watched)}.",
+        "sentence": _sentence(watched),
         "facts": facts,
         "sites": sites_table(watched) if has_rounds else None,
         "rounds": rounds_table(watched) if has_rounds else None,
