@@ -96,6 +96,29 @@ def test_a_report_holds_status_sites_recipe_and_how_to_load_the_model(finished):
     assert 'class="banner good"' in page.source
 
 
+def test_the_words_of_a_heated_cell_can_be_read_in_light_and_in_dark(finished_super):
+    style = report(finished_super()).source
+    for block in re.findall(r":root \{.*?\}", style, re.S):
+        named = dict(re.findall(r"--(\w+): ([^;]+);", block))
+        ink, page = (_rgb(named[name]) for name in ("ink", "page"))
+        heat = [int(part) for part in named["heat"].split(",")]
+        most = float(named["most"])
+        cell = [most * a + (1 - most) * b for a, b in zip(heat, page, strict=True)]
+        bright, dark = sorted((_luminance(ink), _luminance(cell)), reverse=True)
+        # WCAG's contrast of words, AA
+        assert (bright + 0.05) / (dark + 0.05) >= 4.5
+
+
+def _rgb(colour):
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    return list(bytes.fromhex(digits))
+
+
+def _luminance(rgb):
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (part / 255 for part in rgb)]
+    return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
 def test_names_and_reasons_are_escaped(run, results, record, pictures):
     name = '<script>alert("x")</script>'
     broken = record(1, asked=[name], answered=[], failed={name: "<b>no</b>"}, validation=(0.1, 0.2))
