@@ -74,6 +74,14 @@ def test_the_card_of_a_sites_own_model_has_the_sites_test(make_contents):
     assert "| this site | 0.500 | 2     | not known | 0 " in card_of(contents)
 
 
+def test_the_card_of_what_a_site_chose_says_what_answers_and_that_it_was_chosen(make_contents):
+    facts = {"value": 0.5, "num_cases": 2, "num_excluded": 0, "candidate": "blend"}
+    text = card_of(replace(make_contents("mean"), facts=facts))
+    assert "How does it answer? The mean of the federated and its own model's probabilities answers." in text
+    assert "by its own validation data: the mean of the federated and its own model's probabilities." in text
+    assert "all sites' models answers" not in text and "no choice of a site" not in text
+
+
 def test_a_super_model_has_its_card(tmp_path, make_contents):
     write(tmp_path / "supermodel", make_contents())
     card = tmp_path / "supermodel" / "MODEL_CARD.md"

@@ -149,6 +149,9 @@ def test_a_site_writes_the_model_that_it_chose_and_says_no_more_than_that(play, 
     assert (joined.chosen, joined.default, joined.unit, joined.num_units) == (chosen, "blend", "patient", 2)
     assert joined.verdict == ("keeps its own model" if chosen == "local" else "too few to say")
     model = SuperModel.load(game.folder("east") / "chosen", "cpu")
+    # The test of what it keeps, and not that of the federated model.
+    assert model.contents.facts["value"] == 0.9 and model.contents.facts["candidate"] == chosen
+    assert "surface" not in model.contents.facts
     image = game.sites["east"].data.test.images[:1]
     found = model.predict(image).label_map
     kept = game.kept("east", 10)["guard"]

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from silofl.inference.contents import Contents
 from silofl.inference.readme import form_of_images
 from silofl.study import Study
-from silofl.training.joined import WORDS
+from silofl.training.joined import BLEND, WORDS
 
 FILE, TEMPLATE = "MODEL_CARD.md", "model_card.md.j2"
 UNKNOWN = "not known"
@@ -48,6 +48,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         results=_results(study, facts),
         deviation=_deviation(facts),
         chosen=_chosen(facts.get("joining") or {}),
+        kept=WORDS.get(facts.get("candidate", "")),
         refused=_refused(contents),
         doubted=_doubted(contents),
         threshold=_threshold(contents),
@@ -71,6 +72,8 @@ def _paper(algorithm: str) -> str:
 
 
 def _rule(contents: Contents) -> str:
+    if contents.rule == "mean" and contents.facts.get("candidate") == BLEND:
+        return f"{WORDS[BLEND].capitalize()} answers."
     chooses = "weighs all models" if contents.is_ensemble else "chooses one model for each case"
     rule = RULES.get(contents.rule, f"The selector {chooses}.")
     return f"{rule} The site's own model has half of every answer." if contents.beside else rule

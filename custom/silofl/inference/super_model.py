@@ -257,8 +257,11 @@ class SuperModel:
         contents, study = self.contents, self.contents.study
         if study.task != "segmentation" or study.regions:
             return []
-        part = "test" if contents.facts.get("test") else "validation"
-        tests = [test.get("labels") or {} for test in (contents.facts.get(part) or {}).values()]
+        facts = contents.facts
+        part = "test" if facts.get("test") or "value" in facts else "validation"
+        # What one site keeps holds its own test, without a name of a site.
+        scores = [facts] if "value" in facts else (facts.get(part) or {}).values()
+        tests = [score.get("labels") or {} for score in scores]
         found = {name: [test[str(n)] for test in tests if str(n) in test] for n, name in study.labels.items()}
         return [
             f"{name} was not learnt: its {part} Dice is {max(values):.2f} at the best site; to find none means nothing"

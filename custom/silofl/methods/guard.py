@@ -283,8 +283,7 @@ class SiteGuard(SitePart):
         test_units = self._units_of("test")
         local, chosen = (by_unit(test[name].by_case, test_units.unit_of) for name in (LOCAL, choice.chosen))
         found = gain(local, chosen, choice.chosen == LOCAL)
-        chosen_model = candidates[choice.chosen]
-        write(work.folder / CHOSEN, replace(chosen_model, facts=chosen_model.facts | {"candidate": choice.chosen}))
+        self._write(candidates[choice.chosen], test[choice.chosen], choice.chosen)
         return {
             "chosen": choice.chosen,
             "default": choice.default,
@@ -304,6 +303,13 @@ class SiteGuard(SitePart):
             "verdict": found.verdict,
             "local_since": self.local.since,
         }
+
+    def _write(self, chosen: Contents, tested: Score, candidate: str) -> None:
+        """Write what the site keeps, with the test of just that."""
+        # The facts of a single model are the test of the federated one.
+        known = {} if "value" in chosen.facts else chosen.facts
+        numbers = tested.numbers() | {"num_patients": self.work.data.test.patients_of(tested.by_case)}
+        write(self.work.folder / CHOSEN, replace(chosen, facts=known | numbers | {"candidate": candidate}))
 
     def _scores(self, models: Mapping[str, SuperModel], part: Examples, names: Sequence[str]) -> dict[str, Score]:
         """Return the score of each candidate on a part of the data."""
