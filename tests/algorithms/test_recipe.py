@@ -177,6 +177,19 @@ def test_softpull_tells_lambda_and_the_global_model_beside_it():
 
 
 @pytest.mark.parametrize(
+    ("algorithm", "words"),
+    [
+        ("harmofl", "The mean amplitude of each site's training images, once."),
+        ("adafed", "The statistics by which sites are compared"),
+        ("softpull", "Nothing."),
+        ("fedavg", "Nothing."),
+    ],
+)
+def test_what_input_and_mixing_send_beside_the_model_is_told(algorithm, words):
+    assert told(algorithm)[4].startswith(words)
+
+
+@pytest.mark.parametrize(
     ("learning", "words"),
     [("gradients", "takes 1 step(s)"), ("local_steps", "local steps"), ("moments", "Adam's moments")],
 )

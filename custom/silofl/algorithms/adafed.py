@@ -36,6 +36,7 @@ class Similarity(Answer):
 
     section: ClassVar[str] = "statistics"
     method: ClassVar[str] = "statistics"
+    beside: ClassVar[str] = "The statistics by which sites are compared, before the round in which the weights begin."
     source: Literal["pretrained", "running"] = "running"
     layers: Literal["all", "last"] = "all"
     rounds: Literal["half"] | Annotated[int, Field(strict=True, ge=1)] = "half"

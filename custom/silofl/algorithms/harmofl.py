@@ -37,6 +37,7 @@ class Amplitude(Answer):
     method: ClassVar[str] = "amplitude"
     deciding: ClassVar[tuple[str, ...]] = ("band",)
     band: Literal["full"] | Annotated[int, Field(strict=True, ge=0)] = "full"
+    beside: ClassVar[str] = "The mean amplitude of each site's training images, once."
     momentum: Fraction = 0.1
 
     def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`

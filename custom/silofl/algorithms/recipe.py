@@ -55,6 +55,7 @@ class Answer(Section):
     Attributes:
         section: The key of its constants in study.yaml.
         method: The file in ``methods/`` of what it sends besides the model; None where it sends nothing.
+        beside: What an input or a mixing sends besides the model, as a report says it; a part's `sentence` does.
         deciding: Constants that act on a prediction; the others only say how weights are learned.
         pairs_models: Whether a global and a personalised model train side by side.
         keeps_personal: Whether a personal model, of which nothing leaves the site, learns beside the shared one; the
@@ -71,6 +72,7 @@ class Answer(Section):
     model_config = ConfigDict(strict=True)
     section: ClassVar[str] = ""
     method: ClassVar[str | None] = None
+    beside: ClassVar[str] = ""
     deciding: ClassVar[tuple[str, ...]] = ()
     pairs_models: ClassVar[bool] = False
     keeps_personal: ClassVar[bool] = False
@@ -339,7 +341,8 @@ class Recipe:
 
     def questions(self) -> dict[str, str]:
         """Return the five questions with this recipe's answers as sentences."""
-        beside = " ".join(part.sentence() for part in self.parts if not part.keeps_personal)
+        sent = [answer.beside for answer in self.answers if answer.beside]
+        beside = " ".join([*sent, *(part.sentence() for part in self.parts if not part.keeps_personal)])
         return {
             "How is the input normalised?": self.input.sentence() if self.input else PLAIN_INPUT,
             "How does a site step?": self.step.sentence() if self.step else PLAIN_STEP,
