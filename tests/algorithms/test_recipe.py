@@ -191,7 +191,7 @@ def test_what_input_and_mixing_send_beside_the_model_is_told(algorithm, words):
 
 @pytest.mark.parametrize(
     ("learning", "words"),
-    [("gradients", "takes 1 step(s)"), ("local_steps", "local steps"), ("moments", "Adam's moments")],
+    [("gradients", "takes 1 step of Adam"), ("local_steps", "local steps"), ("moments", "Adam's moments")],
 )
 def test_how_the_selector_learns_is_told(learning, words):
     assert words in told("fedsm", selector={"learning": learning})[4]
@@ -205,7 +205,8 @@ def test_a_head_at_home_is_told():
     ("constants", "words"),
     [
         ({}, "the BatchNorm layers' own, taken after half of the rounds of FedBN (f-AdaFed)"),
-        ({"rounds": 3, "refresh_every": 5}, "taken after 3 round(s) of FedBN, and anew every 5 round(s)"),
+        ({"rounds": 3, "refresh_every": 5}, "taken after 3 rounds of FedBN, and anew every 5 rounds"),
+        ({"rounds": 1}, "taken after 1 round of FedBN"),
         ({"source": "pretrained"}, "mean and variance of the inputs of every BatchNorm layer in a pretrained model"),
         ({"source": "pretrained", "layers": "last"}, "inputs of the last layer (d-AdaFed)"),
     ],

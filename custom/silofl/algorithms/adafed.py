@@ -84,9 +84,13 @@ class Similarity(Answer):
             layer = {"all": "every BatchNorm layer", "last": "the last layer (d-AdaFed)"}[self.layers]
             taken = "in a pretrained model, taken once before round 1."
             return f"{start} mean and variance of the inputs of {layer} {taken}"
-        after = "half of the rounds" if self.rounds == "half" else f"{self.rounds} round(s)"
-        again = f", and anew every {self.refresh_every} round(s)" if self.refresh_every else ""
+        after = "half of the rounds" if self.rounds == "half" else _rounds(self.rounds)
+        again = f", and anew every {_rounds(self.refresh_every)}" if self.refresh_every else ""
         return f"{start} the BatchNorm layers' own, taken after {after} of FedBN{again} (f-AdaFed)."
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round{'s' * (count != 1)}"
 
 
 PRESETS = {

@@ -160,8 +160,9 @@ class Selector(Answer):
             "best_model": "which model is the best for an image",
             "ensemble": "how to weigh all models for an image",
         }[self.labels]
+        steps = f"{self.steps} step{'s' * (self.steps != 1)}"
         how = {
-            "gradients": f"sites send mean gradients, and the server takes {self.steps} step(s) of Adam a round",
+            "gradients": f"sites send mean gradients, and the server takes {steps} of Adam a round",
             "local_steps": "sites take local steps with Adam, and the server averages the weights (FedSM, Algorithm 1)",
             "moments": "sites take one full-batch Adam step, and the server averages the weights and Adam's moments",
         }
