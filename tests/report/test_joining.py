@@ -95,6 +95,19 @@ def test_a_complete_run_with_a_model_near_zero_is_red_without_any_guard_too(resu
     assert doubt == ("bad", "west: the model that it keeps is near 0, 0.000")
 
 
+@pytest.mark.parametrize(
+    ("metric", "lesion", "found"),
+    [
+        ("dice", (0.0, 0.02), [("warning", "lesion was not learnt: its Dice is 0.020 at the best site")]),
+        ("dice", (0.0, 0.3), []),
+        ("accuracy", (0.0, 0.02), []),
+    ],
+)
+def test_a_label_that_is_found_at_no_site_is_named(results, metric, lesion, found):
+    labels = {site: {"organ": 0.9, "lesion": value} for site, value in zip(("east", "west"), lesion, strict=True)}
+    assert doubts(results(metric=metric, by_label=labels)) == found
+
+
 def test_the_terminal_opens_with_it(joining, printed):
     text = printed(print_results, joining(east=joined(verdict="loses", kept=0.6)))
     assert text.index("east loses by joining") < text.index("mean over sites")

@@ -7,7 +7,9 @@ from typing import Any
 
 from silofl.algorithms.gain import Gain, federation_sentence
 from silofl.federation.results import Results
-from silofl.report.tables import number
+from silofl.inference.super_model import LEARNT
+from silofl.report.tables import label_columns, number
+from silofl.study_sections import SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL
 
 BATCH_DEPENDENT = "a prediction depends on the batch it stands in"
@@ -199,7 +201,7 @@ def doubts(results: Results) -> list[tuple[str, str]]:
     """Return what is bad in a finished run, whatever its status: (``bad`` or ``warning``, sentence).
 
     Bad is a model near 0 at a site that keeps it, and a site that loses by joining; a warning is a federated model that
-    is near 0 or below the site's own where the site keeps another one.
+    is near 0 or below the site's own where the site keeps another one, and a label that no site's test finds.
     """
     joining, values = results.joining or {}, results.sites
     kept = {site: joining[site].test.get(CHOSEN) if site in joining else value for site, value in values.items()}
@@ -223,4 +225,16 @@ def doubts(results: Results) -> list[tuple[str, str]]:
         elif round(federated, 3) < round(local, 3):
             sentence = f"{site}: the federated model alone is below its own, {number(federated)} and {number(local)}"
             found.append(("warning", sentence))
-    return found
+    return found + _not_learnt(results)
+
+
+def _not_learnt(results: Results) -> list[tuple[str, str]]:
+    """Return a warning for each of several labels that the model hardly finds at any site."""
+    if results.metric not in SEGMENTATION_ONLY["metric"]:
+        return []
+    columns = {name: [v for v in values if v is not None] for name, values in label_columns(results).items()}
+    return [
+        ("warning", f"{name} was not learnt: its Dice is {number(max(values))} at the best site")
+        for name, values in columns.items()
+        if values and max(values) < LEARNT
+    ]
