@@ -129,6 +129,17 @@ def test_names_and_reasons_are_escaped(run, results, record, pictures):
     assert f"site {name} did not test" in page.text
 
 
+def test_the_number_at_the_top_says_of_how_many_sites_it_is(tested):
+    page = report(tested(sites={"east": 0.5, "west": None}, mean=0.5))
+    assert "dice, mean over 1 of 2 sites 0.500" in page.text
+
+
+def test_a_note_of_the_ledger_is_nothing_that_went_wrong(run, results, record):
+    files = run().json("results.json", results()).study().ledger(record(1, notes=["site 'west' keeps its own model"]))
+    page = report(files.path)
+    assert "What else happened, and why" in page.text and "went wrong" not in page.text
+
+
 def test_an_incomplete_run_says_why(tested):
     page = report(tested(status="INCOMPLETE", reasons=["site west missed rounds [2]"]))
     assert 'class="banner warning"' in page.source and "site west missed rounds [2]" in page.text

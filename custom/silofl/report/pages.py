@@ -70,6 +70,7 @@ from silofl.report.tables import (
     number,
     site_table,
     surface_sentence,
+    tested_sites,
     whole,
 )
 from silofl.schema import plain
@@ -311,7 +312,7 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
     results = run.results
     planned = f" of {results.rounds}" if results.rounds else ""
     facts = [
-        (f"{results.metric or 'value'}, mean over sites", number(results.mean)),
+        (f"{results.metric or 'value'}, mean over {tested_sites(results)}", number(results.mean)),
         ("spread (std)", number(results.spread)),
         ("pooled over cases", number(results.pooled)),
         ("best round" if results.status != UNFINISHED else "best round so far", whole(run.best_round)),

@@ -10,7 +10,7 @@ from silofl.federation.results import Results, SuperResults
 from silofl.report.comparison import compared_sites
 from silofl.report.maps import feature_image
 from silofl.report.run_records import RunRecords, SelectorTest, ThresholdTest, UnseenTest
-from silofl.report.tables import TextTable, mean_of_known, number, print_lines, print_table, whole
+from silofl.report.tables import TextTable, mean_of_known, number, print_lines, print_table, tested_sites, whole
 from silofl.training.site_score import Counts, Values
 
 GLOBAL, PERSONAL, SUPER, ENSEMBLE = "global", "personal", "super", "ensemble"
@@ -98,9 +98,7 @@ def model_table(results: Results) -> TextTable:
     values = model_values(results)
     table = [[of_sites[site] for of_sites in values.values()] for site in results.sites]
     table.append([mean_of_known(of_sites.values()) for of_sites in values.values()])
-    num_tested = sum(value is not None for value in values[SUPER].values())
-    over = "sites" if num_tested == len(results.sites) else f"{num_tested} of {len(results.sites)} sites"
-    names = (*results.sites, f"mean over {over}")
+    names = (*results.sites, f"mean over {tested_sites(results)}")
     rows = tuple((name, *map(number, row)) for name, row in zip(names, table, strict=True))
     return TextTable(("site", *values), rows, num_summary=1)
 

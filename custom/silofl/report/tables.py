@@ -133,6 +133,12 @@ def site_table(results: Results) -> TextTable:
     return TextTable((*columns, *more), tuple((*row, *others) for row, others in cells), num_summary=3)
 
 
+def tested_sites(results: Results) -> str:
+    """Return over which sites a mean of tests is: ``sites``, or ``3 of 4 sites``."""
+    num_tested = sum(value is not None for value in results.sites.values())
+    return "sites" if num_tested == len(results.sites) else f"{num_tested} of {len(results.sites)} sites"
+
+
 def label_table(results: Results) -> TextTable | None:
     """Return one row a site, one column a label by name, and the mean over sites; None where `site_table` has them."""
     labels = dict(sorted(label_columns(results).items()))
@@ -310,9 +316,7 @@ def _with_mean(values: Column) -> list[str]:
 
 
 def _summary_rows(results: Results) -> list[tuple[str, ...]]:
-    num_tested = sum(value is not None for value in results.sites.values())
-    of = "sites" if num_tested == len(results.sites) else f"{num_tested} of {len(results.sites)} sites"
-    tested = results.tested
+    of, tested = tested_sites(results), results.tested
     validation = mean_of_known(score.value for score in tested.validation.values())
     cases, excluded = (str(sum(counts.values())) for counts in (tested.cases, tested.excluded_cases))
     known = [count for count in (tested.patients or {}).values() if count is not None]
