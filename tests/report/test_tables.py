@@ -6,6 +6,7 @@ from silofl.report.tables import (
     byte_size,
     duration,
     everyone_sentence,
+    label_sentence,
     label_table,
     last_weights,
     markdown_table,
@@ -139,6 +140,17 @@ def test_many_labels_have_a_table_of_their_own(results):
     # (0.4 + 0.8) / 2
     assert table.rows[2] == ("mean over sites", "0.000", "0.100", "0.200", "0.300", "0.600")
     assert label_table(results(by_label={"east": {"organ": 0.5, "lesion": 0.5}})) is None
+
+
+def test_a_class_has_its_recall_with_the_number_of_its_test_cases(results):
+    names = [f"class {i}" for i in range(5)]
+    values = {"metric": "auroc", "also": {"east": {"accuracy": 0.5}}}
+    counts = {"east": dict.fromkeys(names, 3) | {"class 4": 0}}
+    many = results(**values, by_label={"east": dict.fromkeys(names, 0.5)}, label_cases=counts)
+    assert label_table(many).rows[0] == ("east", *["0.500 of 3"] * 4, "0.500")
+    assert label_table(many).rows[-1][1] == "0.500" and "recall" in label_sentence(many)
+    few = results(**values, by_label={"east": {"ill": 0.5, "well": 1.0}})
+    assert site_table(few).columns[-2:] == ("recall of ill", "recall of well")
 
 
 SURFACE = {"hd95": 12.25, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 0}

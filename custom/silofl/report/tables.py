@@ -144,8 +144,16 @@ def label_table(results: Results) -> TextTable | None:
     labels = dict(sorted(label_columns(results).items()))
     if len(labels) <= MOST_LABELS_BESIDE_THE_VALUE:
         return None
-    rows = zip((*results.sites, "mean over sites"), *map(_with_mean, labels.values()), strict=True)
+    columns = [_with_counts(results, name, _with_mean(values)) for name, values in labels.items()]
+    rows = zip((*results.sites, "mean over sites"), *columns, strict=True)
     return TextTable(("site", *labels), tuple(rows), num_summary=1)
+
+
+def label_sentence(results: Results) -> str:
+    """Say what the values by label are."""
+    if results.classes:
+        return "Share of a class's test cases that is right, its recall, and their number; a site without one has none."
+    return "Values over the test cases of each label alone; a site without a label has none."
 
 
 def joining_table(results: Results) -> TextTable | None:
@@ -270,7 +278,17 @@ def _further_columns(results: Results) -> dict[str, Column]:
     known = {name: values for name, values in others.items() if any(value is not None for value in values)}
     labels = label_columns(results)
     is_few = len(labels) <= MOST_LABELS_BESIDE_THE_VALUE
-    return known | ({f"{results.metric or 'value'} of {name}": labels[name] for name in labels} if is_few else {})
+    # Of a class it is the recall, whatever the metric.
+    what = "recall" if results.classes else results.metric or "value"
+    return known | ({f"{what} of {name}": labels[name] for name in labels} if is_few else {})
+
+
+def _with_counts(results: Results, label: str, texts: list[str]) -> list[str]:
+    """Add to each site's recall of a class the number of its test cases; nothing to a segmentation's."""
+    if not results.classes:
+        return texts
+    counts = [results.classes.label_cases.get(site, {}).get(label) for site in results.sites]
+    return [f"{text} of {n}" if n else text for text, n in zip(texts, [*counts, None], strict=True)]
 
 
 def _surface_columns(results: Results) -> dict[str, list[str]]:
