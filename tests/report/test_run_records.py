@@ -183,3 +183,12 @@ def test_runs_are_named_by_row_and_algorithm(finished):
 def test_runs_that_differ_in_seed_or_preset_say_so(finished):
     runs = [read_run(finished("a", seed=1)), read_run(finished("b", seed=2, preset="paper"))]
     assert list(run_names(runs)) == ["1: harmofl recommended seed 1", "2: harmofl paper seed 2"]
+
+
+def test_runs_that_differ_in_what_was_set_say_so(run, results):
+    changes = ({"training.learning_rate": 0.1, "model": {"name": "unet"}, "rounds": 2}, {"rounds": 2}, {"rounds": 2})
+    folders = [
+        run(str(i)).json("results.json", results()).json("run.json", {"changes": c}) for i, c in enumerate(changes)
+    ]
+    names = list(run_names([read_run(one.path) for one in folders]))
+    assert names == ["1: harmofl learning_rate=0.1", "2: harmofl", "3: harmofl"]

@@ -1,6 +1,7 @@
 """Read all records in a run's folder: result, ledger, label names, weights, pictures and features."""
 
 import hashlib
+import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -312,12 +313,17 @@ def pretrained_digest(run: RunRecords) -> str | None:
 
 
 def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
-    """Return name -> run: its row in the table, its algorithm, and preset and seed where the runs differ in them."""
+    """Return name -> run: its row in the table, its algorithm, and preset, seed and what was set where runs differ."""
     differs = {key: len({getattr(run.results, key) for run in runs}) > 1 for key in ("preset", "seed")}
+    keys = dict.fromkeys(key for run in runs for key in run.changes if key not in ("seed", "algorithm.preset"))
+    set_apart = [key for key in keys if len({json.dumps(run.changes.get(key)) for run in runs}) > 1]
     names = {}
     for i, run in enumerate(runs, start=1):
         words = [f"{i}: {run.results.algorithm or run.path.name}"]
         words += [str(run.results.preset)] * differs["preset"] + [f"seed {run.results.seed}"] * differs["seed"]
+        # A whole section has no place in a name.
+        found = {key: run.changes[key] for key in set_apart if isinstance(run.changes.get(key), str | int | float)}
+        words += [f"{key.rpartition('.')[2]}={value}" for key, value in found.items()]
         names[" ".join(words)] = run
     return names
 
