@@ -69,6 +69,12 @@ def test_every_section_is_there_and_says_that_it_is_not_known(make_contents, rul
     assert "None" not in text and "{" not in text
 
 
+def test_the_validation_has_no_column_of_patients_whom_its_scores_do_not_count(make_contents):
+    facts = {"validation": {"north": {"value": 0.5, "num_cases": 2, "num_excluded": 0}}}
+    text = card_of(replace(make_contents(), facts=facts))
+    assert "| site  | value | cases | cases left out |" in text and "| north | 0.500 | 2     | 0 " in text
+
+
 def test_the_card_of_a_sites_own_model_has_the_sites_test(make_contents):
     contents = replace(make_contents("only"), facts={"value": 0.5, "num_cases": 2, "num_excluded": 0})
     assert "| this site | 0.500 | 2     | not known | 0 " in card_of(contents)

@@ -17,6 +17,7 @@ from silofl.training.joined import BLEND, WORDS
 FILE, TEMPLATE = "MODEL_CARD.md", "model_card.md.j2"
 UNKNOWN = "not known"
 PARTS = ("training", "validation", "test")
+VALIDATION = "Validation data, by which the round was chosen"
 RULES = {"only": "One model answers.", "mean": "The mean of all sites' models answers."}
 
 
@@ -103,7 +104,7 @@ def _sizes(part: Mapping[str, Any]) -> str:
 
 
 def _results(study: Study, facts: Mapping[str, Any]) -> dict[str, str]:
-    found = {"Test data": facts.get("test"), "Validation data, by which the round was chosen": facts.get("validation")}
+    found = {"Test data": facts.get("test"), VALIDATION: facts.get("validation")}
     names = {str(number): name for number, name in sorted(study.labels.items())}
     # The model of a single site holds its own test, without a name of a site.
     found |= {"Test data of the site": {"this site": facts}} if "value" in facts else {}
@@ -112,16 +113,20 @@ def _results(study: Study, facts: Mapping[str, Any]) -> dict[str, str]:
         if not scores:
             continue
         labels = list(dict.fromkeys(key for score in scores.values() for key in score.get("labels") or ()))
-        head = ("site", "value", *(names.get(key, key) for key in labels), "cases", "patients", "cases left out")
-        tables[title] = table(head, [_score(site, score, labels) for site, score in scores.items()])
+        # Sites count the patients of a test alone; the data's table has those of validation.
+        counts = {"num_cases": "cases", "num_patients": "patients", "num_excluded": "cases left out"}
+        if title == VALIDATION:
+            del counts["num_patients"]
+        head = ("site", "value", *(names.get(key, key) for key in labels), *counts.values())
+        tables[title] = table(head, [_score(site, score, labels, counts) for site, score in scores.items()])
     return tables
 
 
-def _score(site: str, score: Mapping[str, Any], labels: Sequence[str]) -> tuple[object, ...]:
+def _score(site: str, score: Mapping[str, Any], labels: Sequence[str], counts: Iterable[str]) -> tuple[object, ...]:
     by_label = score.get("labels") or {}
     values = [score["value"], *map(by_label.get, labels)]
     numbers = [None if value is None else f"{value:.3f}" for value in values]
-    return site, *numbers, score["num_cases"], score.get("num_patients"), score["num_excluded"]
+    return site, *numbers, *map(score.get, counts)
 
 
 def _deviation(facts: Mapping[str, Any]) -> str:
