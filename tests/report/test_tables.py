@@ -144,7 +144,7 @@ def test_many_labels_have_a_table_of_their_own(results):
 
 def test_a_class_has_its_recall_with_the_number_of_its_test_cases(results):
     names = [f"class {i}" for i in range(5)]
-    values = {"metric": "auroc", "also": {"east": {"accuracy": 0.5}}}
+    values = {"metric": "accuracy", "also": {"east": {"accuracy": 0.5}}}
     counts = {"east": dict.fromkeys(names, 3) | {"class 4": 0}}
     many = results(**values, by_label={"east": dict.fromkeys(names, 0.5)}, label_cases=counts)
     assert label_table(many).rows[0] == ("east", *["0.500 of 3"] * 4, "0.500")

@@ -134,7 +134,7 @@ class Results:
         model: How the reported round was chosen.
         sites: Site -> the metric, mean over its test cases, in [0, 1]; null where it did not test the model.
         mean: Mean over the sites that have a value.
-        spread: Standard deviation over them.
+        spread: Standard deviation over them, with their number as divisor.
         pooled: The metric over all test cases of all sites together.
         run: The run's id.
         was_stopped: Whether a FAILED run was stopped from outside, by an abort or a killed process, and by no fault of
