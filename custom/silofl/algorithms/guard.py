@@ -1,4 +1,4 @@
-"""The guard: which of its candidate models a site keeps, decided on its own validation units so that none loses.
+"""The guard: which of its candidate models a site keeps, and by how much one must lead on its own validation units.
 
 A site with few units cannot trust the best of several means, and a few units do not show a candidate's rare failures.
 So the default is left only where a lower confidence bound of the paired lead is above 0 (Student's t, with Bonferroni's
