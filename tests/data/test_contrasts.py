@@ -223,6 +223,14 @@ def test_a_dropped_contrast_is_zeros_in_all_slices_that_are_seen_together():
     assert found["image"][:, 0, 0].tolist() == [0, 2, 0, 4, 0, 6] and found["label"] == "kept"
 
 
+@pytest.mark.parametrize("size", [(4, 5, 6), (2, 3, 2)])
+def test_a_contrast_of_a_patch_of_a_volume_is_dropped_whole(size):
+    # The draws of seed 0 are 0.549 and 0.715: of 0.6 the first contrast goes.
+    drop = DropChannels(0.6, 2).set_random_state(seed=0)
+    found = drop({"image": torch.ones(2, *size)})["image"]
+    assert found.shape == (2, *size) and not found[0].any() and found[1].all()
+
+
 def test_an_image_keeps_one_of_the_contrasts_that_it_has():
     present = torch.stack([torch.zeros(2, 2), torch.ones(2, 2), 2 * torch.ones(2, 2)])
     drop = DropChannels(0.999, 3).set_random_state(seed=0)

@@ -21,14 +21,14 @@ class DropChannels(Randomizable):
         self.probability, self.num_contrasts = probability, num_contrasts
 
     def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Return the data with another ``image``, (C, H, W): all contrasts of one slice, then all of the next."""
+        """Return the data with another ``image``, (C, *spatial); of slices all contrasts of one, then of the next."""
         image: Tensor = data["image"]
         by_contrast = image.reshape(-1, self.num_contrasts, *image.shape[1:])
-        is_there = by_contrast.abs().amax(dim=(0, 2, 3)).numpy() > 0
+        is_there = by_contrast.abs().flatten(2).amax(dim=(0, 2)).numpy() > 0
         # MONAI seeds R, which is None until then.
         draws = self.R.random_sample(self.num_contrasts)
         is_kept = draws >= self.probability
         if is_there.any() and not (is_kept & is_there).any():
             is_kept[np.argmax(np.where(is_there, draws, -1))] = True
-        kept = image.new_tensor(is_kept)
-        return {**data, "image": (by_contrast * kept[:, None, None]).reshape(image.shape)}
+        kept = image.new_tensor(is_kept).reshape(-1, *[1] * (image.ndim - 1))
+        return {**data, "image": (by_contrast * kept).reshape(image.shape)}
