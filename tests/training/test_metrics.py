@@ -293,6 +293,11 @@ def test_equal_probabilities_share_the_area():
     assert mean_auroc(table) == (1 / 2 + 1) / 2
 
 
+def test_sure_probabilities_that_float32_rounds_to_1_are_no_ties():
+    # the positive is above the negative for both classes: 1e-9 and 1e-10, 1 - 1e-10 and 1 - 1e-9
+    assert mean_auroc({0: {"a": (1e-9, 1 - 1e-9)}, 1: {"b": (1e-10, 1 - 1e-10)}}) == 1
+
+
 def test_the_value_is_the_studys_metric():
     truth, predictions = np.array([0, 0, 0, 1]), np.array([0, 0, 1, 0])
     assert accuracy_by_case(predictions, truth, "abcd").value == 2 / 4

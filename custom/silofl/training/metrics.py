@@ -208,7 +208,8 @@ def mean_auroc(probabilities_by_case: ByLabel[Probabilities]) -> float | None:
 
     rows = [(label, row) for label in present for row in probabilities_by_case[label].values()]
     truth = torch.tensor([label for label, _ in rows])
-    probabilities = torch.tensor([row for _, row in rows]).double()
+    # Not float32, torch's own choice: it rounds sure scores to exactly 1, and equal scores are ties.
+    probabilities = torch.tensor([row for _, row in rows], dtype=torch.float64)
     areas = [float(binary_auroc(probabilities[:, label], (truth == label).long())) for label in present]
     # It sums in float32, and may end a hair above 1.
     return _mean(min(area, 1.0) for area in areas)
