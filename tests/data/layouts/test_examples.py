@@ -114,6 +114,29 @@ def test_without_recordings_patients_are_kept_apart():
         assert all(len(parts) == 1 for parts in parts_by(plan, ("patient",)).values())
 
 
+@pytest.mark.parametrize(
+    "options", [{"partition": "dirichlet", "alpha": 1.0}, {"partition": "shards", "num_shards": 2}]
+)
+def test_a_patient_whom_sites_share_is_in_the_same_part_at_all_of_them(options):
+    of_24 = examples(recordings=None, patients=[f"p{n // 10:02d}" for n in range(NUM)])
+    plans = plan_examples(of_24, ImportOptions(num_sites=3, **options, **ALL))
+    sites_of, parts_of = {}, {}
+    for site, plan in plans.items():
+        assert plan.split_unit == "patient"
+        for part, record in records_of(plan):
+            sites_of.setdefault(record["patient"], set()).add(site)
+            parts_of.setdefault(record["patient"], set()).add(part)
+    assert max(map(len, sites_of.values())) > 1 and len(parts_of) == 24
+    assert all(len(parts) == 1 for parts in parts_of.values())
+
+
+def test_a_site_that_shares_no_patient_of_the_test_is_refused():
+    two = examples(recordings=None, patients=[f"p{n // 10 % 2}" for n in range(NUM)])
+    with pytest.raises(DataError, match="site 'site-1' must have patients for training and for the test, among whom"):
+        # each site has one class, which is one patient's
+        plan_examples(two, ImportOptions(partition="shards", num_sites=2, num_shards=1, **ALL))
+
+
 def test_without_patients_each_example_is_dealt_and_nothing_is_said_of_its_patient():
     bare = examples(recordings=None, patients=None, sites=None)
     plans = plan_examples(bare, ImportOptions(partition="dirichlet", num_sites=4, alpha=0.1, **ALL))

@@ -1,8 +1,9 @@
 """Distribute the examples of a public classification set over sites and parts, whatever its files are.
 
 A layout reads its files into `Examples`; `plan_examples` deals these to sites, splits every site, and plans the files.
-Splits are as honest as the set allows: by recording where sites hold entire recordings, otherwise by patient. Windows
-of one recording that are dealt one by one come into several parts, and dataset.json says so.
+Splits are as honest as the set allows: by recording where sites hold entire recordings, otherwise by patient, who is in
+one part at all sites. Windows of one recording that are dealt one by one come into several parts, and dataset.json says
+so.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,6 +30,8 @@ from silofl.errors import ConfigError, DataError
 
 # With fewer a site that is cut into parts has too little to train on: BatchNorm cannot learn from one example.
 MIN_EXAMPLES = 8
+# Partitions that deal a patient's examples to several sites.
+ONE_BY_ONE = ("dirichlet", "shards")
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ def _split_unit(examples: Examples, options: ImportOptions) -> str:
         return "unknown"
     if examples.recordings is None:
         return "patient"
-    return "examples" if options.partition in ("dirichlet", "shards") else "recordings"
+    return "examples" if options.partition in ONE_BY_ONE else "recordings"
 
 
 def _split(site: str, examples: Examples, rows: NDArray[np.int64], options: ImportOptions) -> list[str]:
@@ -201,5 +204,11 @@ def _split(site: str, examples: Examples, rows: NDArray[np.int64], options: Impo
         part_of = split_patients(site, units, options, "examples")
     else:
         units = examples.patients_of(rows)
-        part_of = split_patients(site, units, options)
+        # One split for all sites where they share patients: whom one site tests on, no other trains on.
+        part_of = split_patients(site, examples.patients if options.partition in ONE_BY_ONE else units, options)
+        if not {"training", "test"} <= {part_of[name] for name in units}:
+            raise DataError(
+                f"site {site!r} must have patients for training and for the test, among whom all sites' patients are "
+                "split alike, not for one of both; make fewer sites, or deal whole patients"
+            )
     return [part_of[name] for name in units]
