@@ -8,6 +8,7 @@ import torch
 
 from silofl.federation.alone import run_alone
 from silofl.files import load_tensors
+from silofl.inference.directory import FOLDER, read
 from silofl.methods.part import TRAIN
 from silofl.models.precision import as_received, widened
 
@@ -41,6 +42,20 @@ def test_the_models_that_are_written_are_those_that_sites_got(site_data, tmp_pat
     assert len(weights) > 8 and max(tensor.abs().max() for tensor in weights.values()) <= 65504
     for name, tensor in weights.items():
         assert torch.equal(tensor, tensor.half().float()), name
+
+
+@pytest.mark.parametrize(
+    "algorithm", [{"name": "finetuning", "extra_rounds": 2}, {"name": "softpull", "softpull": {"self_weight": 1.0}}]
+)
+def test_the_models_of_sites_that_listen_to_themselves_are_written_as_they_were_tested(play, algorithm):
+    run = play(("east", "north"), rounds=2, federation={"precision": "float16"}, **algorithm)
+    run.finish()
+    written = run.server.parts["model"].contents(run.server)
+    for site in ("east", "north"):
+        (tested,) = read(run.folder(site) / FOLDER).models.values()
+        for name, tensor in written.models[site].items():
+            # Counts of batches do not travel.
+            assert torch.equal(tensor, tested[name]) or not tensor.is_floating_point(), name
 
 
 def test_a_restarted_server_goes_on_with_what_it_had_not_rounded(play, half):

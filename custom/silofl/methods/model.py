@@ -123,7 +123,9 @@ class ModelPart(Part):
         if exchange.task not in OF_MODELS:
             return Message()
         arrays, number = self.of(site), exchange.models_round
-        if arrays and 1 <= number <= run.finished_rounds and self._is_own(number):
+        # What came in half precision is near to what the site has, and not the same.
+        is_exact = self.study.federation.precision == "float32"
+        if arrays and is_exact and 1 <= number <= run.finished_rounds and self._is_own(number):
             # No other site's model went into it, so it is what the site trained and kept, bit for bit.
             if run.listens_to_itself(site, number) and run.held(site, number) == number:
                 return Message()
