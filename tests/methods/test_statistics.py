@@ -133,6 +133,17 @@ def test_a_refresh_asks_all_sites_anew(play):
     assert [record["round"] for record in game.server.parts["statistics"].history] == [2, 5, 8]
 
 
+def test_a_site_that_answers_late_puts_no_refresh_off(play):
+    game, asked = play(rounds=8, name="adafed", statistics={"rounds": 1, "refresh_every": 3}), {}
+    for number in range(1, 9):
+        game.round(absent=("west",) if number < 3 else ())
+        asked[number] = is_asked(game)
+    everyone = ["east", "north", "west"]
+    # All before the rounds after 1, 4 and 7 finished ones; between them the site that had given no answer.
+    assert [number for number, sites in asked.items() if sites == everyone] == [2, 5, 8]
+    assert [number for number, sites in asked.items() if sites == ["west"]] == [3, 4]
+
+
 def test_nobody_is_asked_in_the_rounds_in_which_each_site_trains_alone(play):
     game = play(rounds=2, name="adafed", statistics={"rounds": 1, "refresh_every": 1}, extra_rounds=2)
     game.rounds(4)

@@ -85,7 +85,8 @@ class StatisticsPart(Part):
         if finished < shared or not self.history:
             return finished >= shared
         refresh = self.settings.refresh_every
-        return refresh > 0 and finished >= self.history[-1]["round"] + refresh
+        # From the first time on, as later ones may be of single sites that answered late.
+        return refresh > 0 and (finished - self.history[0]["round"]) % refresh == 0
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Ask all sites when it is due, and in every round those that gave no answer yet."""
