@@ -247,6 +247,18 @@ def test_each_contrast_is_dropped_as_often_as_the_study_says():
     np.testing.assert_allclose(1 - kept.mean(dim=0).numpy(), [0.255, 0.255], atol=0.025)
 
 
+@pytest.mark.parametrize("step", [{"RandShiftIntensity": {"offsets": [1, 2]}}, {"RandGaussianNoise": {}}])
+@pytest.mark.parametrize("channels", [2, 6])
+def test_a_contrast_that_is_not_there_is_zeros_after_the_studys_augmentation(study, step, channels):
+    ((name, options),) = step.items()
+    augment = augmentation(study(**NAMES | {"augment": [{name: options | {"prob": 1.0}}]}), has_label_map=False)
+    # T1 and T2 of each slice, as many of them as there are.
+    image = torch.zeros(channels, 8, 8)
+    image[1::2] = 1
+    found = augment.set_random_state(seed=0)({"image": image.clone()})["image"]
+    assert not found[0::2].any() and (found[1::2] != 1).all()
+
+
 def test_channels_are_dropped_after_the_studys_augmentation():
     assert augmentation(small()) is None
     steps = augmentation(small(drop_channels=0.5))

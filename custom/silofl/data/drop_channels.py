@@ -1,10 +1,31 @@
-"""Contrasts of training images that are left out at random, so that a network learns to do without one."""
+"""Contrasts of training images that are not there, or are left out at random so that a network learns to do without."""
 
 from typing import Any
 
 import numpy as np
 from monai.transforms import Randomizable
+from numpy.typing import NDArray
 from torch import Tensor
+
+
+class MissingContrasts:
+    """Two steps, before and after random transforms, by which the contrasts that an image lacks are zeros still.
+
+    Args:
+        num_contrasts: How many an image has.
+    """
+
+    def __init__(self, num_contrasts: int) -> None:
+        self.num_contrasts = num_contrasts
+
+    def find(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Take note of the contrasts of ``image`` that are there."""
+        self._is_there = _is_there(data["image"], self.num_contrasts)
+        return data
+
+    def blank(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the data with zeros for the others, whatever they have become."""
+        return {**data, "image": _only(data["image"], self._is_there)}
 
 
 class DropChannels(Randomizable):
@@ -23,12 +44,26 @@ class DropChannels(Randomizable):
     def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return the data with another ``image``, (C, *spatial); of slices all contrasts of one, then of the next."""
         image: Tensor = data["image"]
-        by_contrast = image.reshape(-1, self.num_contrasts, *image.shape[1:])
-        is_there = by_contrast.abs().flatten(2).amax(dim=(0, 2)).numpy() > 0
+        is_there = _is_there(image, self.num_contrasts)
         # MONAI seeds R, which is None until then.
         draws = self.R.random_sample(self.num_contrasts)
         is_kept = draws >= self.probability
         if is_there.any() and not (is_kept & is_there).any():
             is_kept[np.argmax(np.where(is_there, draws, -1))] = True
-        kept = image.new_tensor(is_kept).reshape(-1, *[1] * (image.ndim - 1))
-        return {**data, "image": (by_contrast * kept).reshape(image.shape)}
+        return {**data, "image": _only(image, is_kept)}
+
+
+def _is_there(image: Tensor, num_contrasts: int) -> NDArray[np.bool_]:
+    """Return whether each contrast of an image is anything but zeros."""
+    return _by_contrast(image, num_contrasts).abs().flatten(2).amax(dim=(0, 2)).numpy() > 0
+
+
+def _only(image: Tensor, is_kept: NDArray[np.bool_]) -> Tensor:
+    """Return an image with zeros for the contrasts that are not kept."""
+    kept = image.new_tensor(is_kept).reshape(-1, *[1] * (image.ndim - 1))
+    return (_by_contrast(image, len(is_kept)) * kept).reshape(image.shape)
+
+
+def _by_contrast(image: Tensor, num_contrasts: int) -> Tensor:
+    """Return an image (C, *spatial) as (slices, contrasts, *spatial)."""
+    return image.reshape(-1, num_contrasts, *image.shape[1:])

@@ -112,14 +112,17 @@ def augmentation(study: Study, has_label_map: bool | None = None) -> Compose | N
     """
     has_label_map = study.task == "segmentation" if has_label_map is None else has_label_map
     named, dropped = compose(study.data, "augment", has_label_map), study.training.drop_channels
-    if not dropped:
+    if not study.data.channel_names:
         return named
     from monai.transforms import Compose
 
-    from silofl.data.drop_channels import DropChannels
+    from silofl.data.drop_channels import DropChannels, MissingContrasts
 
-    steps = [] if named is None else list(named.transforms)
-    return Compose([*steps, DropChannels(dropped, study.data.channels)])
+    steps, missing = [] if named is None else list(named.transforms), MissingContrasts(study.data.channels)
+    # Noise, and a shift, would make something of the zeros of a contrast that is not there.
+    steps = [missing.find, *steps, missing.blank] if steps else []
+    steps += [DropChannels(dropped, study.data.channels)] if dropped else []
+    return Compose(steps) if steps else None
 
 
 def check_transforms(study: Study) -> None:
