@@ -16,8 +16,13 @@ import psutil
 import pytest
 import torch
 import yaml
+from nvflare.apis.fl_constant import ServerCommandKey
+from nvflare.apis.shareable import Shareable
+from nvflare.fuel.f3.cellnet.registry import Registry
 from nvflare.fuel.hci.client import file_transfer
 from nvflare.lighter.utils import serialize_cert
+from nvflare.private.admin_defs import Message
+from nvflare.private.defs import CellChannel, RequestHeader, SysCommandTopic, new_cell_message
 
 from provisioning.checks import check_kit
 from provisioning.fill_kits import Contents, fill_kit
@@ -33,6 +38,7 @@ from silofl.federation.egress_chain import checked
 from silofl.federation.results import read_results
 from silofl.files import read_json
 from silofl.flare.kit import read_kit
+from silofl.flare.lead import PROGRESS
 from silofl.hospital.network import shake_hands
 from silofl.studies.processes import ProcessTree
 from silofl.studies.simulation import study_file
@@ -263,6 +269,46 @@ def test_a_job_cannot_have_anybody_run_a_shell(network, tmp_path):
     said = "".join(log_of(network, site) for site in ("server", *SITES))
     refusals = [line for line in said.splitlines() if f"Component '{name}' at config path 'components.#" in line]
     assert len([line for line in refusals if "is not in allow_list" in line]) >= 1 + len(SITES)
+
+
+def command(session, target, channel, topic, payload):
+    """Send a message past the admin console, with no more than the person's kit; returns what came back."""
+    # An attacker's own end believes every answer.
+    session.api.cell.core_cell.in_filter_reg = Registry()
+    reply = session.api.cell.send_request(
+        target=target, channel=channel, topic=topic, request=new_cell_message({}, payload), timeout=3, optional=True
+    )
+    return reply.payload
+
+
+@pytest.mark.parametrize("person", ["lead", "member"])
+def test_nobody_commands_a_hospital_past_the_server(network, phantoms, person):
+    """NVFlare's server passes any message on, and a hospital asks for no rights unless the message says so."""
+    delete = Message("train.delete_run", "")
+    delete.set_header(RequestHeader.JOB_ID, "local")
+    (kit,) = (kit for kit in network.hospitals if kit.name == "north")
+    with network.session(person) as session:
+        for message in (Message(SysCommandTopic.SHELL, f"cat {phantoms}/north/dataset.json"), delete):
+            assert command(session, "north", CellChannel.CLIENT_MAIN, message.topic, message) is None
+        assert command(session, "server", "_net_manager", "process_info", None) is None
+    assert (kit.folder / "local" / "site.yaml").is_file()
+    assert "a message was refused: channel 'admin', topic 'sys.shell'" in log_of(network, "server")
+
+
+def test_another_lead_cannot_ask_a_running_job_past_the_server(network, tmp_path):
+    answers = []
+
+    def ask():
+        with network.session(OTHER_LEAD) as session:
+            running = [job["job_id"] for job in session.list_jobs() if job["status"] == "RUNNING"]
+            question = Shareable()
+            question[ServerCommandKey.TOPIC] = PROGRESS
+            for number in running:
+                target = f"server.{number}"
+                answers.append(command(session, target, CellChannel.SERVER_COMMAND, "app_command", question))
+
+    assert network.run_job(small_job(tmp_path / "job", "fedavg_phantoms"), LIMIT_S, ask)[1] == "FINISHED:COMPLETED"
+    assert answers and all(answer is None for answer in answers)
 
 
 def change(path):

@@ -2,16 +2,23 @@
 
 NVFlare 2.9 runs code of a job that has no ``custom`` folder: it takes settings from any ``resources.json`` below a kit,
 where jobs' folders lie, and imports the module that one names, which may lie there too. And it reads configurations in
-HOCON, which includes other files of the machine and addresses of its network.
+HOCON, which includes other files of the machine and addresses of its network. What goes round jobs altogether is in
+`silofl.flare.messages`; it takes effect with the check of files, which every machine must have.
 """
 
 from pathlib import Path
 
 from nvflare.apis.app_validation import AppValidator
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.utils.config import ConfigFormat
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE
 
+from silofl.flare.messages import guard, restrict_commands
 from silofl.models.weights import SUFFIXES
 
 FILES = ("config_fed_client.json", "config_fed_server.json", "study.yaml")
@@ -20,10 +27,11 @@ SIGNATURES = (NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE)
 MOST_BYTES = 4 * 1024**3
 
 
-class JobFiles(AppValidator):
+class JobFiles(AppValidator, FLComponent):
     """Lets in a study, its two configurations, a model to begin from and NVFlare's signatures; ``app_validator``.
 
-    Where it is built, NVFlare reads JSON alone: it reads a job's configurations before it asks.
+    Where it is built, NVFlare reads JSON alone: it reads a job's configurations before it asks. And from then on a
+    hospital shows no files, and a server passes on no commands.
 
     Args:
         has_custom: Whether a job may bring code in a folder ``custom``: NVFlare then asks for the right ``byoc``.
@@ -35,6 +43,14 @@ class JobFiles(AppValidator):
         for form in (ConfigFormat.PYHOCON, ConfigFormat.OMEGACONF):
             # NVFlare has no setting for it.
             ConfigFactory._fmt2Loader.pop(form, None)
+        restrict_commands()
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Guard the server's messages once it has begun."""
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            cell = fl_ctx.get_prop(FLContextKey.SITE_OBJ).cell
+            if cell.get_fqcn() == FQCN.ROOT_SERVER:
+                guard(cell)
 
     def validate(self, app_folder: str) -> tuple[str, dict]:
         """Return why an app may not be deployed, empty where it may, and no properties."""

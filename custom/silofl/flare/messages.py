@@ -1,0 +1,81 @@
+"""The messages that a server passes on, and the commands that a hospital carries out: those that jobs need.
+
+NVFlare 2.9's server passes on whatever anybody with a kit sends to anybody else, and a hospital carries out every
+command that comes: the command says itself whether the hospital's rights are asked. One of them shows any file that the
+account can read, and one deletes folders of the kit.
+"""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+from nvflare.fuel.f3.cellnet.cell import Cell
+from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.cellnet.fqcn import FqcnInfo
+from nvflare.fuel.f3.cellnet.net_agent import _CHANNEL as NETWORK
+from nvflare.fuel.f3.cellnet.utils import make_reply
+from nvflare.fuel.f3.message import Message as CellMessage
+from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamHeaderKey
+from nvflare.private.admin_defs import Message, error_reply
+from nvflare.private.defs import AUTH_CLIENT_NAME_FOR_SJ, CellMessageHeaderKeys, RequestHeader, SysCommandTopic
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor
+from nvflare.private.fed.server.server_commands import ServerCommands
+
+logger = logging.getLogger(__name__)
+
+
+class DeleteJob(DeleteRunNumberProcessor):
+    """Deletes a job's folder, as NVFlare's does, which takes any name below the kit for a job's."""
+
+    def process(self, req: Message, app_ctx: object) -> Message:
+        """Delete the folder, or answer why not."""
+        try:
+            UUID(req.get_header(RequestHeader.JOB_ID))
+        except (AttributeError, TypeError, ValueError):
+            return error_reply("a job must be named by its id; nothing was deleted")
+        return super().process(req, app_ctx)
+
+
+def restrict_commands() -> None:
+    """Keep NVFlare from showing a hospital's files, and from deleting other folders than jobs'."""
+    known = ClientRequestProcessors.request_processors
+    # In place: NVFlare's deployer holds this very list.
+    known[:] = [
+        DeleteJob() if type(one) is DeleteRunNumberProcessor else one
+        for one in known
+        if SysCommandTopic.SHELL not in one.get_topics()
+    ]
+
+
+def guard(cell: Cell) -> None:
+    """Have a server refuse what `is_for_jobs` does not know; NVFlare has verified whose message it is."""
+    cell.core_cell.add_incoming_filter(channel="*", topic="*", cb=_refusal)
+
+
+def is_for_jobs(message: CellMessage) -> bool:
+    """Return whether a server handles, or passes on, a message from elsewhere.
+
+    Sites and people talk to the server alone; only a job's process at the server talks to sites. To such a process
+    sites say that they want a task or have done it; what else commands it, and the network, is the server's.
+    """
+    if message.get_header(CellMessageHeaderKeys.CLIENT_NAME) == AUTH_CLIENT_NAME_FOR_SJ:
+        return True
+    if not FqcnInfo(message.get_header(MessageHeaderKey.DESTINATION)).is_on_server:
+        return False
+    channel, topic = (message.get_header(key) for key in (MessageHeaderKey.CHANNEL, MessageHeaderKey.TOPIC))
+    if (channel, topic) == (STREAM_CHANNEL, STREAM_DATA_TOPIC):
+        # A stream says in each of its pieces what is streamed.
+        channel, topic = (message.get_header(key) for key in (StreamHeaderKey.CHANNEL, StreamHeaderKey.TOPIC))
+    if channel == CellChannel.SERVER_COMMAND:
+        return topic in ServerCommands.client_request_commands_names
+    return channel != NETWORK
+
+
+def _refusal(message: CellMessage) -> CellMessage | None:
+    if is_for_jobs(message):
+        return None
+    names = (MessageHeaderKey.CHANNEL, MessageHeaderKey.TOPIC, MessageHeaderKey.ORIGIN, MessageHeaderKey.DESTINATION)
+    logger.warning("a message was refused: channel %r, topic %r, from %r to %r", *map(message.get_header, names))
+    return make_reply(ReturnCode.UNAUTHENTICATED, error="the server passes on no such message")
