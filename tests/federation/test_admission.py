@@ -118,6 +118,8 @@ NUMBERS = {
     "a Dice below 0": validation(value=-0.1),
     "a NaN Dice": validation(value=float("nan")),
     "a Dice in a text": validation(value="good"),
+    "a label that is praise for the model card": validation(labels={"approved for <b>diagnosis</b>": 0.9}),
+    "a metric that nobody knows": validation(also={"approval": 1.0}),
     "a Dice of 10^400": validation(value=10**400),
     "a Dice of nothing": validation(num_cases=0),
     "cases without a Dice": validation(value=None),
@@ -237,7 +239,7 @@ def test_a_reason_is_one_bounded_line_whatever_the_site_says(recorded, tmp_path,
     assert ledger[1].answered == ["east", "north"] and results["status"] == "INCOMPLETE"
 
 
-@pytest.mark.parametrize("score", [5, [SCORE], "good", {}, SCORE | {"value": 99}, SCORE | {"num_cases": 10**12}, None])
+@pytest.mark.parametrize("score", [5, [SCORE], "good", {}, SCORE | {"labels": {"2": 0.9}}, SCORE | {"value": 99}, SCORE | {"num_cases": 10**12}, None])
 def test_a_test_that_is_none_is_missing_with_its_site_and_the_others_have_theirs(recorded, tmp_path, score):
     best = next(number for task, number in recorded["answers"] if task == "test")
     ledger, results = carried_out(recorded, tmp_path / "run", metrics(test=score), "test", best)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, Strict
 
 from silofl.errors import AggregationError, ConfigError, TrainingError
+from silofl.federation.numbers import unknown_names
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import Answer, plain_text
 from silofl.methods.part import Exchange, Expected, Kind, Message
@@ -28,10 +29,7 @@ from silofl.settings import MOST, Section, parse
 from silofl.site import Site
 from silofl.software import Software
 from silofl.study import Study
-from silofl.study_sections import CLASSIFICATION_ONLY
 
-# What a classification's score has beside its value.
-METRICS = frozenset((*CLASSIFICATION_ONLY["metric"], "auroc"))
 NUMBERS, REASON, UNKNOWN = "numbers", "reason", "unknown"
 # Kinds of no part: the counts and scores of every answer, the sentence in place of one, and arrays that no part of the
 # study knows.
@@ -227,15 +225,12 @@ class Gate:
             answer = self._server.read("site", message)
         except AggregationError:
             return None
-        labels = {"0", *map(str, self.study.scored)}
         metrics = answer.numbers.metrics
         if metrics.round_test and not self.study.evaluate_every_round:
             return None
         if self.study.is_private and (metrics.training.keys() - {"epsilon"} or answer.domain.intensities):
             return None
-        scores = [score for score in (metrics.validation, metrics.round_test, metrics.test) if score]
-        is_known = all({*(score.labels or ())} <= labels and {*(score.also or ())} <= METRICS for score in scores)
-        return answer if is_known else None
+        return None if unknown_names(metrics, self.study) else answer
 
     def _of_array(self, name: str, array: NDArray) -> dict[str, Any]:
         kind = self.kind(name)

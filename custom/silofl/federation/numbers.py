@@ -6,10 +6,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from silofl.algorithms.mixing import Arrays
-from silofl.errors import AggregationError
-from silofl.methods.answer import Numbers
+from silofl.errors import AggregationError, shown
+from silofl.methods.answer import Metrics, Numbers
 from silofl.methods.part import TRAIN, Exchange
 from silofl.study import Study
+from silofl.study_sections import CLASSIFICATION_ONLY
+
+# What a classification's score has beside its value.
+METRICS = frozenset((*CLASSIFICATION_ONLY["metric"], "auroc"))
 
 
 def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study, most_examples: int | None) -> None:
@@ -34,6 +38,12 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
         raise AggregationError(f"site {site!r} must have images of {study.data.dimensions} axes, not {len(shape) - 1}")
     if numbers.metrics.round_test and not study.evaluate_every_round:
         raise AggregationError(f"site {site!r} must send no test score of a round, for which the study does not ask")
+    unknown = unknown_names(numbers.metrics, study)
+    if unknown:
+        # The model card repeats them.
+        raise AggregationError(
+            f"site {site!r} must send scores of the study's own labels and metrics, not of {shown(unknown[0])}"
+        )
     if not exchange.is_needed:
         return
     metrics = numbers.metrics
@@ -54,6 +64,14 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
         raise AggregationError(
             f"site {site!r} must take at most {most} steps with {numbers.num_examples} examples, not {numbers.steps}"
         )
+
+
+def unknown_names(metrics: Metrics, study: Study) -> list[str]:
+    """Return the names in an answer's scores that are no labels, regions or metrics of the study."""
+    labels = {"0", *map(str, study.scored)}
+    scores = [score for score in (metrics.validation, metrics.round_test, metrics.test) if score]
+    named = [(labels, score.labels or ()) for score in scores] + [(METRICS, score.also or ()) for score in scores]
+    return sorted(name for known, names in named for name in names if name not in known)
 
 
 def norm(arrays: Arrays) -> float:
