@@ -239,7 +239,19 @@ def test_a_reason_is_one_bounded_line_whatever_the_site_says(recorded, tmp_path,
     assert ledger[1].answered == ["east", "north"] and results["status"] == "INCOMPLETE"
 
 
-@pytest.mark.parametrize("score", [5, [SCORE], "good", {}, SCORE | {"labels": {"2": 0.9}}, SCORE | {"value": 99}, SCORE | {"num_cases": 10**12}, None])
+@pytest.mark.parametrize(
+    "score",
+    [
+        5,
+        [SCORE],
+        "good",
+        {},
+        SCORE | {"labels": {"2": 0.9}},
+        SCORE | {"value": 99},
+        SCORE | {"num_cases": 10**12},
+        None,
+    ],
+)
 def test_a_test_that_is_none_is_missing_with_its_site_and_the_others_have_theirs(recorded, tmp_path, score):
     best = next(number for task, number in recorded["answers"] if task == "test")
     ledger, results = carried_out(recorded, tmp_path / "run", metrics(test=score), "test", best)

@@ -105,6 +105,17 @@ def test_after_a_stop_the_models_are_sent_once_more(fedsm):
 # --- the threshold
 
 
+def test_a_server_cannot_ask_for_thresholds_between_which_the_score_of_a_single_case_shows(fedsm):
+    game = fedsm()
+    game.finish()
+    message = game.sent["test_super_model"]["east"]
+    entry = message.meta["super_model"] | {"thresholds": [number / 99 for number in range(100)]}
+    answer = game.sites["east"].answer(
+        "test_super_model", Message(message.arrays, message.meta | {"super_model": entry})
+    )
+    assert len(answer.meta["metrics"]["test"]["by_threshold"]) == len(game.server.parts["super_model"].thresholds)
+
+
 def test_a_site_whose_counts_do_not_fit_has_no_say_in_the_threshold_and_the_others_have(fedsm):
     game = fedsm()
     thresholds = game.server.parts["super_model"].thresholds

@@ -79,12 +79,12 @@ class SuperModelPart(Part):
     @property
     def learns_site(self) -> bool:
         """Whether the selector has learnt together with the models."""
-        return self.study.recipe.answer(SELECTOR).learns_site
+        return _learns_site(self.study)
 
     @property
     def thresholds(self) -> tuple[float, ...]:
-        """The candidates for the threshold; none where the selector knows the global model too."""
-        return THRESHOLDS if self.learns_site else ()
+        """The candidates for the threshold."""
+        return _thresholds(self.study)
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Bring all models to sites that lack them: before a round of the selector alone, or at the end."""
@@ -155,6 +155,7 @@ class SuperModelPart(Part):
         return {"super_model": results}
 
     def _facts(self, run: Run) -> dict[str, Any]:
+        # Sites take the candidates from the study; earlier ones of the same release from here.
         settings = {"thresholds": list(self.thresholds), "threshold": self.threshold}
         return write_facts(run, run.reported.parts[SELECTOR].outputs) | settings
 
@@ -168,14 +169,15 @@ class SiteSuperModel(SitePart):
     def answer(self, task: str) -> Message:
         """Store a received super model and score each threshold on validation data, or test the stored one."""
         if task == TEST:
-            thresholds = self.work.message.about(ROLE)["thresholds"]
+            # The study's and not the server's: between many narrow ones the score of each single case would show.
+            thresholds = _thresholds(self.work.study)
             return Message(meta={"metrics": {"test": tested(self.work, self._settled(), thresholds)}})
         work, contents = self.work, self._receive()
         if contents.selector is None or len(work.data.validation) == 0:
             return Message()
         model = Loaded(contents, work.device)
         results = case_results(model, work.data.validation, work.study)
-        counts = counts_by_threshold(model, results, work.message.about(ROLE)["thresholds"])
+        counts = counts_by_threshold(model, results, _thresholds(work.study))
         return Message(meta={ROLE: {"by_threshold": counts}})
 
     def _receive(self) -> Contents:
@@ -220,6 +222,15 @@ def fixed_models(work: Work, outputs: Sequence[str]) -> list[nn.Module]:
 
 
 PART, SITE = SuperModelPart, SiteSuperModel
+
+
+def _learns_site(study: Study) -> bool:
+    return study.recipe.answer(SELECTOR).learns_site
+
+
+def _thresholds(study: Study) -> tuple[float, ...]:
+    """Return the candidates for the threshold; none where the selector knows the global model too."""
+    return THRESHOLDS if _learns_site(study) else ()
 
 
 def _all_models(run: Run) -> Arrays:
