@@ -206,11 +206,21 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-40])
 
 
+def cut_header(path):
+    path.write_bytes(path.read_bytes()[:300])
+
+
+def cut_class(path):
+    """End in the middle of the name of the class."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.index(b"1.2.840.10008.5.1.4") + 8])
+
+
 def spoil(path):
     path.write_bytes(b"junk")
 
 
-@pytest.mark.parametrize("damage", [cut, spoil])
+@pytest.mark.parametrize("damage", [cut, cut_header, cut_class, spoil])
 @pytest.mark.parametrize("place", [0, 2, -1])
 def test_a_file_of_a_series_that_cannot_be_read_is_named_wherever_it_lies(tmp_path, write_dicom, damage, place):
     folder = write_dicom(tmp_path / "series", VOLUME)

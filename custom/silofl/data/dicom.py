@@ -1,6 +1,7 @@
 """Read DICOM with SimpleITK: one file, or the folder of one series."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,25 +90,29 @@ def _files_of_series(path: Path, name: str) -> tuple[str, ...]:
         raise DataError(
             f"{name} must be a folder with one DICOM series, not {len(found)}: {held}; give each series a folder"
         )
-    _check_whole(path, {Path(file).name for file in found[0]}, name)
+    _check_whole(path, found[0], name)
     return found[0]
 
 
-def _check_whole(path: Path, read: set[str], name: str) -> None:
+def _check_whole(path: Path, read: Sequence[str], name: str) -> None:
     """Refuse a series of which GDCM passes over a file: at its end nothing else would tell that a slice is missing."""
+    kind, names = str(_header(read[0]).get("SOPClassUID", "")), {Path(file).name for file in read}
     for file in files_of(path):
         # Those that begin with a dot are the notes of a file system.
-        if file.name not in read and not file.name.startswith(".") and _is_image(file):
+        if file.name not in names and not file.name.startswith(".") and _is_image(file, kind):
             raise DataError(f"{name} must hold whole DICOM files; {file.name} cannot be read: export the series again")
 
 
-def _is_image(file: Path) -> bool:
+def _is_image(file: Path, kind: str) -> bool:
+    """Return whether a file is an image, or what is left of one of the series' class."""
     import pydicom
 
     try:
-        return "Rows" in pydicom.dcmread(file, stop_before_pixels=True)
+        header = pydicom.dcmread(file, stop_before_pixels=True)
     except Exception:  # pydicom raises whatever its parsers raise on broken bytes
         return file.suffix.lower() in ENDINGS
+    # A file that ends within its header is read as far as it goes, be it within the name of its class.
+    return "Rows" in header or kind.startswith(str(header.file_meta.get("MediaStorageSOPClassUID") or ""))
 
 
 def _check_size(path: Path | str, count: int, name: str, item_bytes: int | None = None) -> None:
