@@ -254,17 +254,18 @@ class SuperModel:
     @cached_property
     def _not_learnt(self) -> list[str]:
         """A sentence for each label that the models found at no site, by the tests or else by validation."""
-        contents, study = self.contents, self.contents.study
+        facts, study = self.contents.facts, self.contents.study
         if study.task != "segmentation" or study.regions:
             return []
-        facts = contents.facts
-        part = "test" if facts.get("test") or "value" in facts else "validation"
         # What one site keeps holds its own test, without a name of a site.
-        scores = [facts] if "value" in facts else (facts.get(part) or {}).values()
-        tests = [score.get("labels") or {} for score in scores]
+        own = [facts] if "value" in facts else []
+        part = "test" if facts.get("test") or own else "validation"
+        of_sites = list((facts.get(part) or {}).values())
+        tests = [test.get("labels") or {} for test in of_sites or own]
+        where = "the best site" if of_sites else "the site"
         found = {name: [test[str(n)] for test in tests if str(n) in test] for n, name in study.labels.items()}
         return [
-            f"{name} was not learnt: its {part} Dice is {max(values):.2f} at the best site; to find none means nothing"
+            f"{name} was not learnt: its {part} Dice is {max(values):.2f} at {where}; to find none means nothing"
             for name, values in found.items()
             if values and max(values) < LEARNT
         ]
