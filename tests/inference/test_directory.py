@@ -227,6 +227,13 @@ def test_a_folder_that_is_no_super_model_is_refused(tmp_path):
         read(tmp_path / "missing")
 
 
+@pytest.mark.parametrize("given", ["", "supermodel"])
+def test_where_each_site_has_its_own_super_model_a_runs_folder_is_answered_with_one(tmp_path, make_contents, given):
+    write(tmp_path / "sites" / "north" / "small-1" / "supermodel", make_contents())
+    with pytest.raises(ConfigError, match="did you mean .*sites/north/small-1/supermodel[?]"):
+        read(tmp_path / given)
+
+
 def test_equal_contents_have_equal_fingerprints_and_training_facts_do_not_count(tmp_path, make_contents):
     contents = make_contents()
     write(tmp_path / "a", contents)

@@ -182,10 +182,11 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     if facts is ABSENT:
         if folder.is_file():
             raise ConfigError(f"{folder} must be the folder of a super model, not a file in it; name {folder.parent}")
-        inside = folder / FOLDER
-        remedy = (
-            f"did you mean {inside}?" if inside.is_dir() else f"name a folder {FOLDER} or chosen that a run has written"
-        )
+        run = folder.parent if folder.name == FOLDER else folder
+        # Of a simulation whose sites each have a model of their own.
+        places = [run / FOLDER, *sorted(run.glob(f"sites/*/*/{FOLDER}"))]
+        near = next((place for place in places if place.is_dir() and place != folder), None)
+        remedy = f"did you mean {near}?" if near else f"name a folder {FOLDER} or chosen that a run has written"
         raise ConfigError(f"{folder} must be a super model with a model.json; there is none: {remedy}")
     if not isinstance(facts, dict) or facts.get("format") not in (FORMAT, WITHOUT_DOMAIN):
         found = shown(facts.get("format") if isinstance(facts, dict) else None)
