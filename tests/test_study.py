@@ -143,7 +143,12 @@ def test_files_that_cannot_be_read_are_told_apart(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="must exist; it is not there"):
         load_study(path)
     path.write_text("a: [1")
-    with pytest.raises(ConfigError, match="study.yaml, it must be YAML; while parsing"):
+    with pytest.raises(ConfigError, match="study.yaml, line 1, column 6: it must be YAML; expected ',' or ']'.*: corr"):
+        load_study(path)
+    path.write_text("name: a\nrounds 40\nseed: 0\n")
+    with pytest.raises(
+        ConfigError, match="line 3, column 1: it must be YAML; could not find expected ':': correct it$"
+    ):
         load_study(path)
     path.write_text("rounds: 3\nseed: 1\nrounds: 4\n")
     with pytest.raises(ConfigError, match="line 3: 'rounds' must stand once, not in line 1 too; remove one"):

@@ -153,7 +153,12 @@ def read_value(text: str) -> object:
         raise
     # PyYAML lets the errors of int, float and chr pass.
     except (yaml.YAMLError, ValueError, ArithmeticError) as error:
-        raise ConfigError(f"it must be YAML; {one_line(error)}: correct it") from None
+        mark = getattr(error, "problem_mark", None)
+        if mark is None:
+            raise ConfigError(f"it must be YAML; {one_line(error)}: correct it") from None
+        # Without the lines of the text, which PyYAML repeats.
+        where = f"line {mark.line + 1}, column {mark.column + 1}"
+        raise ConfigError(f"{where}: it must be YAML; {one_line(error.problem)}: correct it") from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
