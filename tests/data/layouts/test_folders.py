@@ -165,7 +165,14 @@ def test_a_site_without_images_or_masks_is_refused(run, source, kind):
     with pytest.raises(DataError, match=f"site 'north' must have the folder '{kind}'; it is not there"):
         run()
     (source / "north" / kind).mkdir()
-    with pytest.raises(DataError, match=f"site 'north' must have files in '{kind}', not none"):
+    with pytest.raises(DataError, match=f"site 'north' must have files in '{kind}', not none; add"):
+        run()
+
+
+def test_a_site_that_is_given_for_the_folder_of_all_is_refused_as_such(run, source):
+    for name in ("images", "masks"):
+        (source / "north" / name).rename(source / name)
+    with pytest.raises(DataError, match="must hold a folder for each site, not images and masks themselves; put them"):
         run()
 
 

@@ -55,7 +55,14 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     patterns = _patterns(options)
     folders = visible_folders(source)
     if not folders:
-        raise DataError(f"{source.name} must hold a folder for each site with images and masks in it, not none")
+        raise DataError(
+            f"{source.name} must hold a folder for each site with images and masks in it, not none; make one"
+        )
+    if patterns is None and {"images", "masks"} <= {folder.name for folder in folders}:
+        raise DataError(
+            f"{source.name} must hold a folder for each site, not images and masks themselves; put them into a folder "
+            "that is named as their site"
+        )
     sites = [_by_stem(folder) if patterns is None else find_cases(folder.name, folder, patterns) for folder in folders]
     if patterns is not None:
         _check_found(sites, patterns)
@@ -102,5 +109,5 @@ def _files(folder: Path, kind: str) -> dict[str, Path]:
             )
         found[stem] = path
     if not found:
-        raise DataError(f"site {folder.name!r} must have files in {kind!r}, not none")
+        raise DataError(f"site {folder.name!r} must have files in {kind!r}, not none; add them or remove the folder")
     return found
