@@ -196,6 +196,8 @@ def test_an_answer_is_as_sure_as_many_cuts_would_give_it():
     assert (without["mixing"].answer, without["mixing"].sureness) == ("softpull", 0.5)
     assert "1.0 times (1.0 to 7.8) as far apart" in found["input"].reason
     assert "Sites have 4 (west) to 10 (east) training cases." in found["mixing"].reason
+    alike = {one.question: one for one in advised(ratios, {"east": 8, "west": 8}, has_batchnorm=True)}
+    assert "Each site has 8 training cases." in alike["mixing"].reason
 
 
 @pytest.mark.parametrize(("features", "is_said"), [((9, 9), True), ((1, 1), False)])

@@ -354,6 +354,8 @@ def _home_sentence(ratios: Mapping[str, Ratio], has_batchnorm: bool) -> str:
 
 def _sizes(cases: Mapping[str, int]) -> str:
     smallest, largest = min(cases, key=cases.get), max(cases, key=cases.get)
+    if cases[smallest] == cases[largest]:
+        return f"Each site has {cases[smallest]} training cases."
     return f"Sites have {cases[smallest]} ({smallest}) to {cases[largest]} ({largest}) training cases."
 
 
