@@ -37,6 +37,7 @@ def test_a_run_that_its_lead_has_followed_names_the_command_that_goes_on(tmp_pat
 def test_only_a_failed_simulation_has_a_remedy(status, is_simulation):
     assert remedy_sentence(Path("a"), status, is_simulation) == ""
     assert "resume a" in remedy_sentence(Path("a"), "FAILED", True)
+    assert remedy_sentence(Path("my runs/a"), "FAILED", True).endswith("silofl resume 'my runs/a'")
 
 
 def test_each_metric_is_defined_and_an_unknown_one_named():

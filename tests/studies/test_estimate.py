@@ -90,8 +90,9 @@ def test_an_estimate_is_plain_json_and_says_what_is_assumed(study):
 
 def test_rounds_alike_are_one_row(study):
     console = Console(record=True, width=100)
-    print_estimate(estimate(study, Setting(2, 1e9, seconds_per_step=1.0)), console)
+    print_estimate(estimate(study, Setting(2, 1e9, examples=40, seconds_per_step=1.0)), console)
     text = console.export_text()
+    assert "examples at the largest site: 40, of size 1x96x96\n" in text
     assert "1-24" in text and "federation.task_timeout_s: 600" in text
 
 

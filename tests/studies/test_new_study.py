@@ -66,6 +66,18 @@ def test_a_job_is_written_for_the_data(silofl, pictures, tmp_path):
     assert {path.relative_to(target) for path in target.rglob("*")} == files
 
 
+def test_the_commands_that_it_names_have_the_size_and_the_number_of_the_data_and_quote_names(silofl, stains, tmp_path):
+    data = stains.rename(tmp_path / "my stains")
+    out = silofl("new-study", tmp_path / "own", "--from", JOBS / "harmofl_nuclei", "--data", data)[1]
+    assert f"silofl estimate {tmp_path / 'own'} --sites 2 --bandwidth 50Mbit --examples 1 --image-size 32x32\n" in out
+    assert f"silofl simulate {tmp_path / 'own'} --data '{data}' --out RUN\n" in out
+
+
+def test_the_estimate_of_images_that_are_resized_needs_no_size(silofl, pictures, tmp_path):
+    out = silofl("new-study", tmp_path / "own", "--from", JOBS / "harmofl_camelyon17", "--data", pictures)[1]
+    assert "--bandwidth 50Mbit --examples 4\n" in out
+
+
 def test_what_was_written_can_be_estimated_and_simulated(silofl, pictures, tmp_path):
     target = tmp_path / "own"
     silofl("new-study", target, "--from", JOBS / "harmofl_camelyon17", "--data", pictures)

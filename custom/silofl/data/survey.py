@@ -37,6 +37,7 @@ class Survey:
         channel_names: The contrasts that some site has; none where no site names them.
         split_unit: What no two parts of a site's data share; ``unknown`` where one site does not know.
         samples: The first training images of each site.
+        num_cases: Training cases of the largest site.
     """
 
     sites: tuple[str, ...]
@@ -45,6 +46,7 @@ class Survey:
     channel_names: tuple[str, ...]
     split_unit: str
     samples: tuple[Sample, ...]
+    num_cases: int
 
     @property
     def kind(self) -> Kind:
@@ -119,7 +121,8 @@ def survey(data: Path) -> Survey:
             raise DataError(f"site {part.sites[0]!r} must have channel_names in {FILE_NAME}, as other sites; add them")
     unit = found[0].split_unit if len(known) == len(found) else "unknown"
     names, samples = (tuple(one for part in found for one in getattr(part, key)) for key in ("sites", "samples"))
-    return Survey(names, found[0].task, found[0].labels, contrasts, unit, samples)
+    num_cases = max(part.num_cases for part in found)
+    return Survey(names, found[0].task, found[0].labels, contrasts, unit, samples, num_cases)
 
 
 def _surveyed(folder: Path) -> Survey:
@@ -137,7 +140,8 @@ def _surveyed(folder: Path) -> Survey:
         )
     except DataError as error:
         raise DataError(f"site {site!r}: {error}") from None
-    return Survey((site,), task, labels, names, str(content.get("split_unit", "patient")), samples)
+    unit = str(content.get("split_unit", "patient"))
+    return Survey((site,), task, labels, names, unit, samples, len(records))
 
 
 def _declared(content: Mapping[str, object]) -> tuple[str, dict[int, str]]:

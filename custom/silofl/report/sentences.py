@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from silofl.algorithms.gain import Gain, federation_sentence
@@ -115,8 +116,8 @@ def remedy_sentence(run: Path, status: str, can_resume_here: bool) -> str:
 def _command(run: Path, can_resume_here: bool) -> str | None:
     """Return the command that goes on with a run; None of a folder without its job, as at a server."""
     if can_resume_here:
-        return f"python -m silofl resume {run}"
-    return f"python -m silofl continue {run} --kit KIT" if (run / "job").is_dir() else None
+        return f"python -m silofl resume {quote(str(run))}"
+    return f"python -m silofl continue {quote(str(run))} --kit KIT" if (run / "job").is_dir() else None
 
 
 def metric_sentence(metric: str | None) -> str:

@@ -3,6 +3,7 @@
 import argparse
 import json
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 import torch
@@ -49,9 +50,10 @@ def run(options: argparse.Namespace) -> int:
         return ExitCode.COMPLETE
     print_advice(found, console)
     algorithm = ", ".join(f"{key}: {value}" for key, value in found.algorithm.items())
-    command = f"python -m silofl compare {options.job} --data {simulation.data} --out RUNS --methods local,fedavg"
+    job, data = quote(str(options.job)), quote(str(simulation.data))
+    command = f"python -m silofl compare {job} --data {data} --out RUNS --methods local,fedavg"
     command += " --pretrained f.pt" if study.recipe.needs_pretrained else ""
-    command += f" --weights {simulation.weights}" if simulation.weights else ""
+    command += f" --weights {quote(str(simulation.weights))}" if simulation.weights else ""
     console.print(f"\nto try it:\n  {command} --set 'algorithm={{{algorithm}}}' --as advised", markup=False)
     return ExitCode.COMPLETE
 

@@ -70,6 +70,7 @@ class Estimate:
         study: The study's name.
         digest: Of its settings; hospitals compare it.
         sites: Sites that take part.
+        examples: Training examples of the largest site.
         image_shape: (C, *spatial) of the examples, or patches.
         is_size_assumed: Whether neither the study nor the setting says how large images are.
         traffic: Bytes for each site.
@@ -90,6 +91,7 @@ class Estimate:
     study: str
     digest: str
     sites: int
+    examples: int
     image_shape: tuple[int, ...]
     is_size_assumed: bool
     traffic: Traffic
@@ -209,6 +211,7 @@ def estimate(study: Study, setting: Setting) -> Estimate:
         study=study.name,
         digest=study.digest,
         sites=setting.sites,
+        examples=setting.examples,
         image_shape=shape,
         is_size_assumed=setting.image_size is None and not has_own_size(study),
         traffic=traffic,
@@ -258,7 +261,7 @@ def print_estimate(found: Estimate, console: Console) -> None:
     console.print(table)
     size = "x".join(map(str, found.image_shape)) + (", assumed: give --image-size" if found.is_size_assumed else "")
     facts = {
-        "examples of size": size,
+        "examples at the largest site": f"{found.examples}, of size {size}",
         "line of each site": f"{traffic.site_bytes / mib:.1f} MiB in the whole run",
         "line of the server": f"{found.sites * traffic.site_bytes / mib:.1f} MiB, {found.transfer_seconds:.0f} s",
         "memory of the server": f"about {found.server_memory_bytes / needs.GIB:.1f} GiB",

@@ -4,6 +4,7 @@ import argparse
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from silofl.files import read_json, write_json, write_text
 from silofl.models.weights import SUFFIXES
 from silofl.options import console_for
 from silofl.settings import parse, read_yaml
+from silofl.studies.random_examples import has_own_size
 from silofl.studies.reference import study_keys
 from silofl.studies.simulation import study_file
 from silofl.study import Study, load_study
@@ -51,12 +53,23 @@ def run(options: argparse.Namespace) -> int:
     """Write the job and say how to go on with it."""
     found, console = survey(options.data), console_for(options)
     study = new_study(options.target, options.job, found)
+    target, data = quote(str(options.target)), quote(str(options.data))
     console.print(f"wrote {options.target}: read its app/config/study.yaml before you train", markup=False)
-    console.print(f"  silofl estimate {options.target} --sites {len(found.sites)} --bandwidth 50Mbit", markup=False)
+    console.print(f"  silofl estimate {target} --sites {len(found.sites)} --bandwidth 50Mbit{_examples(study, found)}")
     if study.recipe.needs_pretrained:
-        console.print(f"  silofl pretrain {options.target} --data {options.data} --out f.pt   # then --pretrained f.pt")
-    console.print(f"  silofl simulate {options.target} --data {options.data} --out RUN", markup=False)
+        console.print(f"  silofl pretrain {target} --data {data} --out f.pt   # then --pretrained f.pt")
+    console.print(f"  silofl simulate {target} --data {data} --out RUN", markup=False)
     return ExitCode.COMPLETE
+
+
+def _examples(study: Study, found: Survey) -> str:
+    """Return the options of ``silofl estimate`` that say what the study trains with, where the survey knows it."""
+    if study.data.dimensions == 3 or found.kind == "windows":
+        return ""
+    height, width = prepare_image(found.samples[0].source, study).shape[2:]
+    # How many slices all volumes have only reading them tells.
+    number = f" --examples {found.num_cases}" if found.kind == "pictures" else ""
+    return number if has_own_size(study) else f"{number} --image-size {height}x{width}"
 
 
 def new_study(target: Path, job: Path, found: Survey) -> Study:

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.console import Console
@@ -62,8 +63,8 @@ def run(options: argparse.Namespace) -> int:
     if options.out:
         write_job(options.out, options.job, values, plan, planned)
         console.print(f"\nwrote {options.out}: read its app/config/study.yaml before you train", markup=False)
-        where = f"--data {data}" if data else "--data DATA"
-        console.print(f"  python -m silofl simulate {options.out} {where} --out RUN", markup=False)
+        out, where = quote(str(options.out)), quote(str(data)) if data else "DATA"
+        console.print(f"  python -m silofl simulate {out} --data {where} --out RUN", markup=False)
     if options.json:
         print(json.dumps(plan.as_dict(), indent=1))
     return ExitCode.COMPLETE

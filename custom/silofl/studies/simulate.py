@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 import yaml
 from rich.console import Console
@@ -149,7 +150,7 @@ def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object
     if run.exists() and not run.is_dir():
         raise ConfigError(f"--out must be a new or empty folder, not {run}, which is a file; name a folder")
     if run.exists() and any(run.iterdir()):
-        remedy = f"to go on: silofl resume {run}" if (run / "run.json").is_file() else "name another"
+        remedy = f"to go on: silofl resume {quote(str(run))}" if (run / "run.json").is_file() else "name another"
         raise ConfigError(f"--out must be a new or empty folder, not {run}; {remedy}")
     check_pretrained(job, study, simulation)
     data = read_data(study, simulation, run)
@@ -270,7 +271,7 @@ def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> i
                 command = [sys.executable, "-m", "silofl.flare.simulator", *arguments]
                 _follow(ProcessTree(command, run / "log.txt"), lines)
         except KeyboardInterrupt:
-            console.print(f"\ninterrupted; to go on: python -m silofl resume {run}")
+            console.print(f"\ninterrupted; to go on: python -m silofl resume {quote(str(run))}")
             return ExitCode.INTERRUPTED
         finally:
             # The simulator wipes its workspace at the next start.
@@ -305,7 +306,9 @@ def _outcome(run: Path, simulation: Simulation, study: Study, console: Console) 
     """Print the result, test on the site that was left out, write the report, and return the exit code."""
     results = read_results(run)
     if results is None:
-        console.print(f"the run ended without a result; {run / 'log.txt'} says why; to go on: silofl resume {run}")
+        console.print(
+            f"the run ended without a result; {run / 'log.txt'} says why; to go on: silofl resume {quote(str(run))}"
+        )
         return ExitCode.FAILED
     if study.task == "classification" and results.is_finished and results.everyone is None:
         results = _with_everyone(run, results, simulation, study, console)
