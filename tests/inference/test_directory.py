@@ -128,6 +128,26 @@ def test_a_domain_that_was_taken_out_is_refused(tmp_path, make_contents):
         read(tmp_path / "supermodel")
 
 
+@pytest.mark.parametrize(
+    ("facts", "wrong"),
+    [
+        ([], "facts must be keys and values, not \\[\\]; copy the folder again"),
+        (None, "facts must be keys and values, not None"),
+        (["x"], "facts must be keys and values, not \\['x'\\]; copy the folder again"),
+        ({"test": 3}, "facts.test must be keys and values, not 3"),
+        ({"validation": {"north": [0.5]}}, "facts.validation.north must be keys and values"),
+        ({"test": {"north": {"value": 0.5, "labels": [0.5]}}}, "facts.test.north.labels must be keys and values"),
+        ({"test": {"north": {"value": "0.5"}}}, "facts.test.north must have a number for value, not '0.5'"),
+        ({"test": {"north": {"labels": {"1": None}}}}, "facts.test.north must have a number for 1, not None"),
+    ],
+)
+def test_facts_of_another_kind_in_an_older_super_model_are_one_sentence(folder, facts, wrong):
+    as_before(folder)
+    edit(folder, facts=facts)
+    with pytest.raises(ConfigError, match=wrong):
+        read(folder)
+
+
 @pytest.mark.parametrize("name", ["weights/north.pt", "weights/selector.pt"])
 def test_a_missing_file_is_refused(folder, name):
     (folder / name).unlink()

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from silofl.data.domain import Domain
-from silofl.errors import ConfigError, nearest
+from silofl.errors import ConfigError, nearest, shown
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.study import Study
 
 RULES = ("only", "selector", "mean")
+# Of the facts, by site: what warnings come from.
+SCORES = ("test", "validation")
 # Names of models become names of files: no separator, no leading dot.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -60,6 +62,7 @@ class Contents:
         _check_shape(self)
         _RULE_CHECKS[self.rule](self)
         _check_beside(self)
+        _check_facts(self.facts)
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -145,6 +148,25 @@ def _check_beside(contents: Contents) -> None:
             f"beside must name a model that the rule does not choose, of several, not {contents.beside!r}; the rule is "
             f"{contents.rule!r}"
         )
+
+
+def _check_facts(facts: object) -> None:
+    """Refuse scores from which no warning could be read; of what else is known only people read."""
+    for part in SCORES:
+        for site, score in _table(_table(facts, "facts").get(part) or {}, f"facts.{part}").items():
+            place = f"facts.{part}.{site}"
+            labels = _table(_table(score, place).get("labels") or {}, f"{place}.labels")
+            for key, value in {"value": score.get("value") or 0.0, **labels}.items():
+                if isinstance(value, bool) or not isinstance(value, int | float):
+                    raise ConfigError(
+                        f"{place} must have a number for {key}, not {shown(value)}; copy the folder again"
+                    )
+
+
+def _table(value: object, place: str) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    raise ConfigError(f"{place} must be keys and values, not {shown(value)}; copy the folder again")
 
 
 def check_threshold(threshold: float | None) -> None:

@@ -174,7 +174,7 @@ def _origin(contents: Contents) -> str | None:
     if contents.study.recipe.answer("super_model").threshold != "tuned":
         return "set by the study"
     scores = (contents.facts.get("validation") or {}).values()
-    has_validation = any(score["value"] is not None for score in scores)
+    has_validation = any(score.get("value") is not None for score in scores)
     return "tuned on validation data" if has_validation else "no validation data to tune it on"
 
 
