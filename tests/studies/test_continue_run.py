@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -25,7 +26,7 @@ STUDY = "app/config/study.yaml"
 @pytest.fixture
 def go_on(server, tmp_path, capsys, monkeypatch):  # noqa: F811
     """Run the command with jobs that end as given; returns its exit code, what it says, and what it submitted."""
-    monkeypatch.setattr(module, "read_kit", lambda path, kinds: None)
+    monkeypatch.setattr(module, "read_kit", lambda path, kinds: SimpleNamespace(folder=path))
 
     def run(*arguments, ends=(("FINISHED:COMPLETED", "complete"),)):
         submitted = server(*ends)

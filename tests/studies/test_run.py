@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -99,7 +100,7 @@ def server(monkeypatch, finished):
         write_json(target / "results.json", plain(without_numbers(study, "FAILED", ["a fault"], RUN)))
 
     monkeypatch.setattr(module, "Lead", Lead)
-    monkeypatch.setattr(module, "read_kit", lambda path, kinds: None)
+    monkeypatch.setattr(module, "read_kit", lambda path, kinds: SimpleNamespace(folder=path))
     monkeypatch.setattr(module, "POLL_S", 0)
     kinds = {"complete": complete, "stopped": stopped(1), "stopped before a round": stopped(0), "failed": failed}
     kinds["nothing"] = lambda target: None
@@ -179,6 +180,29 @@ def test_sites_that_are_not_there_are_told_when_the_job_begins(server, lead, mon
     said = " ".join(lead()[1].split())
     sentence = "1 of 2 sites are connected (north); the first round waits for the others, at most 600 s"
     assert (sentence in said) is is_said
+
+
+def test_a_job_that_nvflare_holds_back_for_more_sites_says_so(server, tmp_path, capsys):
+    server(("FINISHED:COMPLETED", "complete"))
+    job = shutil.copytree(JOB, tmp_path / "job")
+    (job / "meta.json").write_text(json.dumps(json.loads((job / "meta.json").read_text()) | {"min_clients": 5}))
+    assert main(["run", str(job), "--kit", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "3 of 5 sites are connected that min_clients of meta.json asks for; NVFlare begins the job once" in said
+
+
+def test_what_no_server_takes_is_said_before_anything_is_submitted(server, tmp_path, capsys):
+    submitted = server()
+    job = shutil.copytree(JOB, tmp_path / "job")
+    (job / "app" / "config" / "README.md").write_text("mine")
+    assert main(["run", str(job), "--kit", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert submitted == [] and "a model alone, not 'config/README.md'; delete it" in capsys.readouterr().err
+
+
+def test_the_digest_that_hospitals_pin_is_said_before_the_job_is_submitted(server, lead):
+    server(("FINISHED:COMPLETED", "complete"))
+    said = lead()[1]
+    assert said.index(load_study(study_file(JOB)).digest) < said.index("submitted as job")
 
 
 def test_a_job_that_a_restarted_server_has_lost_goes_on_although_nothing_can_be_downloaded(server, lead):

@@ -17,6 +17,7 @@ from silofl.federation.results import Results, read_results
 from silofl.files import copy_file, read_json, write_json, write_text
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
+from silofl.flare.submission import check_job
 from silofl.options import add_json, console_for, natural
 from silofl.report.pages import write_report
 from silofl.schema import plain
@@ -97,11 +98,13 @@ def start(job: Path, kit: Kit, out: Path, retries: int, console: Console) -> int
         The exit code: 0 COMPLETE, 1 FAILED, 3 INCOMPLETE, 130 interrupted.
 
     Raises:
-        ConfigError: The server cannot be reached, or does not take the job.
+        ConfigError: The server cannot be reached, or would not take the job.
         TrainingError: The server did not come back, or the job never began.
     """
+    study = load_study(study_file(job))
+    for doubt in check_job(job, study):
+        console.print(doubt, markup=False, soft_wrap=True)
     with Lead(kit, PATIENCE_S) as lead:
-        study = load_study(study_file(job))
         watch = Watch(lead, study, job, out, console)
         try:
             if study.continue_run:
@@ -185,6 +188,13 @@ class Watch:
             self.console.print(
                 f"{len(there)} of {wanted} sites are connected ({names}); the first round waits for the others, "
                 f"at most {limit} (federation.join_timeout_s)",
+                markup=False,
+            )
+        least = read_json(self.job / "meta.json").get("min_clients")
+        if type(least) is int and len(there) < least:
+            self.console.print(
+                f"{len(there)} of {least} sites are connected that min_clients of meta.json asks for; NVFlare begins "
+                "the job once they are, and waits without a limit",
                 markup=False,
             )
 

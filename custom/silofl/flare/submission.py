@@ -1,0 +1,68 @@
+"""What can be known of a job before its lead submits it: what every server refuses, and what sites may refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from silofl.errors import ConfigError
+from silofl.files import read_json
+from silofl.flare.job_files import FILES, JobFiles
+from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
+from silofl.methods.parts import kinds
+from silofl.models.weights import read_start
+from silofl.study import Study
+
+CLASSES = {"config_fed_client.json": SITE_CLASSES, "config_fed_server.json": SERVER_CLASSES}
+# What the ready-made site.yaml lets leave.
+READY = frozenset("weights batchnorm amplitude statistics selector control advice fingerprint".split())
+
+
+def check_job(job: Path, study: Study) -> list[str]:
+    """Return what sites may refuse of a job, each as a sentence for its lead; first the digest that some have pinned.
+
+    Args:
+        job: The job's folder.
+        study: Its study.
+
+    Raises:
+        ConfigError: The job holds files that no server takes, or lacks one that its study names.
+    """
+    app = job / "app"
+    reason, _ = JobFiles(has_custom=True).validate(str(app))
+    if reason:
+        raise ConfigError(f"{app}: {reason}")
+    for name in FILES:
+        if not (app / "config" / name).is_file():
+            raise ConfigError(f"{app}/config must hold {name}; it is missing: take it from a job of jobs/")
+    doubts = [f"hospitals that pin their studies take part where they have pinned this digest: {study.digest}"]
+    if (app / "custom").exists():
+        doubts.append(f"{app}/custom is code, which server and hospitals refuse but laboratories that allow it")
+    doubts += [
+        f"{name} names {path}, which sites refuse whose class_allow_list lacks it, as the ready-made ones do"
+        for name, known in CLASSES.items()
+        for path in _classes(read_json(app / "config" / name))
+        if path not in known
+    ]
+    packages = sorted({name for _, _, name in study.extensions})
+    if packages:
+        doubts.append(f"hospitals must have installed, and name under extensions of site.yaml: {', '.join(packages)}")
+    # A network of a package may run at hospitals and not here.
+    if study.model.network in packages:
+        return doubts
+    read_start(app / "config", study)
+    further = sorted({kind.name for kind in kinds(study)} - READY)
+    if further:
+        doubts.append(
+            f"hospitals must add to may_leave of site.yaml, where the ready-made one has it not: {', '.join(further)}"
+        )
+    return doubts
+
+
+def _classes(config: object) -> Iterator[str]:
+    """Yield the classes that a configuration has NVFlare build."""
+    for key, value in config.items() if isinstance(config, dict) else enumerate(config):
+        if key == "path" and isinstance(value, str):
+            yield value
+        elif key != "args" and isinstance(value, dict | list):
+            yield from _classes(value)

@@ -1,0 +1,83 @@
+"""What is said of a job before it is submitted."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+from silofl.errors import ConfigError
+from silofl.flare.submission import READY, check_job
+from silofl.settings import read_yaml
+from silofl.studies.simulation import study_file
+from silofl.study import load_study
+from tests.conftest import JOBS
+
+CLIENT = "app/config/config_fed_client.json"
+
+
+@pytest.fixture
+def said(tmp_path):
+    """Return what is said of a job of jobs/ with changes to its study, besides the digest."""
+
+    def say(name="fedavg_phantoms", change=lambda job: None, **sections):
+        job = shutil.copytree(JOBS / name, tmp_path / "job")
+        change(job)
+        file = study_file(job)
+        file.write_text(yaml.safe_dump(read_yaml(file) | sections))
+        study = load_study(file)
+        digest, *others = check_job(job, study)
+        assert digest.endswith(f"have pinned this digest: {study.digest}")
+        return others
+
+    return say
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in JOBS.glob("*_phantoms")))
+def test_a_job_of_ours_raises_no_doubt(said, name):
+    assert said(name) == []
+
+
+def test_what_the_ready_made_policy_keeps_is_known(said):
+    policy = read_yaml(JOBS.parent / "site_configs" / "hospital" / "site.yaml")
+    assert {*policy["may_leave"]} == READY
+    assert said(algorithm={"name": "oneshot"}, rounds=1) == [
+        "hospitals must add to may_leave of site.yaml, where the ready-made one has it not: image_features, site_model"
+    ]
+
+
+def test_a_class_that_no_ready_made_list_has_is_named(said):
+    def change(job):
+        config = json.loads((job / CLIENT).read_text())
+        config["components"] = [{"id": "x", "path": "acme.Widget", "args": {"path": "no.class"}}]
+        (job / CLIENT).write_text(json.dumps(config))
+
+    (doubt,) = said(change=change)
+    assert doubt.startswith("config_fed_client.json names acme.Widget, which sites refuse whose class_allow_list lacks")
+
+
+def test_code_and_parts_of_packages_are_named(said):
+    def change(job):
+        (job / "app" / "custom").mkdir()
+
+    code, packages = said(change=change, model={"network": "acme-parts==1.2.0/slim"})
+    assert "app/custom is code, which server and hospitals refuse" in code
+    assert packages.endswith("extensions of site.yaml: acme-parts==1.2.0/slim")
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (lambda job: (job / "app" / "notes.txt").write_text("mine"), "a model alone, not 'notes.txt'; delete it"),
+        (lambda job: (job / CLIENT).unlink(), "must hold config_fed_client.json; it is missing: take it from a job"),
+        (lambda job: (job / CLIENT).write_text("{"), "config_fed_client.json must"),
+    ],
+)
+def test_what_no_server_takes_is_refused(said, change, wrong):
+    with pytest.raises(ConfigError, match=wrong):
+        said(change=change)
+
+
+def test_a_model_that_the_study_names_must_be_there(said):
+    with pytest.raises(ConfigError, match="model.pretrained must be a file beside study.yaml, not 'pretrained.pt'"):
+        said(algorithm={"name": "adafed", "preset": "reference"})
