@@ -228,11 +228,12 @@ def test_a_finished_run_is_waited_for_until_nvflare_gives_up_a_dead_site(server,
     ],
     ids=["its own fault", "aborted by a person", "no retries", "as often as allowed"],
 )
-def test_a_failed_run_ends_there_and_says_why(server, lead, ends, options):
+def test_a_failed_run_ends_there_and_says_why_and_how_to_go_on(server, lead, ends, options, tmp_path):
     submitted = server(*ends)
     code, said, results = lead(*options)
     assert code == 1 and results.status == "FAILED" and len(submitted) == len(ends)
     assert results.reasons[0] in said and results.run == RUN
+    assert said.endswith(f"to go on once that is put right: silofl continue {tmp_path}/out --kit {tmp_path}\n")
 
 
 def test_a_job_that_never_began_says_what_nvflare_says(server, lead):

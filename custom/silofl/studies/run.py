@@ -128,6 +128,8 @@ def start(job: Path, kit: Kit, out: Path, retries: int, console: Console) -> int
             return ExitCode.INTERRUPTED
     print_results(results, console)
     console.print(f"downloaded to {out}; report: {write_report(out)}", markup=False)
+    if results.status == "FAILED":
+        console.print(f"to go on once that is put right: silofl continue {out} --kit {kit.folder}", markup=False)
     return ExitCode[results.status]
 
 
