@@ -11,10 +11,10 @@ from silofl.cli import main
 from silofl.errors import ConfigError
 from silofl.federation.outcome import stopped_results, without_numbers
 from silofl.federation.results import read_results
-from silofl.files import write_json
+from silofl.files import held, write_json
 from silofl.schema import plain
 from silofl.studies import continue_run as module
-from silofl.studies.run import Watch, set_run
+from silofl.studies.run import LOCK, Watch, set_run
 from silofl.study import load_study
 
 from .test_run import JOB, RUN, Connection, finished, lead, server  # noqa: F401
@@ -138,6 +138,13 @@ def test_changes_that_the_server_refuses_do_not_stay_in_the_folder(go_on, stoppe
 def test_a_run_that_stops_again_goes_on_by_itself_as_often_as_allowed(go_on, stopped):
     code, said, submitted = go_on(stopped, "--retries", "1", ends=[("FINISHED:ABNORMAL", "stopped")] * 2)
     assert code == 1 and len(submitted) == 3 and "going on by itself, 1 of 1 times" in said
+
+
+def test_a_folder_that_another_command_writes_is_refused_before_anything_is_submitted(go_on, stopped):
+    with held(stopped / LOCK):
+        code, said, submitted = go_on(stopped)
+    assert code == 2 and len(submitted) == 1 and "round" not in said
+    assert f"{stopped} must not be in use" in said
 
 
 def test_the_result_is_printed_for_programs(go_on, stopped):

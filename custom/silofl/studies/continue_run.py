@@ -14,13 +14,13 @@ from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
-from silofl.files import copy_file, write_text
+from silofl.files import copy_file, held, write_text
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, has_ended
 from silofl.options import add_set, changes_of, console_for
 from silofl.report.pages import REPORT
 from silofl.settings import read_yaml
-from silofl.studies.run import JOB, PATIENCE_S, add_retries, carry_out, check_new, set_run
+from silofl.studies.run import JOB, LOCK, PATIENCE_S, add_retries, carry_out, check_new, set_run
 from silofl.studies.simulation import changed, changed_study, study_file
 
 # NVFlare's ids of jobs.
@@ -49,7 +49,8 @@ def run(options: argparse.Namespace) -> int:
         if out != folder:
             check_new(out)
             shutil.copytree(folder, out, dirs_exist_ok=True)
-        return _carry_out_or_restore(out, kit, options, changes)
+        with held(out / LOCK):
+            return _carry_out_or_restore(out, kit, options, changes)
     if options.out is None:
         raise ConfigError(f"--out must name a new folder for the results where {shown(options.run)} is none; give it")
     check_new(options.out)

@@ -3,6 +3,7 @@
 import argparse
 import shutil
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.outcome import stopped_results
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
-from silofl.files import copy_file, read_json, write_json, write_text
+from silofl.files import copy_file, held, read_json, write_json, write_text
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.flare.submission import check_job
@@ -33,6 +34,8 @@ POLL_S = 1.0
 PATIENCE_S = 1800.0
 # In the folder of the results: the job as it goes on, to be submitted again at any time.
 JOB = "job"
+# Held for as long as a command writes that folder.
+LOCK = "lock"
 RUNNING, ABORTED = "RUNNING", "FINISHED:ABORTED"
 
 
@@ -104,8 +107,8 @@ def start(job: Path, kit: Kit, out: Path, retries: int, console: Console) -> int
     study = load_study(study_file(job))
     for doubt in check_job(job, study):
         console.print(doubt, markup=False, soft_wrap=True)
-    with Lead(kit, PATIENCE_S) as lead:
-        watch = Watch(lead, study, job, out, console)
+    with Lead(kit, PATIENCE_S) as lead, ExitStack() as open_files:
+        watch = Watch(lead, study, job, out, console, open_files)
         try:
             if study.continue_run:
                 watch.progress = Progress(study.continue_run, read_json(job.with_name(LEDGER), list, absent=[]))
@@ -143,6 +146,7 @@ class Watch:
         job: The job's folder; once it is submitted, the copy in the folder of the results.
         out: Folder of the results.
         console: Shows rounds.
+        open_files: Takes the lock of a new folder of results.
         progress: What is known of the run.
         number: Id of the last job; None before the first.
         is_aborted: Whether a person aborted the last job.
@@ -153,6 +157,7 @@ class Watch:
     job: Path
     out: Path
     console: Console
+    open_files: ExitStack
     progress: Progress = field(default_factory=lambda: Progress(None, []))
     number: str | None = None
     is_aborted: bool = False
@@ -171,6 +176,7 @@ class Watch:
         if self.job != self.out / JOB:
             # Only now: no folder of results is left where the server takes no job.
             self.job = shutil.copytree(self.job, self.out / JOB)
+            self.open_files.enter_context(held(self.out / LOCK))
         self.console.print(f"{self.study.name}: submitted as job {self.number}", markup=False)
         self._say_who_is_there()
         status, details = self._follow()
