@@ -43,7 +43,7 @@ def test_resume_of_a_broken_run_is_refused(refused, tmp_path, content):
 def test_json_leaves_standard_output_to_the_result_alone(silofl, monkeypatch, tmp_path, code):
     result = {"status": "COMPLETE", "sites": {"north": 0.5}}
 
-    def resume(run, console):
+    def resume(run, console, data):
         console.print("round 1/1")
         (run / "results.json").write_text(json.dumps(result))
         return code
@@ -57,13 +57,13 @@ def test_json_leaves_standard_output_to_the_result_alone(silofl, monkeypatch, tm
 def test_json_holds_the_test_on_the_site_that_was_left_out(silofl, monkeypatch, tmp_path):
     (tmp_path / "results.json").write_text(json.dumps({"status": "COMPLETE"}))
     (tmp_path / "unseen.json").write_text(json.dumps({"site": "coast", "value": 0.5}))
-    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console: 0)
+    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console, data: 0)
     _, out, _ = silofl("resume", tmp_path, "--json")
     assert json.loads(out) == {"status": "COMPLETE", "unseen": {"site": "coast", "value": 0.5}}
 
 
 def test_json_without_a_result_is_nothing(silofl, monkeypatch, tmp_path):
-    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console: 1)
+    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console, data: 1)
     assert silofl("resume", tmp_path, "--json") == (1, "", "")
 
 
@@ -96,6 +96,28 @@ def edit(run, **changes):
     for key, value in changes.items():
         study[key] = study[key] | value if isinstance(value, dict) else value
     path.write_text(yaml.safe_dump(study))
+
+
+def test_a_run_whose_data_were_moved_goes_on_with_them_where_they_are_named(silofl, refused, run, tmp_path):
+    settings = json.loads((run / "run.json").read_text())
+    moved = shutil.copytree(settings["data"], tmp_path / "moved", ignore=shutil.ignore_patterns(".silofl*"))
+    (run / "run.json").write_text(json.dumps(settings | {"data": str(tmp_path / "gone")}))
+    edit(run, rounds=3)
+    error = refused("resume", run)
+    assert f"--data must name the folder that holds north/dataset.json, not {tmp_path}/gone" in error
+    assert "site.yaml" not in error
+    assert silofl("resume", run, "--data", moved)[0] == 0
+    assert json.loads((run / "run.json").read_text())["data"] == str(moved)
+
+
+def test_other_data_than_the_run_learnt_from_are_refused(silofl, run, tmp_path):
+    settings = (run / "run.json").read_text()
+    other = shutil.copytree(json.loads(settings)["data"], tmp_path / "other", ignore=shutil.ignore_patterns(".silofl*"))
+    path = other / "north" / "dataset.json"
+    path.write_text(path.read_text() + "\n")
+    code, _, error = silofl("resume", run, "--data", other)
+    assert code == 2 and f"site 'north' must have the dataset.json that {run} learnt from, not the one in" in error
+    assert (run / "run.json").read_text() == settings
 
 
 def test_an_edited_study_is_refused_by_its_keys_and_nothing_is_run(refused, run):

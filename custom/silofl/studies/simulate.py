@@ -46,7 +46,7 @@ from silofl.options import (
 from silofl.report.pages import write_report
 from silofl.report.sentences import changes_sentence
 from silofl.report.super_model import print_unseen
-from silofl.schema import plain
+from silofl.schema import plain, read_file
 from silofl.settings import read_yaml
 from silofl.site import Server, Site
 from silofl.studies.ending import print_results
@@ -172,21 +172,53 @@ def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object
     return _run(run, simulation, study, console)
 
 
-def resume(run: Path, console: Console) -> int:
+def resume(run: Path, console: Console, data: Path | None = None) -> int:
     """Go on with a run after its last finished round; the same errors and exit codes as `start`.
 
     A run that has its result is shown, not run again.
+
+    Args:
+        run: Folder of the run.
+        console: Shows rounds and results.
+        data: Folder of the sites' data, where it is not where the run read it.
     """
     if not (run / "run.json").is_file():
         raise ConfigError(f"{run} must hold a run, with a run.json; it holds none: name the folder given to --out")
     simulation = read_simulation(run)
+    if data is not None:
+        simulation = replace(simulation, data=str(data.resolve()))
     check_code(run / "job", simulation)
     study = load_study(study_file(run / "job"))
     RunFolder(run, study).mend()
     if is_finished(run) and read_results(run).rounds >= study.rounds:
         return _outcome(run, simulation, study, console)
-    _write_counts(run, simulation, read_data(study, simulation, run))
+    _check_is_there(simulation)
+    found = read_data(study, simulation, run)
+    if data is not None:
+        _check_learnt_from(run, simulation, found)
+        write_json(run / "run.json", read_json(run / "run.json") | {"data": simulation.data})
+    _write_counts(run, simulation, found)
     return _run(run, simulation, study, console)
+
+
+def _check_is_there(simulation: Simulation) -> None:
+    for site in simulation.sites:
+        if not (Path(simulation.data) / site / "dataset.json").is_file():
+            raise ConfigError(
+                f"--data must name the folder that holds {site}/dataset.json, not {simulation.data}, where it is not; "
+                "name the folder to which the run's data were moved"
+            )
+
+
+def _check_learnt_from(run: Path, simulation: Simulation, data: Mapping[str, SiteData]) -> None:
+    """Refuse other data than a run has read before; one that has read none yet takes any."""
+    counts = read_file(DataCounts, run / DATA)
+    for site in simulation.sites if counts else ():
+        if counts.sites[site].digest != data[site].manifest.digest:
+            raise DataError(
+                f"site {site!r} must have the dataset.json that {run} learnt from, not the one in {simulation.data}; "
+                "name the folder to which it was moved"
+            )
 
 
 def prepare(workspace: Path) -> int:
