@@ -93,3 +93,15 @@ def test_every_row_without_a_pretrained_model_starts_from_the_weights(windows, w
         "local": (None, str(file)),
         "fedavg": (None, str(file)),
     }
+
+
+@pytest.mark.parametrize("is_variant", [True, False], ids=["a row's", "the job's"])
+def test_weights_for_all_rows_do_not_replace_those_of_a_row(windows, write_windows_job, tmp_path, is_variant):
+    job, file = write_windows_job("adafed_activity", {"name": "fedavg"}), tmp_path / "f.pt"
+    torch.save(build_plain_model(load_study(study_file(job)), 1).state_dict(), file)
+    own = {"model.weights": "own.pt", "model.weights_sha256": "0" * 64}
+    changes = {"variants": {"slow": own}} if is_variant else {"changes": own}
+    asked = Comparison((job,), seeds=(0,), data=str(windows), weights=str(file), **changes)
+    name = "slow" if is_variant else job.name
+    with pytest.raises(ConfigError, match=f"--weights must not go with {name}, whose study names weights of its own"):
+        planned(asked, tmp_path / "out")
