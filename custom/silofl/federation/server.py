@@ -24,18 +24,7 @@ from silofl.federation.ledger import Round, is_better
 from silofl.federation.numbers import check_numbers
 from silofl.federation.reported import Reported, is_better_than_best, reported_of
 from silofl.methods.answer import Answer, Metrics, read_answer
-from silofl.methods.part import (
-    OF_MODELS,
-    TEST,
-    TRAIN,
-    Exchange,
-    Expected,
-    Message,
-    Part,
-    Replies,
-    WeightsOf,
-    check_arrays,
-)
+from silofl.methods.part import TEST, TRAIN, Exchange, Expected, Message, Part, Replies, WeightsOf, check_arrays
 from silofl.methods.parts import start_parts
 from silofl.models.precision import widened
 from silofl.software import Software, here
@@ -219,7 +208,7 @@ class ServerRounds:
 
     def _parts_for(self, exchange: Exchange) -> dict[str, Part]:
         """Return the parts of a task: the best round's where its models are evaluated, else the current ones."""
-        is_of_best = exchange.task in OF_MODELS and exchange.task != TRAIN and exchange.round == self.best_round
+        is_of_best = exchange.is_of_models and exchange.task != TRAIN and exchange.round == self.best_round
         return self.parts | self.best_parts if is_of_best else self.parts
 
     def _weights(self, role: str, number: int, replies: Replies) -> NDArray[np.float64]:

@@ -14,7 +14,6 @@ from silofl.algorithms.mixing import Arrays
 from silofl.errors import TrainingError
 from silofl.methods.answer import Answer
 from silofl.methods.part import (
-    OF_MODELS,
     TRAIN,
     Exchange,
     Expected,
@@ -58,7 +57,7 @@ class AmplitudePart(Part):
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Ask for the amplitude in the first round; bring the mean once to every site, and again where it is lost."""
-        if exchange.task not in OF_MODELS:
+        if not exchange.is_of_models:
             return Message()
         if self._is_wanted(exchange):
             return Message(meta={ROLE: {"is_wanted": True}})

@@ -19,7 +19,6 @@ from silofl.errors import StateError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write
 from silofl.methods.part import (
-    OF_MODELS,
     TEST,
     TRAIN,
     VALIDATE,
@@ -120,7 +119,7 @@ class ModelPart(Part):
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Return a site's model, unless the site holds it already."""
-        if exchange.task not in OF_MODELS:
+        if not exchange.is_of_models:
             return Message()
         arrays, number = self.of(site), exchange.models_round
         # What came in half precision is near to what the site has, and not the same.

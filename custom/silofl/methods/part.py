@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 BEFORE, INSTEAD, AFTER, VALIDATED = "before", "instead", "after", "validated"
 END, TESTED = "end", "tested"
 TRAIN, VALIDATE, TEST, COLLECT = "train", "validate", "test", "collect"
-# The tasks that begin from the models.
-OF_MODELS = (TRAIN, VALIDATE, TEST, COLLECT)
 # Role -> aggregation weights (K', K') of the sites that answered.
 WeightsOf = Callable[[str], NDArray[np.float64]]
 # The most that a number of an array may be, either way.
@@ -100,6 +98,11 @@ class Exchange:
     sites: tuple[str, ...] | None = None
     is_needed: bool = True
     models_round: int = 0
+
+    @property
+    def is_of_models(self) -> bool:
+        """Whether its task begins from the models."""
+        return self.task in (TRAIN, VALIDATE, TEST, COLLECT)
 
 
 @dataclass(frozen=True)

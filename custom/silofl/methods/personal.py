@@ -12,7 +12,7 @@ from typing import Any
 from silofl.algorithms.steps import OwnDraws, Step
 from silofl.errors import TrainingError
 from silofl.methods.model import SiteModels
-from silofl.methods.part import OF_MODELS, TRAIN, Exchange, Message, Part, Replies, Run, SitePart, WeightsOf
+from silofl.methods.part import TRAIN, Exchange, Message, Part, Replies, Run, SitePart, WeightsOf
 from silofl.methods.work import Work
 from silofl.models.roles import GLOBAL, PERSONAL
 from silofl.study import Study
@@ -36,7 +36,7 @@ class PersonalPart(Part):
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Tell the site whether it has a personal model after the round that the task begins from."""
-        if exchange.task not in OF_MODELS:
+        if not exchange.is_of_models:
             return Message()
         has_one = site in self.since and self.since[site] <= exchange.models_round
         return Message(meta={ROLE: {"has_one": has_one}})
