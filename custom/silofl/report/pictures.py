@@ -36,7 +36,7 @@ def normalization_images(run: RunRecords) -> list[Image]:
     caption = f"Before and after amplitude normalisation: black is {window[0]:.2f}, white {window[1]:.2f} everywhere."
     sites = list(run.pictures)
     rows = [sites[i : i + SITES_IN_A_ROW] for i in range(0, len(sites), SITES_IN_A_ROW)]
-    alt = "One test image of each of the sites {}, before and after amplitude normalisation."
+    alt = "One test image a site ({}), before and after amplitude normalisation."
     return [
         Image(before_and_after({site: run.pictures[site] for site in row}, window), alt.format(", ".join(row)), caption)
         for row in rows
