@@ -1,4 +1,5 @@
 import pytest
+from matplotlib.axes import Axes
 
 from silofl.report.comparison import Method
 from silofl.studies.sweep import SweptRow, sweep_image, sweep_table
@@ -41,6 +42,17 @@ def test_the_figure_has_a_line_a_row_over_numbers_near_and_far_and_over_words(sw
     rows = [swept(row, (0.5, 0.75), (0.75, 0.5), x=value) for row in ("a", "b") for value in values]
     image = sweep_image(rows, "dice")
     assert image.png.startswith(b"\x89PNG") and image.alt == f"dice over x = {', '.join(values)}, of 2 rows."
+
+
+def test_bars_of_a_later_row_are_thinner_so_that_none_covers_another(swept, monkeypatch):
+    rows = [swept(row, (0.5, 0.75), (0.75, 0.5), x=value) for row in ("a", "b") for value in ("1", "2")]
+    widths, errorbar = [], Axes.errorbar
+    monkeypatch.setattr(
+        Axes, "errorbar", lambda self, *a, **k: widths.append(k["elinewidth"]) or errorbar(self, *a, **k)
+    )
+    assert sweep_image(rows, "dice").png
+    first, second = widths[:2]
+    assert first > second > 0
 
 
 def test_a_point_whose_runs_all_failed_is_a_gap(swept, method):
