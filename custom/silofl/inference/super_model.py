@@ -265,9 +265,9 @@ class SuperModel:
         where = "the best site" if of_sites else "the site"
         found = {name: [test[str(n)] for test in tests if str(n) in test] for n, name in study.labels.items()}
         return [
-            f"{name} was not learnt: its {part} Dice is {max(values):.2f} at {where}; to find none means nothing"
-            for name, values in found.items()
-            if values and max(values) < LEARNT
+            f"{name} was not learnt: its {part} Dice is {max(dice):.2f} at {where}; to find it, or none, means nothing"
+            for name, dice in found.items()
+            if dice and max(dice) < LEARNT
         ]
 
     @cached_property
