@@ -119,6 +119,11 @@ def _luminance(rgb):
     return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
+def test_a_comparison_says_what_its_means_and_spreads_are_over(finished, tmp_path):
+    page = Page(write_comparison([finished("a"), finished("b")], tmp_path / "comparison.html"))
+    assert "mean, spread, pooled: mean and standard deviation over a run's sites; mean over all" in page.text
+
+
 def test_names_and_reasons_are_escaped(run, results, record, pictures):
     name = '<script>alert("x")</script>'
     broken = record(1, asked=[name], answered=[], failed={name: "<b>no</b>"}, validation=(0.1, 0.2))
