@@ -217,7 +217,9 @@ def test_a_label_that_no_site_learnt_is_said_with_the_answer(super_model, predic
     warnings = predict(picture)[1][0]["warnings"]
     write(super_model, replace(contents, facts=contents.facts | {"validation": tests}))
     assert "organ was not learnt: its validation Dice is 0.04" in " ".join(predict(picture)[1][0]["warnings"])
-    assert "organ was not learnt: its test Dice is 0.04 at the best site; to find it, or none, means nothing" in warnings
+    assert (
+        "organ was not learnt: its test Dice is 0.04 at the best site; to find it, or none, means nothing" in warnings
+    )
 
 
 def test_a_label_that_a_sites_own_model_did_not_learn_is_said_with_the_answer(super_model, predict, picture):

@@ -42,7 +42,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         labels=", ".join(f"{number} = {name}" for number, name in sorted(study.labels.items())),
         paper=_paper(study.algorithm.name),
         questions=study.recipe.as_dict().get("questions", {}),
-        rule=_rule(contents),
+        rule=rule_sentence(contents),
         form=form_of_images(study, contents.image_shape),
         data=_data(facts.get("data", {})),
         metric=study.metric.replace("_", " "),
@@ -72,7 +72,8 @@ def _paper(algorithm: str) -> str:
     return " ".join(" ".join(paragraphs[:2]).split()) or UNKNOWN
 
 
-def _rule(contents: Contents) -> str:
+def rule_sentence(contents: Contents) -> str:
+    """Say which of a super model's models answers."""
     if contents.rule == "mean" and contents.facts.get("candidate") == BLEND:
         return f"{WORDS[BLEND].capitalize()} answers."
     chooses = "weighs all models" if contents.is_ensemble else "chooses one model for each case"

@@ -122,7 +122,7 @@ def _write_files(folder: Path, contents: Contents) -> None:
 
 
 def _readme(contents: Contents) -> str:
-    return super_model_readme(contents.study, contents.sites, contents.image_shape, contents.domain)
+    return super_model_readme(contents, card.rule_sentence(contents))
 
 
 def _facts(contents: Contents, weights: dict[str, dict[str, str]]) -> dict[str, Any]:

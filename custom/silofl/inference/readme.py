@@ -4,12 +4,18 @@ from collections.abc import Sequence
 
 import torch
 
-from silofl.data.domain import Domain
+from silofl.inference.contents import Contents
 from silofl.study import Study
 
 
-def super_model_readme(study: Study, sites: Sequence[str], image_shape: Sequence[int], domain: Domain) -> str:
-    """Return the text, with this super model's sites, labels, image size and training images filled in."""
+def super_model_readme(contents: Contents, rule: str) -> str:
+    """Return the text, with this super model's models, labels, image size and training images filled in.
+
+    Args:
+        contents: The super model's.
+        rule: Its rule, as a sentence.
+    """
+    study, sites, domain = contents.study, contents.sites, contents.domain
     labels = ", ".join(f"{number} = {name}" for number, name in sorted(study.labels.items()))
     return README.format(
         name=study.name,
@@ -17,10 +23,11 @@ def super_model_readme(study: Study, sites: Sequence[str], image_shape: Sequence
         labels=labels,
         sites=", ".join(sites) or "none of their own",
         algorithm=f"{study.algorithm.name}, preset {study.algorithm.preset}",
-        form=form_of_images(study, image_shape),
+        form=form_of_images(study, contents.image_shape),
+        rule=rule,
         domain=domain.sentence,
         inputs=" ".join(file for kind, file in INPUTS.items() if kind in (domain.kinds or INPUTS)),
-        selector_note=SELECTOR if len(sites) > 1 else "",
+        selector_note=_note_of_hospitals(contents),
         batch_note=STATELESS if study.model.normalization == "batch_stateless" else "",
         neighbour_note=_neighbour_note(study),
         contrast_note=_contrast_note(study),
@@ -31,6 +38,10 @@ INPUTS = {"volumes": "scan.nii.gz dicom_folder", "pictures": "picture.png"}
 SELECTOR = """
 **Whoever holds this folder can ask of any image which of these hospitals it came from**: the selector is a classifier
 of hospitals, and the models differ as their images do. Give it to nobody who must not know.
+"""
+MODELS = """
+**This folder holds a model of each of these hospitals**, and they differ as their images do. Give it to nobody who must
+not know.
 """
 STATELESS = """
 The network's BatchNorm keeps no statistics, so that a prediction depends on the images that stand beside it: all
@@ -74,8 +85,15 @@ prediction = SuperModel.load("THIS_FOLDER").predict("scan.nii.gz")
 print(prediction.model, prediction.scores, prediction.is_fallback, prediction.volumes_ml, prediction.warnings)
 ```
 
-One model answers for a whole case. This is a research tool and no medical device.
+{rule} This is a research tool and no medical device.
 """
+
+
+def _note_of_hospitals(contents: Contents) -> str:
+    """Return what the folder tells of the hospitals; nothing of one model, or of what a site chose for itself."""
+    if contents.rule == "selector":
+        return SELECTOR
+    return MODELS if len(contents.sites) > 1 and "candidate" not in contents.facts else ""
 
 
 def loading_code(study_file: str, weights: str, image_shape: Sequence[int]) -> str:
