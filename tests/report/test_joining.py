@@ -3,7 +3,7 @@
 import pytest
 
 from silofl.report.sentences import doubts, joining_sentence
-from silofl.report.tables import joining_table
+from silofl.report.tables import joining_note, joining_table
 from silofl.schema import plain
 from silofl.studies.demo import overview
 from silofl.studies.ending import print_results
@@ -126,3 +126,9 @@ def test_the_overview_has_local_training_first_then_each_method_with_the_unseen_
         ("fedavg", "0.700", "0.800", "0.600", "0.725", "0.400", "2 gains"),
         ("fedbn", "0.900", "0.900", "-", "-", "-", "-"),
     )
+
+
+def test_the_note_says_that_single_units_have_no_balanced_accuracy(results):
+    assert "balanced" not in joining_note(results(metric="accuracy"))
+    note = joining_note(results(metric="balanced_accuracy"))
+    assert note.endswith("are of accuracy: a single unit has no balanced accuracy.")

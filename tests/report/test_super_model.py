@@ -49,6 +49,13 @@ def test_a_result_with_nothing_but_its_models_is_shown(run, super_results):
     assert values["counts"] == {} and values["choices"] is None and values["by_threshold"] is None
 
 
+def test_values_by_threshold_are_accuracies_where_the_metric_is_balanced_accuracy(run, super_results):
+    # Sites send sums over single cases, which have no balanced accuracy.
+    results = super_results(metric="balanced_accuracy")
+    table = super_values(read_run(run().json("results.json", results).path))["by_threshold"]
+    assert table.rows[0][0] == "accuracy of the test cases"
+
+
 def test_each_site_has_its_own_personal_value_and_one_seed_marks_no_best(super_results):
     table = model_table(super_results())
     assert table.columns == ("site", "global", "personal", "super", "ensemble")

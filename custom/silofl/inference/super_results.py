@@ -27,7 +27,7 @@ class ThresholdValue:
 
     Attributes:
         threshold: The candidate, in [0, 1].
-        value: Mean over sites of their test cases' mean.
+        value: Mean over sites of their test cases' mean; of balanced_accuracy it is the accuracy.
     """
 
     threshold: float

@@ -57,12 +57,12 @@ from silofl.report.sentences import (
 )
 from silofl.report.super_model import models_of_runs, super_values, unseen_values
 from silofl.report.tables import (
-    JOINING_NOTE,
     MISSING,
     TextTable,
     duration,
     empty_cases_sentence,
     everyone_sentence,
+    joining_note,
     joining_table,
     label_sentence,
     label_table,
@@ -198,7 +198,7 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "status": _status(run),
         "joining": joining_sentence(run.results),
         "joining_table": joining_table(run.results),
-        "joining_note": JOINING_NOTE,
+        "joining_note": joining_note(run.results),
         "caveats": caveats(run.results),
         "facts": _headline(run),
         "folder": str(run.path),

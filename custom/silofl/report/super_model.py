@@ -10,7 +10,16 @@ from silofl.federation.results import Results, SuperResults
 from silofl.report.comparison import compared_sites
 from silofl.report.maps import feature_image
 from silofl.report.run_records import RunRecords, SelectorTest, ThresholdTest, UnseenTest
-from silofl.report.tables import TextTable, mean_of_known, number, print_lines, print_table, tested_sites, whole
+from silofl.report.tables import (
+    TextTable,
+    mean_of_known,
+    metric_of_cases,
+    number,
+    print_lines,
+    print_table,
+    tested_sites,
+    whole,
+)
 from silofl.training.site_score import Counts, Values
 
 GLOBAL, PERSONAL, SUPER, ENSEMBLE = "global", "personal", "super", "ensemble"
@@ -63,7 +72,7 @@ def super_values(run: RunRecords) -> dict[str, Any] | None:
         "choices": choice_table(found.choices),
         "choices_sentence": choices_sentence(results, found),
         "threshold": threshold_sentence(results, found),
-        "by_threshold": threshold_table(thresholds, found.threshold, results.metric),
+        "by_threshold": threshold_table(thresholds, found.threshold, metric_of_cases(results.metric)),
     }
 
 

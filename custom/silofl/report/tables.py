@@ -44,6 +44,7 @@ JOINING_NOTE = (
     "chose on its validation data. Difference: kept minus alone, mean over the units, with its paired bootstrap "
     "interval; units are patients where they are known."
 )
+JOINING_BALANCED = " Choice, difference and interval are of accuracy: a single unit has no balanced accuracy."
 Column = list[float | None]
 
 
@@ -161,6 +162,16 @@ def joining_table(results: Results) -> TextTable | None:
     if not results.joining:
         return None
     return TextTable(JOINING, tuple(_joining_row(site, one) for site, one in results.joining.items()), num_text=4)
+
+
+def joining_note(results: Results) -> str:
+    """Explain the columns of `joining_table`."""
+    return JOINING_NOTE + (JOINING_BALANCED if results.metric != metric_of_cases(results.metric) else "")
+
+
+def metric_of_cases(metric: str | None) -> str | None:
+    """Return the metric of a mean over single cases, which have an accuracy and no balanced one."""
+    return "accuracy" if metric == "balanced_accuracy" else metric
 
 
 def label_columns(results: Results) -> dict[str, Column]:
