@@ -30,7 +30,7 @@ from silofl.study_sections import (
 Threads = Annotated[Whole, Field(gt=0, le=1024)]
 # Of SiloFL's own networks.
 IN_3D = ("unet", "densenet121")
-# Names of regions are keys of what sites send.
+# Names of regions are keys of what sites send, and names of labels are in every table.
 LONGEST_NAME = 100
 
 
@@ -102,6 +102,13 @@ class Study(Section):
         if "" in names or len({*names}) < len(names):
             raise ConfigError(
                 f"labels must have a name of its own each, not {shown([*self.labels.values()])}; rename one"
+            )
+        # Terminals and pages show them: control characters would hide what stands before or after.
+        odd = [name for name in self.labels.values() if not name.isprintable() or len(name) > LONGEST_NAME]
+        if odd:
+            raise ConfigError(
+                f"the name of a label must have at most {LONGEST_NAME} characters that can be printed, not "
+                f"{shown(odd[0])}; rename it"
             )
         if self.task == "classification" and len(self.labels) < 2:
             raise ConfigError(f"labels must be at least 2 for classification, not {len(self.labels)}")
