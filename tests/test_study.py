@@ -378,6 +378,14 @@ def test_a_run_id_that_is_no_plain_name_is_refused(run):
         Site(data="/data", state_dir="/state").run_folder("s", "north", run)
 
 
+def test_a_run_that_lies_in_the_sites_cache_is_refused():
+    for cache in (None, "/state/s/cache", "/state/s/cache/x"):
+        with pytest.raises(ConfigError, match="run id must be another than the name of the site's cache, not 'cache'"):
+            Site(data="/data", state_dir="/state/{study}", cache_dir=cache).run_folder("s", "north", "cache")
+    site = Site(data="/data", state_dir="/state/{study}", cache_dir="/scratch/cache")
+    assert site.run_folder("s", "north", "cache") == Path("/state/s/cache")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -149,12 +149,16 @@ class Site(Section):
         """Return the folder of one run in the site's own state.
 
         Raises:
-            ConfigError: The server's run id is no plain name, or the folder is no absolute path.
+            ConfigError: The server's run id is no plain name or that of the cache, or the folder is no absolute path.
         """
         # The id comes over the network and becomes a path, which must not lead out of the state folder.
         if not re.fullmatch(NAME, run):
             raise ConfigError(f"the server's run id must be {WORDS['string_pattern_mismatch']}, not {run!r}")
-        return self.state_folder(study, site) / run
+        folder = self.state_folder(study, site) / run
+        if self.cache_folder(study, site).is_relative_to(folder):
+            # Nobody looks for a record of what left there, `forget` neither.
+            raise ConfigError(f"the server's run id must be another than the name of the site's cache, not {run!r}")
+        return folder
 
     def cache_folder(self, study: str, site: str) -> Path:
         """Return the folder of decoded images."""
