@@ -277,6 +277,13 @@ def test_a_thousandfold_update_passes_where_the_study_asks_for_no_bound(play):
     assert record.refused == {} and record.answered == ["east", "north", "west"]
 
 
+def test_an_update_is_not_shorter_for_a_million_steps_that_a_site_claims(play):
+    claims = meta(num_examples=10**7, steps=5 * 10**6)
+    # 1000 a weight, where honest ones change by some hundredths.
+    mad = {"change": lambda task, site, one: claims(arrays(lambda a: a + 1000)(one)) if site == "west" else one}
+    assert list(play().round(**mad).refused) == ["west"]
+
+
 def test_two_sites_are_not_compared_unless_the_study_says_so(play):
     mad = {"change": lambda task, site, one: ARRAYS["x1000"](one) if site == "west" else one}
     assert play(("east", "west")).round(**mad).refused == {}

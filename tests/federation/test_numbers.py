@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from silofl.errors import AggregationError
-from silofl.federation.numbers import check_numbers, norm, too_long
+from silofl.federation.numbers import check_numbers, credited, norm, too_long
 from silofl.methods.answer import Numbers
 from silofl.methods.part import TRAIN, Exchange
 
@@ -65,3 +65,10 @@ def test_images_have_the_channels_of_their_neighbours_too(make_study):
     check_numbers("west", TASK, Numbers(**NUMBERS, image_shape=(3, 8, 8)), study, 6)
     with pytest.raises(AggregationError, match="site 'west' must have images of 3 channels, not 1"):
         check_numbers("west", TASK, Numbers(**NUMBERS, image_shape=(1, 8, 8)), study, 6)
+
+
+def test_of_steps_that_a_site_claims_ten_times_the_median_of_the_others_count():
+    # The others of "mad" have 4 and 8, 6 in the median.
+    assert credited({"east": 4, "mad": 10**7, "west": 8}) == {"east": 4, "mad": 60, "west": 8}
+    assert credited({"east": 4, "north": 40}) == {"east": 4, "north": 40}
+    assert credited({"east": 4}) == {"east": 4}

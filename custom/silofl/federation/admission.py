@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from silofl.federation.known_sites import take_software
-from silofl.federation.numbers import norm, too_long
+from silofl.federation.numbers import credited, norm, too_long
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import Answer, reason_of
 from silofl.methods.part import TRAIN, Exchange, Message
@@ -53,8 +53,8 @@ def _long_updates(server: ServerRounds, exchange: Exchange, answers: Mapping[str
     # In rounds after the study's nobody listens to anybody.
     if settings.max_update_ratio is None or exchange.task != TRAIN or exchange.round > study.rounds:
         return {}
-    refused = {}
+    refused, steps = {}, credited({site: answer.numbers.steps for site, answer in answers.items()})
     for role in study.recipe.traveling_roles:
-        norms = {site: norm(answer.of(role)) / answer.numbers.steps for site, answer in answers.items()}
+        norms = {site: norm(answer.of(role)) / steps[site] for site, answer in answers.items()}
         refused |= too_long(norms, settings.max_update_ratio, settings.min_sites_for_ratio)
     return refused

@@ -14,6 +14,8 @@ from silofl.study_sections import CLASSIFICATION_ONLY
 
 # What a classification's score has beside its value.
 METRICS = frozenset((*CLASSIFICATION_ONLY["metric"], "auroc"))
+# Times the median of the other sites'.
+MOST_STEPS = 10
 
 
 def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study, most_examples: int | None) -> None:
@@ -77,6 +79,21 @@ def unknown_names(metrics: Metrics, study: Study) -> list[str]:
 def norm(arrays: Arrays) -> float:
     """Return the Euclidean norm of all arrays together, in float64."""
     return math.hypot(*(float(np.linalg.norm(np.ravel(array).astype(np.float64))) for array in arrays.values()))
+
+
+def credited(steps: Mapping[str, int]) -> dict[str, float]:
+    """Return the steps by which the length of each site's update is judged.
+
+    At most `MOST_STEPS` times the median of the others': nobody can check what a site says of its data, and by a
+    million steps any length would be little.
+
+    Args:
+        steps: Site -> the steps that it says it took.
+    """
+    if len(steps) < 2:
+        return dict(steps)
+    medians = {site: float(np.median([steps[other] for other in steps if other != site])) for site in steps}
+    return {site: min(count, MOST_STEPS * medians[site]) for site, count in steps.items()}
 
 
 def too_long(norms: Mapping[str, float], most: float, min_sites: int) -> dict[str, str]:
