@@ -12,7 +12,7 @@ from silofl.federation.run_folder import left_out
 from silofl.inference import SuperModel
 from silofl.inference.directory import read
 from silofl.methods import hand_over
-from silofl.methods.part import COLLECT, TRAIN
+from silofl.methods.part import COLLECT, TRAIN, Message
 from silofl.models.nearest import features_of
 from silofl.models.networks import build_plain_model
 from silofl.site import Site
@@ -395,6 +395,24 @@ def test_a_part_of_the_moments_is_refused(oneshot):
 
     record = game.round(change=without_scatter)
     assert "must send all of the moments of its images' features" in record.refused["west"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("count", 1e15), ("mean", -1e15), ("mean", 1e7), ("scatter", 1e15), ("scatter", -1)],
+)
+def test_moments_of_no_images_cost_their_own_site_its_answer_and_not_the_selector_of_all(oneshot, name, value):
+    game = oneshot(rounds=1, answer="choice")
+
+    def change(task, site, answer):
+        if site != "west" or f"image_features/{name}" not in answer.arrays:
+            return answer
+        array = answer.arrays[f"image_features/{name}"]
+        return Message(answer.arrays | {f"image_features/{name}": np.full_like(array, value)}, answer.meta)
+
+    tests = game.finish(change=change)
+    assert list(game.server.ledger[0].refused) == ["west"]
+    assert {"east", "north"} <= tests.scores.keys() and game.server.parts["hand_over"].outputs == ("east", "north")
 
 
 def test_a_gate_lets_the_moments_out_of_enough_patients_alone(oneshot, tmp_path):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.recipe import Recipe
-from silofl.errors import TrainingError
+from silofl.errors import AggregationError, ConfigError, TrainingError
 from silofl.inference.case_results import value_of
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write
@@ -142,9 +142,14 @@ class HandOverPart(Part):
         return {name: replace(one, is_required=True) for name, one in model.items()} | _features_expected(self.study)
 
     def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> HandOverPart:
-        """Refuse a part of the features; a site may keep back all or nothing."""
+        """Refuse a part of the features, and those of no images; a site may keep back all or nothing."""
         wanted = {name for name in self.expected(site, exchange, run) if role_of(name) == FEATURES}
         check_whole(site, answer, wanted, ROLE, "the moments of its images' features")
+        if moments := answer.of(FEATURES):
+            try:
+                _moments_of(moments)
+            except ConfigError as error:
+                raise AggregationError(f"site {site!r}: {error}") from None
         return self
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> HandOverPart:
@@ -204,8 +209,7 @@ class HandOverPart(Part):
         """Return the arrays of the selector; none without one."""
         if not self.outputs:
             return {}
-        known = [to_tensors(self.moments[site]) for site in self.outputs]
-        moments = [Moments(float(one["count"]), one["mean"], one["scatter"]) for one in known]
+        moments = [_moments_of(self.moments[site]) for site in self.outputs]
         return {f"network.{name}": value.numpy() for name, value in discriminant(moments).items()}
 
 
@@ -319,3 +323,9 @@ def _features_expected(study: Study) -> dict[str, Expected]:
     shapes = {"mean": (size,), "scatter": (size, size)}
     wanted = {"count": plain_array(())} | {name: plain_array(shape, minimum=None) for name, shape in shapes.items()}
     return with_role(FEATURES, wanted) if study.recipe.answer(ROLE).has_selector else {}
+
+
+def _moments_of(arrays: Arrays) -> Moments:
+    """Return a site's moments; the errors of `Moments`."""
+    one = to_tensors(arrays)
+    return Moments(float(one["count"]), one["mean"], one["scatter"])

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from silofl.errors import ConfigError
+
 # Edges of rings of frequencies in cycles a pixel; a ring has its upper edge and not its lower one.
 RINGS = (0.0, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 1.0)
 # Mean, standard deviation, and a number for each ring.
@@ -20,6 +22,8 @@ NUM_FEATURES = 2 + len(RINGS) - 1
 SHRINKAGE = 0.05
 # Share of the variance between sites that counts as variance within them, for what does not vary within them at all.
 FLOOR = 1e-4
+# Of a site, and of a feature's mean and deviation: larger weights are in no super model.
+MOST_IMAGES, MOST = 10**7, 1e6
 
 
 class NearestSite(nn.Module):
@@ -54,11 +58,26 @@ class Moments:
         count: Images, at least 1.
         mean: Of their features, float64 (F,).
         scatter: Sum over images of the outer product of what deviates from the mean, float64 (F, F).
+
+    Raises:
+        ConfigError: No images have such features.
     """
 
     count: float
     mean: Tensor
     scatter: Tensor
+
+    def __post_init__(self) -> None:
+        """Refuse what would spoil the selector among all sites."""
+        largest, variance = self.mean.abs().max(), self.scatter.diagonal() / max(self.count, 1)
+        if not (self.count <= MOST_IMAGES and largest <= MOST and variance.max() <= MOST**2):
+            raise ConfigError(
+                f"features must be of at most {MOST_IMAGES} images, with means and deviations of at most {MOST:g}"
+            )
+        # Of a sum of squares, but for rounding.
+        least = torch.linalg.eigvalsh(self.scatter).min()
+        if not torch.allclose(self.scatter, self.scatter.T) or least < -1e-9 * self.scatter.trace().abs():
+            raise ConfigError("the scatter of features must be a sum of outer products; it is none")
 
     @classmethod
     def of(cls, features: Tensor) -> Moments:
