@@ -227,12 +227,12 @@ def test_a_site_with_fewer_than_two_patients_is_refused(run, source, kept):
             (source / "north" / kind / f"scan{number}.png").unlink()
     if kept == 0:
         (source / "north" / "patients.csv").write_text("file,patient\nscan0.png,p0\n")
-    with pytest.raises(DataError, match="site 'north' must have at least 2 (patients|images) .* not 1"):
+    with pytest.raises(DataError, match="site 'north' must have at least 2 (patients|images) to .*, not 1; join it"):
         run()
 
 
 def test_a_test_fraction_of_nothing_is_refused(run):
-    with pytest.raises(DataError, match="site 'north' must have at least 2 images and a test fraction above 0"):
+    with pytest.raises(DataError, match="site 'north' must have a share of its images for the test, not 0"):
         run(test=0)
 
 

@@ -121,11 +121,13 @@ def split_patients(
         DataError: The site has fewer than two patients, or no share is for the test.
     """
     part_of = split_by_patient(list(patients), options.test, options.validation, options.seed)
-    if len(part_of) < 2 or "test" not in part_of.values():
+    if len(part_of) < 2:
         raise DataError(
-            f"site {site!r} must have at least 2 {units} and a test fraction above 0, to keep training and test "
-            f"apart, not {len(part_of)} and {options.test}; join it with another site or change the fraction"
+            f"site {site!r} must have at least 2 {units} to keep training and test apart, not {len(part_of)}; join it "
+            "with another site or leave it out"
         )
+    if "test" not in part_of.values():
+        raise DataError(f"site {site!r} must have a share of its {units} for the test, not {options.test}; raise it")
     return part_of
 
 
