@@ -98,9 +98,10 @@ def write_dicom_seg(
             stream = io.BytesIO()
             segmentation.save_as(stream, enforce_file_format=True)
     except (AttributeError, KeyError, ValueError, TypeError) as error:  # a missing or odd element of the header
-        reason = one_line(error, 160)
+        absent = getattr(error, "name", None)
+        reason = f"{absent} is missing" if absent else f"highdicom says: {one_line(error, 160)}"
         raise DataError(
-            f"no DICOM segmentation: the series must have all that it refers to; highdicom says: {reason}; take the "
+            f"no DICOM segmentation: the series must have all that it refers to; {reason}; take the "
             "NIfTI label map, or export the series again"
         ) from None
     write_atomically(target, lambda file: file.write(stream.getvalue()))
