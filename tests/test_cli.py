@@ -100,7 +100,7 @@ def test_an_unknown_command_is_refused_with_the_known_ones(refused, name):
         (["report"], "RUN"),
         (["import", "folders", "here"], "target"),
         (["resume", "one", "two"], "two"),
-        (["resume", "run", "--data", "here"], "--data"),
+        (["resume", "run", "--seeds", "0"], "--seeds"),
         (["simulate", "job", "--out"], "--out"),
     ],
 )
@@ -115,12 +115,12 @@ def test_other_commands_numbers_are_checked_too(refused, command):
 
 @pytest.mark.parametrize("code", [0, 1, 3, 130])
 def test_a_commands_exit_code_is_the_programs(silofl, monkeypatch, tmp_path, code):
-    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console: code)
+    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console, data: code)
     assert silofl("resume", tmp_path)[0] == code
 
 
 def test_a_fault_of_the_input_that_shows_late_is_code_2_too(refused, monkeypatch, tmp_path):
-    def fail(run, console):
+    def fail(run, console, data):
         raise ConfigError("the disk must have room, not 0 bytes; free some")
 
     monkeypatch.setattr("silofl.studies.simulate.resume", fail)
@@ -128,7 +128,7 @@ def test_a_fault_of_the_input_that_shows_late_is_code_2_too(refused, monkeypatch
 
 
 def test_ctrl_c_is_code_130(silofl, monkeypatch, tmp_path):
-    def interrupt(run, console):
+    def interrupt(run, console, data):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("silofl.studies.simulate.resume", interrupt)
