@@ -75,10 +75,14 @@ class RoundsController(ModelController):
             with folder.locked():
                 folder.claim(lead)
                 self._carry_out(study, run, folder)
-        except ConfigError as error:  # another process writes the folder: its result is not this job's
+        except ConfigError:  # another process writes the folder: its result is not this job's
+            reason = (
+                f"run {run} must not be in use; an earlier job of it runs still: wait until that has ended, or end it "
+                "with nvflare job abort"
+            )
             if self._download:
-                RunFolder(self._download, study).write_failure(str(error), run)
-            self.system_panic(str(error), self.fl_ctx)
+                RunFolder(self._download, study).write_failure(reason, run)
+            self.system_panic(reason, self.fl_ctx)
 
     def _carry_out(self, study: Study, run: str, folder: RunFolder) -> None:
         """Carry out what is left of a run; its folder has a result at its end, the job's own folder at any time."""
