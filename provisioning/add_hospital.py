@@ -6,7 +6,7 @@ python -m provisioning add-hospital WORKSPACE NAME ORG [--admin EMAIL] [--wheel 
 import argparse
 from pathlib import Path
 
-from provisioning.fill_kits import add_contents_options, contents_of, fill_kit
+from provisioning.fill_kits import add_contents_options, check_contents, contents_of, fill_kit
 from provisioning.provisioner import add_participants
 from provisioning.workspace import kits_folder, project_folder
 from silofl.errors import ConfigError, ExitCode
@@ -25,6 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make the kit of one more hospital, and its administrator's."""
+    check_contents(options, ["hospital"])
     project = project_folder(options.workspace)
     contents = contents_of(options, options.wheel or _wheel_of(project))
     participants = [{"name": options.name, "type": "client", "org": options.org}]

@@ -10,6 +10,7 @@ this command. NVFlare's own files, keys among them, are never written; policies 
 import argparse
 import hashlib
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -75,10 +76,14 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
     write_guide(kit, {"wheel": contents.wheel.name, "checksum": checksum, "lock_checksum": lock_checksum})
 
 
-def _put_wheel(folder: Path, wheel: Path) -> str:
-    """Replace any other version by the wheel, and return its checksum."""
+def _check_wheel(wheel: Path) -> None:
     if wheel.suffix != ".whl" or not wheel.is_file():
         raise ConfigError(f"the wheel must be a file that ends in .whl, not {wheel}; build it with pip wheel")
+
+
+def _put_wheel(folder: Path, wheel: Path) -> str:
+    """Replace any other version by the wheel, and return its checksum."""
+    _check_wheel(wheel)
     checksum = hashlib.sha256(wheel.read_bytes()).hexdigest()
     for old in folder.glob("*.whl"):
         if old.name != wheel.name:
@@ -104,23 +109,33 @@ def _put_supply(folder: Path, contents: Contents, checksum: str) -> str:
 
 def _put_study(folder: Path, path: Path) -> None:
     """Put a study.yaml into a kit, with the model beside it that it names."""
-    names = {path: STUDY}
-    study = load_study(path)
-    if study.model_file:
-        names[path.with_name(study.model_file)] = study.model_file
-    for source, name in names.items():
-        if not source.is_file():
-            raise ConfigError(f"{source.name} must be beside {path}, which names it; put it there")
+    for source, name in _study_files(path).items():
         if not (folder / name).exists() or not source.samefile(folder / name):
             shutil.copyfile(source, folder / name)
 
 
-def _put_policies(kit: Kit, contents: Contents) -> None:
-    kind = contents.hospital_kind if kit.kind == "hospital" else kit.kind
-    source, local = contents.site_configs / kind, kit.folder / "local"
-    missing = [name for name in POLICIES[kit.kind] if not (source / name).is_file()]
+def _study_files(path: Path) -> dict[Path, str]:
+    """Return the files of a study, with their names in a kit: study.yaml, and the model that it names."""
+    names, study = {path: STUDY}, load_study(path)
+    if study.model_file:
+        names[path.with_name(study.model_file)] = study.model_file
+    for source in names:
+        if not source.is_file():
+            raise ConfigError(f"{source.name} must be beside {path}, which names it; put it there")
+    return names
+
+
+def _policies_of(kind: str, contents: Contents) -> Path:
+    """Return the folder of the policies of a kind of kit."""
+    source = contents.site_configs / (contents.hospital_kind if kind == "hospital" else kind)
+    missing = [name for name in POLICIES[kind] if not (source / name).is_file()]
     if missing:
-        raise ConfigError(f"{source} must hold {', '.join(POLICIES[kit.kind])}; missing: {', '.join(missing)}")
+        raise ConfigError(f"{source} must hold {', '.join(POLICIES[kind])}; missing: {', '.join(missing)}")
+    return source
+
+
+def _put_policies(kit: Kit, contents: Contents) -> None:
+    source, local = _policies_of(kit.kind, contents), kit.folder / "local"
     for name in POLICIES[kit.kind]:
         if contents.has_new_policies or not (local / name).exists():
             shutil.copyfile(source / name, local / name)
@@ -202,6 +217,20 @@ def add_contents_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--site-configs", type=Path, default=SITE_CONFIGS, metavar="DIR", help="policies of sites")
     parser.add_argument("--kind", default="hospital", help="its folder for hospitals, as hospital_gpu")
     parser.add_argument("--study", type=Path, metavar="STUDY.yaml", help="with which hospitals check themselves")
+
+
+def check_contents(options: argparse.Namespace, kinds: Iterable[str]) -> None:
+    """Refuse what the options describe before any key is made for kits of some kinds.
+
+    Raises:
+        ConfigError: The wheel, a policy or the study is missing or wrong.
+    """
+    if options.wheel:
+        _check_wheel(options.wheel)
+    if options.study:
+        _study_files(options.study)
+    for kind in kinds:
+        _policies_of(kind, contents_of(options, options.wheel))
 
 
 def contents_of(options: argparse.Namespace, wheel: Path) -> Contents:

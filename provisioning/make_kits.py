@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from provisioning.fill_kits import add_contents_options, contents_of, fill_kit
+from provisioning.fill_kits import add_contents_options, check_contents, contents_of, fill_kit
 from provisioning.provisioner import Project, provisioned
 from provisioning.workspace import REPOSITORY, certificates_file, find_kits, kits_folder
 from silofl.errors import ConfigError, ExitCode
@@ -131,6 +131,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make the kits of a network, or fill them again."""
+    check_contents(options, ["server", "hospital"])
     folder = make_kits(make_project(options.project, options.host, options.port), options.workspace)
     wheel = options.wheel or build_wheel(REPOSITORY / "custom", folder / "wheel")
     for kit in find_kits(kits_folder(folder)):

@@ -202,6 +202,12 @@ def test_a_missing_wheel_is_bad_input(workspace, tmp_path, capsys):
     assert "the wheel must be a file that ends in .whl" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--study", "--wheel", "--site-configs"])
+def test_contents_that_are_not_there_are_refused_before_any_key_is_made(tmp_path, option):
+    arguments = ["make-kits", str(PROJECT), str(tmp_path / "workspace"), option, str(tmp_path / "gone")]
+    assert main(arguments) == 2 and not (tmp_path / "workspace").exists()
+
+
 @pytest.mark.slow
 def test_a_wheel_is_built_from_the_source_alone_and_always_the_same(tmp_path):
     source = tmp_path / "source"
