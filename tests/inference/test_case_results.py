@@ -100,6 +100,19 @@ def test_a_class_is_measured_with_the_probability_of_each(part):
     np.testing.assert_allclose(result.probabilities_by_case[1]["a"], said.mean(axis=0), rtol=1e-6)
 
 
+def test_sure_probabilities_of_a_class_are_told_apart():
+    settings = {"name": "classes", "task": "classification", "labels": {0: "normal", 1: "tumour"}, "rounds": 1}
+    settings |= {"model": {"name": "lenet5", "normalization": "instance"}, "training": {"loss": "cross_entropy"}}
+    settings |= {"metric": "accuracy"}
+    study = parse(Study, settings | {"algorithm": {"name": "fedavg"}}, "study.yaml")
+    state = build_model(study, SHAPE, 0).state_dict()
+    # The features sum up to about 9: logits are so far apart that float32 has 1 for all.
+    state["network.head.weight"] = torch.tensor([[0.0], [2.5]]).expand(2, 84).clone()
+    images = np.random.default_rng(0).random((4, *SHAPE), dtype=np.float32)
+    said = SuperModel(Contents(study, SHAPE, {"global": state}, "only"), CPU).probabilities("global", images)[:, 1]
+    assert (said.astype(np.float32) == 1).all() and len({*said}) == 4
+
+
 def test_a_threshold_gives_every_case_its_model(make_model):
     sure, unsure = (CaseResult(np.array(scores), {}, {}, Counter()) for scores in ((0.125, 0.875), (0.375, 0.625)))
     results = {"a": sure, "b": unsure}

@@ -18,14 +18,14 @@ class Answer:
         weights: Model -> its weight; they sum to 1.
         scores: Output of the selector -> its probability.
         is_fallback: Whether no site's score was above the threshold.
-        probabilities: float32 (n, out_channels, H, W) or (n, classes), the weighted mean of the models.
+        probabilities: float32 (n, out_channels, *spatial) or float64 (n, classes), the weighted mean of the models.
     """
 
     model: str
     weights: dict[str, float]
     scores: dict[str, float]
     is_fallback: bool
-    probabilities: NDArray[np.float32]
+    probabilities: NDArray[np.floating]
 
 
 @dataclass(frozen=True, eq=False)

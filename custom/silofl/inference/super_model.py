@@ -121,7 +121,7 @@ class SuperModel:
         """
         return case_scores(self.slice_scores(images, batch_size))
 
-    def probabilities(self, name: str, images: NDArray, batch_size: int = BATCH_SIZE) -> NDArray[np.float32]:
+    def probabilities(self, name: str, images: NDArray, batch_size: int = BATCH_SIZE) -> NDArray[np.floating]:
         """Return one model's probabilities for a case.
 
         Args:
@@ -130,8 +130,8 @@ class SuperModel:
             batch_size: Slices at a time; a network whose BatchNorm keeps no statistics gets the whole case at once.
 
         Returns:
-            (n, out_channels, *spatial), or (n, classes) for classification: the sigmoid of a single output, else the
-            softmax.
+            float32 (n, out_channels, *spatial), the sigmoid of a single output, else the softmax; or for classification
+            float64 (n, classes), the softmax.
 
         Raises:
             ConfigError: There is no model of this name.
@@ -139,7 +139,10 @@ class SuperModel:
         """
         is_stateless = self.contents.study.model.normalization == "batch_stateless"
         network, size = self.network(name), len(images) if is_stateless else batch_size
-        found = outputs_of(lambda batch: to_probabilities(network(batch)), images, size, self.device)
+        if self.contents.study.task == "classification":
+            found = softmax_of(network, images, size, self.device)
+        else:
+            found = outputs_of(lambda batch: to_probabilities(network(batch)), images, size, self.device)
         check_probabilities(found, name)
         return found
 
