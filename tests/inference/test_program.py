@@ -22,9 +22,12 @@ def images(n, shape=SHAPE, seed=0):
     return np.random.default_rng(seed).random((n, *shape), dtype=np.float32)
 
 
-def saved_and_loaded(super_model, path):
-    save(to_programs(super_model)[MODEL], path, super_model.contents, "f1")
-    return torch.export.load(path).module()
+def saved_and_loaded(super_model, path, found=None):
+    """Return a super model's program from its file, made and read without a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save(to_programs(super_model)[MODEL], path, super_model.contents, "f1")
+        return torch.export.load(path, extra_files=found).module()
 
 
 def assert_equal(super_model, path, cases):
@@ -43,7 +46,7 @@ def assert_equal(super_model, path, cases):
     [
         pytest.param({"rule": "only"}, id="one_global_model"),
         pytest.param({"rule": "mean"}, id="mean", marks=pytest.mark.slow),
-        pytest.param({"scores": (0.3, 0.7)}, id="site"),
+        pytest.param({"scores": (0.3, 0.7)}, id="site", marks=pytest.mark.slow),
         pytest.param({"scores": (0.45, 0.55)}, id="fallback", marks=pytest.mark.slow),
         pytest.param({"scores": (0.3, 0.7), "beside": "local"}, id="beside"),
         pytest.param(
@@ -64,7 +67,7 @@ def test_the_program_says_what_the_super_model_says_of_cases_of_any_length(make_
         pytest.param({"super_model": {"answer": "ensemble"}}, id="ensemble", marks=pytest.mark.slow),
         pytest.param({"labels": {1: "organ"}}, id="sigmoid", marks=pytest.mark.slow),
         pytest.param({"input": "harmofl", "amplitude": {"band": 0}}, id="band", marks=pytest.mark.slow),
-        pytest.param({"input": "harmofl", "amplitude": {"band": "full"}}, id="full_band"),
+        pytest.param({"input": "harmofl", "amplitude": {"band": "full"}}, id="full_band", marks=pytest.mark.slow),
         pytest.param({"model": {"normalization": "batch_stateless"}}, id="stateless", marks=pytest.mark.slow),
         pytest.param({"model": {"precision": "bfloat16"}}, id="bfloat16", marks=pytest.mark.slow),
     ],
@@ -95,7 +98,7 @@ def test_volumes_are_weighed_by_the_nearest_site_in_their_program(nearest, tmp_p
     assert chosen == {"north", "south"}
 
 
-@pytest.mark.parametrize("band", [0, "full"])
+@pytest.mark.parametrize("band", [0, pytest.param("full", marks=pytest.mark.slow)])
 def test_a_blank_case_takes_amplitude_normalisations_other_way_in_the_program_too(
     make_contents, make_study, tmp_path, band
 ):
@@ -196,29 +199,16 @@ def test_only_the_chosen_member_is_computed(make_contents, tmp_path):
     assert counts[0] > 0 and counts[1] == 2 * counts[0] and counts[2] == counts[0] + 8
 
 
-def test_images_of_another_shape_are_refused_by_the_program(make_contents, tmp_path):
-    model = saved_and_loaded(SuperModel(make_contents("only"), CPU), tmp_path / "model.pt2")
-    for shape in ((2, 1, 48, 32), (1, 32, 32), (2, 3, 32, 32)):
-        with pytest.raises((AssertionError, RuntimeError, ValueError)):
-            model(torch.zeros(shape))
-
-
-def test_a_file_says_its_version_and_its_fingerprint(make_contents, tmp_path):
-    super_model = SuperModel(make_contents("mean"), CPU)
-    save(to_programs(super_model)[MODEL], tmp_path / "model.pt2", super_model.contents, "f1")
+def test_a_file_says_its_version_and_its_fingerprint_and_refuses_images_of_another_shape(make_contents, tmp_path):
     found = {ABOUT: ""}
-    torch.export.load(tmp_path / "model.pt2", extra_files=found)
+    model = saved_and_loaded(SuperModel(make_contents("mean"), CPU), tmp_path / "model.pt2", found)
     about = json.loads(found[ABOUT])
     assert about["silofl"] == __version__ and about["fingerprint"] == "f1"
     assert about["members"] == ["north", "south"] and about["image_shape"] == [1, 32, 32]
     assert about["labels"] == {"1": "organ", "2": "lesion"}
-
-
-def test_a_program_is_made_and_read_without_a_warning(make_contents, tmp_path):
-    super_model = SuperModel(make_contents(), CPU)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        saved_and_loaded(super_model, tmp_path / "model.pt2")
+    for shape in ((2, 1, 48, 32), (1, 32, 32), (2, 3, 32, 32)):
+        with pytest.raises((AssertionError, RuntimeError, ValueError)):
+            model(torch.zeros(shape))
 
 
 def test_a_network_that_cannot_be_exported_is_refused_in_one_sentence(make_contents):
