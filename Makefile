@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 RUN := .venv/bin/python
 
-.PHONY: demo federation federation-week test test-all test-fuzz test-faults lint format docs bench bench-growth bench-nuclei clean
+.PHONY: demo federation federation-week test test-long test-all test-fuzz test-faults lint format docs bench bench-growth bench-nuclei clean
 
 demo: .venv/installed
 	$(RUN) -m silofl demo --out demo
@@ -19,7 +19,11 @@ federation-week: .venv/installed
 	$(RUN) -m provisioning week --out federation-week
 
 test: .venv/installed
-	$(RUN) -m pytest -m "not slow and not fuzz and not faults" -n logical --dist loadfile
+	$(RUN) -m pytest -m "not long and not slow and not fuzz and not faults" -n logical --dist loadfile
+
+# Files of whole runs, of networks and of exports; .ci/run runs them too.
+test-long: .venv/installed
+	$(RUN) -m pytest -m "long and not slow" -n logical --dist loadfile
 
 test-all: .venv/installed
 	$(RUN) -m pytest -n logical --dist loadfile

@@ -24,6 +24,8 @@ from silofl.studies import simulate
 
 from .conftest import JOBS, finished_rounds, silofl
 
+pytestmark = pytest.mark.long
+
 RECORD = Path(__file__).with_name("weights.json")
 
 

@@ -16,6 +16,8 @@ from silofl.study import load_study
 
 from .conftest import LIMIT_S, carried_out, finished_rounds, silofl, write_small_job
 
+pytestmark = pytest.mark.long
+
 
 def weights(run):
     return torch.load(run / "model" / "last.pt", weights_only=True)

@@ -16,6 +16,8 @@ from silofl.site import Site
 from silofl.study import Study
 from tests.end_to_end.conftest import JOBS
 
+pytestmark = pytest.mark.long
+
 SITES = ("east", "north", "west")
 PARTS = {"training": 2, "validation": 1, "test": 2}
 # Turned by 20 degrees around the third axis, and by 30 around the first.

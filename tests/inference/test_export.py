@@ -17,6 +17,8 @@ from silofl.inference import SuperModel
 from silofl.inference.directory import fingerprint_of, write
 from silofl.inference.export import export_bundle
 
+pytestmark = pytest.mark.long
+
 # What follows the README's code.
 SAVE = "torch.save({'volume': volume, 'probabilities': probabilities}, sys.argv[1])\n"
 

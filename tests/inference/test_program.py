@@ -14,6 +14,8 @@ from silofl.inference.weigher import names
 
 from ..models.test_volumes import DYNUNET, SEGRESNET
 
+pytestmark = pytest.mark.long
+
 SHAPE, VOLUME = (1, 32, 32), (1, 32, 32, 16)
 CPU = torch.device("cpu")
 

@@ -9,6 +9,8 @@ from silofl.inference import SuperModel
 from silofl.inference.torchscript import known_warnings, to_torchscript
 from silofl.inference.weigher import names
 
+pytestmark = pytest.mark.long
+
 SHAPE = (1, 32, 32)
 CPU = torch.device("cpu")
 

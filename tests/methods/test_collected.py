@@ -18,6 +18,8 @@ from silofl.studies.methods import algorithm_of
 from silofl.studies.traffic import count_traffic
 from silofl.training.losses import make_loss
 
+pytestmark = pytest.mark.long
+
 SITES = ("east", "north", "west")
 COUNTS = {"east": 5, "north": 4, "west": 3}
 SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2, "learning_rate": 0.05}

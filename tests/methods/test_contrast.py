@@ -18,6 +18,8 @@ from silofl.training.losses import make_loss
 
 from ..conftest import UNET
 
+pytestmark = pytest.mark.long
+
 NETWORK = UNET
 
 COUNTS = {"east": 5, "north": 4, "west": 3}

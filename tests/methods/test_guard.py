@@ -18,6 +18,8 @@ from silofl.schema import plain
 from silofl.training import local_model
 from silofl.training.metrics import Score
 
+pytestmark = pytest.mark.long
+
 SITES = ("east", "north", "west")
 ALGORITHMS = {
     "shared": {"name": "fedavg"},

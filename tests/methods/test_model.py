@@ -18,6 +18,8 @@ from silofl.training.losses import make_loss
 
 from ..conftest import UNET
 
+pytestmark = pytest.mark.long
+
 NETWORK = UNET
 
 INSTANCE = {"normalization": "instance"}

@@ -15,6 +15,8 @@ from silofl.training.losses import make_loss
 
 from ..conftest import UNET
 
+pytestmark = pytest.mark.long
+
 NETWORK = UNET
 
 SITES = ("east", "north", "west")

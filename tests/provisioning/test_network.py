@@ -44,6 +44,8 @@ from silofl.studies.processes import ProcessTree
 from silofl.studies.simulation import study_file
 from silofl.study import load_study
 
+pytestmark = pytest.mark.long
+
 SITES = ("east", "north", "south")
 LIMIT_S = 300
 OTHER_LEAD = "other@study.example.org"
