@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from nvflare.apis.fl_constant import ReservedTopic
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.message import Message as CellMessage
@@ -21,6 +22,7 @@ from nvflare.private.fed.client.client_engine import ClientEngine
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.shell_cmd import ShellCommandProcessor
 from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor
+from nvflare.widgets.fed_event import FED_EVENT_TOPIC
 
 from silofl.flare.messages import guard, is_for_jobs, restrict_commands
 
@@ -106,7 +108,9 @@ def streamed(destination, channel, topic, **options):
         message(f"server.{JOB}", CellChannel.SERVER_COMMAND, "get_task"),
         streamed(f"server.{JOB}", CellChannel.SERVER_COMMAND, "submit_update"),
         message(f"server.{JOB}", STREAM_CHANNEL, "SM__ACK"),
-        message(f"server.{JOB}", CellChannel.AUX_COMMUNICATION),
+        message(f"server.{JOB}", CellChannel.AUX_COMMUNICATION, ReservedTopic.JOB_HEART_BEAT),
+        streamed(f"server.{JOB}", CellChannel.AUX_COMMUNICATION, ReservedTopic.TASK_CHECK),
+        message("server", CellChannel.SERVER_PARENT_LISTENER, "heartbeat", sender=AUTH_CLIENT_NAME_FOR_SJ),
         message(f"north.{JOB}", CellChannel.AUX_COMMUNICATION, sender=AUTH_CLIENT_NAME_FOR_SJ),
     ],
 )
@@ -124,6 +128,11 @@ def test_a_server_handles_what_jobs_need(known):
         streamed("north", CellChannel.AUX_COMMUNICATION, "x", sender="east"),
         message(f"server.{JOB}", CellChannel.SERVER_COMMAND, "app_command"),
         streamed(f"server.{JOB}", CellChannel.SERVER_COMMAND, "app_command"),
+        message(f"server.{JOB}", CellChannel.AUX_COMMUNICATION, FED_EVENT_TOPIC),
+        streamed(f"server.{JOB}", CellChannel.AUX_COMMUNICATION, FED_EVENT_TOPIC),
+        message("server", CellChannel.SERVER_PARENT_LISTENER, "get_clients"),
+        message("server", CellChannel.SERVER_PARENT_LISTENER, "update_run_status"),
+        streamed("server", CellChannel.SERVER_PARENT_LISTENER, "update_run_status"),
         message("server", "_net_manager", "stop"),
         streamed("server", "_net_manager", "stop"),
     ],

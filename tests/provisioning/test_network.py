@@ -16,13 +16,15 @@ import psutil
 import pytest
 import torch
 import yaml
-from nvflare.apis.fl_constant import ServerCommandKey
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import ReservedKey, ServerCommandKey
 from nvflare.apis.shareable import Shareable
 from nvflare.fuel.f3.cellnet.registry import Registry
 from nvflare.fuel.hci.client import file_transfer
 from nvflare.lighter.utils import serialize_cert
 from nvflare.private.admin_defs import Message
-from nvflare.private.defs import CellChannel, RequestHeader, SysCommandTopic, new_cell_message
+from nvflare.private.defs import CellChannel, CellMessageHeaderKeys, RequestHeader, SysCommandTopic, new_cell_message
+from nvflare.widgets.fed_event import FED_EVENT_TOPIC, FedEventHeader
 
 from provisioning.checks import check_kit
 from provisioning.fill_kits import Contents, fill_kit
@@ -273,12 +275,13 @@ def test_a_job_cannot_have_anybody_run_a_shell(network, tmp_path):
     assert len([line for line in refusals if "is not in allow_list" in line]) >= 1 + len(SITES)
 
 
-def command(session, target, channel, topic, payload):
+def command(session, target, channel, topic, payload, **headers):
     """Send a message past the admin console, with no more than the person's kit; returns what came back."""
     # An attacker's own end believes every answer.
     session.api.cell.core_cell.in_filter_reg = Registry()
+    message = new_cell_message(headers, payload)
     reply = session.api.cell.send_request(
-        target=target, channel=channel, topic=topic, request=new_cell_message({}, payload), timeout=3, optional=True
+        target=target, channel=channel, topic=topic, request=message, timeout=3, optional=True
     )
     return reply.payload
 
@@ -311,6 +314,30 @@ def test_another_lead_cannot_ask_a_running_job_past_the_server(network, tmp_path
 
     assert network.run_job(small_job(tmp_path / "job", "fedavg_phantoms"), LIMIT_S, ask)[1] == "FINISHED:COMPLETED"
     assert answers and all(answer is None for answer in answers)
+
+
+def test_nobody_ends_a_running_job_past_the_server(network, tmp_path):
+    """NVFlare takes the word of anybody with a kit that a job has failed, and fires whatever event is sent to it."""
+    asked, answers = [], []
+    event = Shareable()
+    event.set_peer_props({ReservedKey.IDENTITY_NAME: "north"})
+    for name, value in ((FedEventHeader.TIMESTAMP, 1.0), (FedEventHeader.EVENT_TYPE, EventType.FATAL_SYSTEM_ERROR)):
+        event.set_header(name, value)
+
+    def end():
+        with network.session(OTHER_LEAD) as session:
+            running = [job["job_id"] for job in session.list_jobs() if job["status"] == "RUNNING"]
+            for number in running:
+                asked.append(number)
+                job = {CellMessageHeaderKeys.JOB_ID: number}
+                for topic, data in (("get_clients", {}), ("update_run_status", {"execution_error": True})):
+                    channel = CellChannel.SERVER_PARENT_LISTENER
+                    answers.append(command(session, "server", channel, topic, data, **job))
+                target = f"server.{number}"
+                answers.append(command(session, target, CellChannel.AUX_COMMUNICATION, FED_EVENT_TOPIC, event))
+
+    assert network.run_job(small_job(tmp_path / "job", "fedavg_phantoms"), LIMIT_S, end)[1] == "FINISHED:COMPLETED"
+    assert asked and all(answer is None for answer in answers)
 
 
 def change(path):

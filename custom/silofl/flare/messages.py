@@ -22,6 +22,7 @@ from nvflare.private.defs import AUTH_CLIENT_NAME_FOR_SJ, CellMessageHeaderKeys,
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor
 from nvflare.private.fed.server.server_commands import ServerCommands
+from nvflare.widgets.fed_event import FED_EVENT_TOPIC
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +58,9 @@ def guard(cell: Cell) -> None:
 def is_for_jobs(message: CellMessage) -> bool:
     """Return whether a server handles, or passes on, a message from elsewhere.
 
-    Sites and people talk to the server alone; only a job's process at the server talks to sites. To such a process
-    sites say that they want a task or have done it; what else commands it, and the network, is the server's.
+    Sites and people talk to the server alone; only a job's process at the server talks to sites, and says how its job
+    goes. To such a process sites say that they want a task or have done it; what else commands it, the events that it
+    fires, and the network are the server's.
     """
     if message.get_header(CellMessageHeaderKeys.CLIENT_NAME) == AUTH_CLIENT_NAME_FOR_SJ:
         return True
@@ -70,7 +72,10 @@ def is_for_jobs(message: CellMessage) -> bool:
         channel, topic = (message.get_header(key) for key in (StreamHeaderKey.CHANNEL, StreamHeaderKey.TOPIC))
     if channel == CellChannel.SERVER_COMMAND:
         return topic in ServerCommands.client_request_commands_names
-    return channel != NETWORK
+    if (channel, topic) == (CellChannel.AUX_COMMUNICATION, FED_EVENT_TOPIC):
+        # NVFlare fires whatever event it is: one ends the job, others look like another site's numbers.
+        return False
+    return channel not in (NETWORK, CellChannel.SERVER_PARENT_LISTENER)
 
 
 def _refusal(message: CellMessage) -> CellMessage | None:
