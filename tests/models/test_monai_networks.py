@@ -141,3 +141,33 @@ def test_a_classifier_takes_a_projection_head_and_a_network_of_label_maps_none()
     assert feature_layer(model).in_features == 8 and model(torch.zeros(2, 2, 64, 64)).shape == (2, 3)
     with pytest.raises(ConfigError, match="model.network must be left out .* not 'monai.networks.nets.SwinUNETR'"):
         study_of("SwinUNETR", algorithm=head)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("UNet", {"channels": [100_000, 200_000], "strides": [2]}, "channels of at most 4096, not 200000"),
+        ("UNet", {"channels": [4, 8], "strides": [2], "num_res_units": 10**9}, "num_res_units of at most 4096"),
+        ("UNet", {"channels": [4, 8], "strides": [2], "act": ["PRELU", {"num_parameters": 10**10}]}, "act of at most"),
+        ("SwinUNETR", {"window_size": 300}, "window_size of at most 16, not 300"),
+        ("SwinUNETR", {"depths": [10**9, 2, 2, 2]}, "depths of at most 4096"),
+    ],
+)
+def test_an_argument_that_would_fill_the_memory_is_refused_before_anything_is_built(name, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        build_plain_model(study_of(name, arguments), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        # 4096 channels to 4096 by 15 x 15 voxels alone are 3.8 thousand millions.
+        ("UNet", {"channels": [4096, 4096], "strides": [2], "kernel_size": 15}),
+        ("SegResNet", {"init_filters": 8, "blocks_down": [4096, 4096], "blocks_up": [1]}),
+    ],
+)
+def test_a_network_beyond_all_bounds_is_refused_while_it_is_built(name, arguments):
+    with pytest.raises(ConfigError, match="model must be a network of at most 1073741824 parameters in 10000 arrays"):
+        build_plain_model(study_of(name, arguments, normalization="instance"), seed=0)
+    # The next one is counted anew.
+    build_plain_model(study_of("UNet"), seed=0)

@@ -8,11 +8,13 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from silofl.errors import ConfigError, error_text, nearest
-from silofl.study_sections import ModelSettings
+from silofl.errors import ConfigError, error_text, nearest, shown
+from silofl.study_sections import MOST_CHANNELS, ModelSettings
 
 # Arguments that fetch weights from elsewhere, or hide others behind them.
 NEVER = ("self", "pretrained", "progress", "kwargs")
+# A table of a window has as many entries as pairs of its voxels.
+MOST = {"window_size": 16}
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,8 @@ def build_monai_network(
         dimensions: Axes of an image, 2 or 3.
 
     Raises:
-        ConfigError: An argument is not known or not the study's to give, MONAI cannot build the network, or it has
-            other normalisation layers than ``model.normalization``.
+        ConfigError: An argument is not known, too large or not the study's to give, MONAI cannot build the network, or
+            it has other normalisation layers than ``model.normalization``.
     """
     import monai.networks.nets
 
@@ -74,6 +76,8 @@ def build_monai_network(
     _check_arguments(kind, settings.arguments, decided)
     try:
         network = kind(**settings.arguments, **decided)
+    except ConfigError:
+        raise
     except Exception as error:  # MONAI raises whatever its checks raise
         reason = error_text(error)
         raise ConfigError(f"model.arguments must be such that MONAI can build {name}; it says: {reason}") from None
@@ -91,6 +95,16 @@ def _check_arguments(kind: type[nn.Module], arguments: Mapping[str, Any], decide
                 f"model.arguments must be among {', '.join(known)} for {kind.__name__}, not {name!r}"
                 f"{nearest(name, known)}; rename or remove it"
             )
+        most, largest = MOST.get(name, MOST_CHANNELS), max(_numbers(arguments[name]), default=0)
+        if largest > most:
+            raise ConfigError(f"model.arguments must have {name} of at most {most}, not {shown(largest)}; lower it")
+
+
+def _numbers(value: object) -> list[int | float]:
+    """Return the numbers in an argument, whatever lists and tables they are in."""
+    if isinstance(value, dict | list):
+        return [number for one in (value.values() if isinstance(value, dict) else value) for number in _numbers(one)]
+    return [value] if isinstance(value, int | float) else []
 
 
 def check_normalization(network: nn.Module, name: str, normalization: str) -> None:

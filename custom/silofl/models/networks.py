@@ -1,10 +1,12 @@
 """The networks that a study may name, from MONAI and from this folder, each behind its input normalisation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from silofl.errors import ConfigError, error_text
 from silofl.extensions import NETWORKS as GROUP
@@ -20,6 +22,8 @@ from silofl.study_sections import ModelSettings, PatchSettings
 
 # Windows of a volume that the network sees at a time.
 WINDOWS_AT_ONCE = 2
+# Parameters, and arrays of them, of a network: 4 GiB in float32, as much as a job may bring, and some seconds to build.
+MOST_PARAMETERS, MOST_ARRAYS = 1 << 30, 10_000
 
 
 class HarmonizedModel(nn.Module):
@@ -145,13 +149,39 @@ def build_models(study: Study, image_shape: Sequence[int] | None) -> dict[str, H
 
 def _build_network(study: Study, seed: int) -> nn.Module:
     # devices=[]: by default fork_rng initialises every GPU to save its generator.
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _bounded():
         torch.manual_seed(seed)
         build, channels = _builder_of(study.model), (study.data.in_channels, study.out_channels)
         network = build(study.model, *channels, study.data.dimensions)
         width = study.recipe.head_width
         # Drawn after the rest, which therefore begins as it would without a head.
         return with_projection_head(network, width) if width else network
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """Refuse a network that grows beyond all bounds while it is built.
+
+    Raises:
+        ConfigError: It has more than `MOST_PARAMETERS` or `MOST_ARRAYS`.
+    """
+    arrays = parameters = 0
+
+    # Layers name their parameters before they write their first values, so that no memory is filled.
+    def count(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        nonlocal arrays, parameters
+        arrays, parameters = arrays + 1, parameters + parameter.numel()
+        if arrays > MOST_ARRAYS or parameters > MOST_PARAMETERS:
+            raise ConfigError(
+                f"model must be a network of at most {MOST_PARAMETERS} parameters in {MOST_ARRAYS} arrays, not more; "
+                "lower its widths or depths in model.arguments"
+            )
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _builder_of(settings: ModelSettings) -> Callable[[ModelSettings, int, int, int], nn.Module]:
@@ -169,6 +199,8 @@ def _from_package(settings: ModelSettings, in_channels: int, out_channels: int, 
     build = load("model.network", GROUP, settings.network)
     try:
         network = build(in_channels, out_channels, settings.normalization, **settings.arguments)
+    except ConfigError:
+        raise
     except Exception as error:  # whatever the package raises
         reason = error_text(error)
         raise ConfigError(
