@@ -224,6 +224,16 @@ def test_metadata_tracking_is_switched_back(is_on):
             "at most 268435456 pixels or voxels",
         ),
         ("volume_transforms", {"Spacing": {"pixdim": [1e-9, 1, 1]}}, "must have pixdim from 0.01 to 1000, not 1e-09"),
+        ("augment", {"RandZoom": {"min_zoom": 3000, "max_zoom": 3000}}, "must have min_zoom from 0.1 to 4, not 3000"),
+        ("augment", {"RandGaussianSmooth": {"sigma_x": [1e9, 1e9]}}, "must have sigma_x from 0 to 100, not 1e\\+09"),
+        ("volume_transforms", {"SpatialPad": {"spatial_size": 16384}}, "at most 268435456 pixels or voxels"),
+        (
+            "volume_transforms",
+            {"Resize": {"spatial_size": 16384, "size_mode": "longest"}},
+            "at most 268435456 pixels or voxels",
+        ),
+        # 12 x 10 x 4 voxels of 1 mm become 1200 x 1000 x 400.
+        ("volume_transforms", {"Spacing": {"pixdim": [0.01, 0.01, 0.01]}}, "4.8e\\+08 voxels, where at most 268435456"),
         (
             "transforms",
             {"CenterSpatialCrop": {"roi_size": float("nan")}},
@@ -234,3 +244,21 @@ def test_metadata_tracking_is_switched_back(is_on):
 def test_sizes_that_would_fill_the_memory_are_refused_at_once(study, kind, named, message):
     with pytest.raises(ConfigError, match=message):
         check_transforms(study(**{kind: [named]}))
+
+
+def test_the_channels_of_an_image_count_too(study):
+    with pytest.raises(ConfigError, match="pixels or voxels together, of all channels"):
+        check_transforms(study(channels=64, transforms=[{"Resize": {"spatial_size": [4096, 4096]}}]))
+
+
+@pytest.mark.parametrize(("pixdim", "is_possible"), [([0.2, 0.2, 0.2], False), ([0.2, -1, 0], True)])
+def test_a_spacing_that_is_too_fine_for_a_volume_is_refused_at_that_volume(study, pixdim, is_possible):
+    # Voxels of 5 mm: 160 x 160 x 32 of them become 25 times as many along an axis, 1.28e10 along all.
+    volume = MetaTensor(np.zeros((1, 160, 160, 32), np.float32), affine=np.diag([5.0, 5.0, 5.0, 1.0]))
+    steps = compose(study(volume_transforms=[{"Spacing": {"pixdim": pixdim}}]).data, "volume_transforms", False)
+    if is_possible:
+        assert steps({"image": volume})["image"].shape[2:] == (160, 32)
+        return
+    with pytest.raises(RuntimeError) as error:
+        steps({"image": volume})
+    assert str(error.value.__cause__) == "1.28e+10 voxels, where at most 268435456 are possible"

@@ -67,8 +67,14 @@ ALLOWED: Mapping[Kind, tuple[str, ...]] = {
 RESERVED = frozenset(
     "self keys labels allow_missing_keys lazy dtype device factor_key meta_keys meta_key_postfix".split()
 )
-# More, or finer, would fill the memory before MONAI says a word.
-RANGES = {"spatial_size": (1, 1 << 14), "roi_size": (1, 1 << 14), "pixdim": (0.01, 1000)}
+# More, or finer, would fill the memory before MONAI says a word; a kernel is eight of its sigma long.
+RANGES = {
+    "spatial_size": (1, 1 << 14),
+    "roi_size": (1, 1 << 14),
+    "pixdim": (0.01, 1000),
+    **dict.fromkeys(("min_zoom", "max_zoom"), (0.1, 4)),
+    **dict.fromkeys(("sigma_x", "sigma_y", "sigma_z"), (0, 100)),
+}
 AS_IT_IS = (-1, 0)
 MOST_VOXELS = 1 << 28
 RAS_LABELS = (("L", "R"), ("P", "A"), ("I", "S"))
@@ -100,7 +106,8 @@ def compose(settings: DataSettings, kind: Kind, has_label_map: bool) -> Compose 
     from monai.transforms import Compose
 
     keys = ("image", "label") if has_label_map else ("image",)
-    return Compose([step for transform in named for step in _steps(transform, kind, keys)])
+    axes = 3 if kind == "volume_transforms" else settings.dimensions
+    return Compose([step for transform in named for step in _steps(transform, kind, keys, axes, settings.channels)])
 
 
 def augmentation(study: Study, has_label_map: bool | None = None) -> Compose | None:
@@ -162,7 +169,7 @@ def _trial_sizes(settings: DataSettings) -> dict[Kind, tuple[int, ...]]:
     return {"volume_transforms": TRIAL_VOLUME, "transforms": TRIAL_VOLUME, "augment": patch}
 
 
-def _steps(transform: Transform, kind: Kind, keys: tuple[str, ...]) -> list[Any]:
+def _steps(transform: Transform, kind: Kind, keys: tuple[str, ...], axes: int, channels: int) -> list[Any]:
     import monai.transforms
 
     where = f"data.{kind}: {transform.name}"
@@ -173,8 +180,10 @@ def _steps(transform: Transform, kind: Kind, keys: tuple[str, ...]) -> list[Any]
         raise ConfigError(f"{where} must be one of {known}; it is none{nearest(transform.name, ALLOWED[kind])}")
     factory = getattr(monai.transforms, transform.name + "d")
     _check_options(transform, factory, where)
+    _check_size(transform, where, axes, channels)
+    first = [_bounded_spacing(transform.options.get("pixdim"))] if transform.name == "Spacing" else []
     try:
-        return [factory(**options) for options in _options_by_key(transform, keys)]
+        return first + [factory(**options) for options in _options_by_key(transform, keys)]
     except Exception as error:  # MONAI raises whatever its checks raise
         raise ConfigError(f"{where} must have options that MONAI accepts; it says: {error_text(error)}") from None
 
@@ -202,12 +211,35 @@ def _check_options(transform: Transform, factory: type, where: str) -> None:
         wrong = [one for one in _numbers(transform.options.get(key)) if one not in AS_IT_IS and not low <= one <= high]
         if wrong:
             raise ConfigError(f"{where} must have {key} from {low:g} to {high:g}, not {wrong[0]:g}")
-    sides = [max(1, side) for side in _numbers(transform.options.get("spatial_size"))]
-    if math.prod(sides) > MOST_VOXELS:
-        raise ConfigError(f"{where} must have a spatial_size of at most {MOST_VOXELS} pixels or voxels together")
     mode = transform.options.get("mode", "")
     if not isinstance(mode, str):
         raise ConfigError(f"{where} must have a mode that is one word, not {mode!r}; the label's mode is set for you")
+
+
+def _check_size(transform: Transform, where: str, axes: int, channels: int) -> None:
+    """Refuse images that would fill the memory, one number being the length of each side."""
+    size = transform.options.get("spatial_size")
+    sides = [max(1, side) for side in _numbers(size) * (1 if isinstance(size, list | tuple) else axes)]
+    if channels * math.prod(sides) > MOST_VOXELS:
+        raise ConfigError(
+            f"{where} must have a spatial_size of at most {MOST_VOXELS} pixels or voxels together, of all channels"
+        )
+
+
+def _bounded_spacing(pixdim: object) -> Callable[[dict], dict]:
+    """Return a step before Spacing that lets pass what will not fill the memory."""
+
+    def check(case: dict) -> dict:
+        before = np.linalg.norm(np.asarray(case["image"].affine)[:3, :3], axis=0)
+        # As MONAI fills up: an axis without a number gets 1, and what is not above 0 stays as it is.
+        after = [*_numbers(pixdim), 1.0, 1.0, 1.0]
+        finer = [old / new for old, new in zip(before, after, strict=False) if new > 0]
+        voxels = math.prod(finer) * case["image"].numel()
+        if voxels > MOST_VOXELS:
+            raise ValueError(f"{voxels:.3g} voxels, where at most {MOST_VOXELS} are possible")
+        return case
+
+    return check
 
 
 def _options_by_key(transform: Transform, keys: tuple[str, ...]) -> list[dict[str, Any]]:
