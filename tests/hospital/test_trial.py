@@ -9,7 +9,11 @@ from PIL import Image
 
 from silofl.federation.egress import Gate
 from silofl.hospital.trial import kinds_of, leaving, privacy, training
+from silofl.models import build_plain_model
+from silofl.studies.methods import algorithm_of
 from silofl.training.private import Spent, epsilon_of
+
+SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2}
 
 
 def test_a_rounds_steps_are_counted_and_timed(candidate):
@@ -43,9 +47,59 @@ def test_all_that_would_leave_is_named_by_kind(candidate, algorithm, kinds):
     assert "secret" not in str(answer)
 
 
+# What ready-made settings of a hospital let leave.
+READY = ["weights", "batchnorm", "amplitude", "statistics", "selector", "control", "advice", "fingerprint"]
+MEAN, NEAREST = ({"name": "oneshot", "hand_over": {"answer": answer}} for answer in ("mean", "choice"))
+INSIDE = algorithm_of("fedsm-apfl")
+AFTERWARDS = {"name": "fedsm", "selector": {"labels": "best_model"}, "extra_rounds": 2}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "first", "later"),
+    [
+        (MEAN, set(), {"site_model"}),
+        (NEAREST, set(), {"site_model", "image_features"}),
+        (INSIDE, {"weights", "batchnorm", "selector"}, {"personal_model"}),
+        (AFTERWARDS, {"weights", "batchnorm"}, {"selector"}),
+    ],
+    ids=["one shot", "with features", "personal models", "selector afterwards"],
+)
+def test_what_leaves_only_in_a_later_round_is_named_too(candidate, algorithm, first, later):
+    site = candidate(algorithm=algorithm, training=SGD)
+    answer = leaving(site)
+    assert answer.status == "ok" and set(answer.facts["kinds"]) == first | later | {"numbers"}
+    for kind in later:
+        assert f"{kind} {answer.facts['kinds'][kind]['bytes']} bytes" in answer.sentence.partition("a later round")[2]
+    for kind in later & {"site_model", "personal_model"}:
+        # Whole, BatchNorm's running statistics too.
+        state = build_plain_model(site.study, 0).state_dict().values()
+        assert answer.facts["kinds"][kind]["bytes"] == sum(4 * one.numel() for one in state if one.is_floating_point())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "lacking"),
+    [(MEAN, "site_model"), (NEAREST, "image_features, site_model"), (INSIDE, None), (AFTERWARDS, None)],
+    ids=["one shot", "with features", "personal models", "selector afterwards"],
+)
+def test_a_site_whose_settings_would_refuse_a_later_round_may_not_join(candidate, kit, algorithm, lacking):
+    path = kit / "local" / "site.yaml"
+    path.write_text(path.read_text() + f"may_leave: {READY}\n")
+    answer = leaving(candidate(algorithm=algorithm, training=SGD))
+    # Without a personal model the global one answers for the site.
+    assert answer.status == ("failed" if lacking else "ok") and "personal_model" not in answer.sentence
+    if lacking:
+        assert f"must name {lacking}, which only a later round takes out" in answer.sentence
+
+
+def test_features_of_too_few_patients_are_not_named(candidate, kit):
+    path = kit / "local" / "site.yaml"
+    path.write_text(path.read_text().replace("min_patients: 3", "min_patients: 6") + "may_leave: [site_model]\n")
+    answer = leaving(candidate(algorithm=NEAREST))
+    assert answer.status == "ok" and set(answer.facts["kinds"]) == {"numbers", "site_model"}
+
+
 def test_what_a_new_algorithm_sends_is_named_and_explained_by_its_part(candidate):
-    sgd = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2}
-    kinds = leaving(candidate(algorithm={"name": "scaffold"}, training=sgd)).facts["kinds"]
+    kinds = leaving(candidate(algorithm={"name": "scaffold"}, training=SGD)).facts["kinds"]
     assert kinds.keys() == {"weights", "batchnorm", "control", "numbers"}
     # one number for each parameter; the buffers' are BatchNorm's
     assert 0 < kinds["control"]["bytes"] < kinds["weights"]["bytes"] + kinds["batchnorm"]["bytes"]

@@ -2,8 +2,11 @@
 
 import json
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from silofl.algorithms.mixing import Arrays
 from silofl.federation.egress import Gate
@@ -14,8 +17,9 @@ from silofl.federation.waiting import FIRST_S
 from silofl.flare.egress import effective_scope, sent_out
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok
-from silofl.methods.part import BEFORE, TRAIN, Exchange, Message
+from silofl.methods.part import BEFORE, COLLECT, INSTEAD, TRAIN, Exchange, Expected, Message
 from silofl.methods.work import Work
+from silofl.models.precision import narrowed
 from silofl.training.device import choose_device
 from silofl.training.private import epsilon_of_study, round_of
 
@@ -78,7 +82,7 @@ def privacy(candidate: Candidate) -> Finding:
 def leaving(candidate: Candidate) -> Finding:
     """Train on a few examples in a temporary folder, and list everything that leaves of the answers.
 
-    They pass the site's own filters, as NVFlare will have them pass.
+    They pass the site's own filters, as NVFlare will have them pass. What only later tasks ask for is listed beside it.
 
     Raises:
         SiloFLError: The trial round cannot be carried out.
@@ -91,7 +95,14 @@ def leaving(candidate: Candidate) -> Finding:
                 "widen may_leave in site.yaml, or stay out of the study"
             )
     gate = Gate.of(candidate.study, candidate.settings)
+    needed, asked = _later(candidate, gate)
+    if refused := sorted({*map(gate.kind, needed)} - gate.allowed):
+        return failed(
+            f"may_leave of site.yaml must name {', '.join(refused)}, which only a later round takes out; without it "
+            "the site's answer is refused then: add it, or stay out of the study"
+        )
     kinds = kinds_of([answer.arrays for answer in answers], gate)
+    later = kinds_of([needed, {name: array for name, array in asked.items() if gate.kind(name) in gate.allowed}], gate)
     numbers = {name: value for answer in answers for name, value in answer.meta.items()}
     kinds[NUMBERS] = {"bytes": len(json.dumps(numbers)), "names": sorted(numbers)}
     withheld = [
@@ -100,9 +111,10 @@ def leaving(candidate: Candidate) -> Finding:
         for said in answer.meta.values()
         if isinstance(said, dict) and "withheld" in said
     ]
-    listed = ", ".join(f"{kind} {entry['bytes']} bytes" for kind, entry in kinds.items())
-    says = f"; withheld: {withheld[0]}" if withheld else ""
-    return ok(f"an answer takes out {listed}; and no image, label, case or patient{says}", kinds=kinds)
+    says = f", and one of a later round {_listed(later)}" if later else ""
+    says += "; and no image, label, case or patient"
+    says += f"; withheld: {withheld[0]}" if withheld else ""
+    return ok(f"an answer takes out {_listed(kinds)}{says}", kinds=kinds | later)
 
 
 def kinds_of(messages: list[Arrays], gate: Gate) -> dict[str, dict[str, Any]]:
@@ -136,6 +148,29 @@ def _trial(candidate: Candidate) -> list[Message]:
             answer = rounds.carry_out(one.task, message)
             left.append(sent_out(scope, site, study, rounds.site, one.task, message, answer))
         return left
+
+
+def _later(candidate: Candidate, gate: Gate) -> tuple[Arrays, Arrays]:
+    """Return as zeros what later tasks take out beside the first training: of rounds, and asked for after the last."""
+    study, site, server = candidate.study, candidate.kit.name, candidate.server
+    rounds = [Exchange(TRAIN, study.rounds)]
+    rounds += server.asks(INSTEAD, study.total_rounds) if study.total_rounds > study.training_rounds else []
+    known = server.expected(site, Exchange(TRAIN, 1))
+    needed = {name: one for exchange in rounds for name, one in server.expected(site, exchange).items()}
+    asked = server.expected(site, Exchange(COLLECT, study.rounds))
+    # Of too few patients they are withheld.
+    is_enough = candidate.data.training.num_patients >= gate.min_patients
+    of_few = {kind.name for kind in gate.kinds if kind.is_of_images and not is_enough}
+
+    def new(expected: Mapping[str, Expected], known: Mapping[str, Expected]) -> Arrays:
+        found = {name: one for name, one in expected.items() if name not in known and gate.kind(name) not in of_few}
+        return narrowed({name: np.zeros(one.shape, one.dtype) for name, one in found.items()}, study)
+
+    return new(needed, known), new(asked, known | needed)
+
+
+def _listed(kinds: Mapping[str, Mapping[str, Any]]) -> str:
+    return ", ".join(f"{kind} {entry['bytes']} bytes" for kind, entry in kinds.items())
 
 
 def _site_rounds(candidate: Candidate, folder: str) -> SiteRounds:
