@@ -17,9 +17,9 @@ SITES = ("east", "north", "west")
 def scaffold(play, make_study):
     """Begin a run of SCAFFOLD."""
 
-    def start(option=2, folder="state", training=SGD, rounds=3, has_momentum=False, **algorithm):
+    def start(option=2, folder="state", training=SGD, rounds=3, has_momentum=False, **settings):
         control = {"option": option, "has_momentum": has_momentum}
-        study = make_study(rounds=rounds, training=training, name="scaffold", control=control, **algorithm)
+        study = make_study(rounds=rounds, training=training, name="scaffold", control=control, **settings)
         return play(folder=folder, study=study)
 
     return start
@@ -147,6 +147,21 @@ def test_a_change_that_the_server_did_not_take_is_not_built_upon(scaffold):
     own = [game.kept(site, 3)["control"]["own"] for site in SITES]
     for name, array in game.server.parts["control"].control.items():
         np.testing.assert_allclose(array, np.mean([one[name].numpy() for one in own], axis=0), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("option", [1, 2])
+def test_in_half_precision_too_it_is_the_mean_of_what_the_sites_hold_also_where_one_lost_it(scaffold, option):
+    game = scaffold(option, rounds=6, federation={"precision": "float16"})
+    for number in range(1, 7):
+        game.round()
+        own = kept_controls(game, number)
+        for name, total in game.server.parts["control"].total.items():
+            mean = np.mean([one[name].numpy() for one in own.values()], axis=0)
+            # Sums of float32; the changes are rounded to steps of 1e-3 of a number.
+            np.testing.assert_allclose(total / 3, mean, rtol=1e-6, atol=1e-6 * np.abs(mean).max())
+        if number == 3:
+            for path in (game.folder("north") / "rounds").iterdir():
+                path.unlink()
 
 
 def test_a_site_that_lost_its_control_gets_it_back(scaffold):

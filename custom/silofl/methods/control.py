@@ -33,6 +33,7 @@ from silofl.methods.part import (
 )
 from silofl.models import build_plain_model
 from silofl.models.names import traveling_names
+from silofl.models.precision import as_received, unrounded
 from silofl.models.roles import MODEL, of_role, role_of, with_role
 from silofl.study import Study
 from silofl.training.device import seed_of
@@ -90,7 +91,8 @@ class ControlPart(Part):
             return Message()
         arrays, holds = self.control, self.holds.get(site, 0)
         if holds > run.held(site, exchange.models_round):
-            arrays |= with_role(OWN, {name: array.astype(np.float32) for name, array in self.own[site].items()})
+            own = {name: array.astype(np.float32) for name, array in self.own[site].items()}
+            arrays |= with_role(OWN, unrounded(own, self.study))
         return Message(with_role(ROLE, arrays), {ROLE: {"holds": holds}})
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
@@ -136,7 +138,7 @@ class SiteControl(SitePart):
         # Copied now: training changes the parameters in place, and option II needs where they began.
         self._received = _parameters(work.models[role], work.study)
         received = work.message.of(ROLE)
-        self._again = of_role(OWN, received)
+        self._again = {name: array.astype(np.float32) for name, array in of_role(OWN, received).items()}
         self._server = {name: array for name, array in received.items() if not role_of(name)}
         self._round, self._own = self._held()
         if self._settings.option == 1:
@@ -155,7 +157,11 @@ class SiteControl(SitePart):
             reach = norm(results[MODEL].steps, training.momentum, nesterov=training.is_nesterov)
             divisor = reach * work.learning_rate
             self._new = new_control(self._own, self._server, self._received, trained, divisor)
-        return Message(with_role(ROLE, {name: array - self._own[name] for name, array in self._new.items()}))
+        change = as_received({name: array - self._own[name] for name, array in self._new.items()}, work.study)
+        if work.study.federation.precision != "float32":
+            # The server sums the changes as they arrive: of others its c would drift away from the mean of all c_i.
+            self._new = {name: self._own[name] + array for name, array in change.items()}
+        return Message(with_role(ROLE, change))
 
     def kept(self) -> dict[str, Any]:
         """Return c_i, and the one before it: the server may not have taken this round's change."""
