@@ -40,6 +40,59 @@ def test_an_alpha_channel_is_dropped(tmp_path, name):
     np.testing.assert_array_equal(read_image(save(tmp_path, grey_with_alpha, name)).array, GREY[None])
 
 
+# Tag of orientation -> the picture as it is shown: TIFF 6.0, section 8; EXIF has the same.
+SHOWN = {
+    2: lambda stored: stored[:, ::-1],
+    3: lambda stored: stored[::-1, ::-1],
+    4: lambda stored: stored[::-1],
+    5: lambda stored: stored.T,
+    6: lambda stored: stored[::-1].T,
+    7: lambda stored: stored[::-1, ::-1].T,
+    8: lambda stored: stored.T[::-1],
+}
+STORED = {
+    "1 bit": GREY > 100,
+    "8 bits": GREY,
+    "16 bits": GREY.astype(np.uint16) * 257,
+    "float": GREY.astype(np.float32),
+}
+
+
+@pytest.mark.parametrize("tag", SHOWN)
+@pytest.mark.parametrize(("name", "compression"), [("a.png", None), ("a.tif", None), ("a.tif", "tiff_lzw")])
+@pytest.mark.parametrize("kind", STORED)
+def test_a_picture_is_read_as_it_is_shown(tmp_path, kind, name, compression, tag):
+    if (kind, name) == ("float", "a.png"):
+        pytest.skip("PNG has no such numbers")
+    stored, options = STORED[kind], {"compression": compression} if compression else {}
+    exif = Picture.Exif()
+    exif[274] = tag
+    turned = {"exif": exif} if name == "a.png" else {"tiffinfo": {274: tag}}
+    Picture.fromarray(stored).save(tmp_path / name, **turned, **options)
+    np.testing.assert_array_equal(read_image(tmp_path / name).array, SHOWN[tag](stored)[None])
+
+
+@pytest.mark.parametrize("tag", SHOWN)
+def test_a_jpeg_of_a_camera_that_was_turned_lies_on_the_mask_that_was_drawn_on_it(tmp_path, tag):
+    stored, exif = np.zeros((16, 24), np.uint8), Picture.Exif()
+    stored[:8, :8] = 255
+    exif[274] = tag
+    Picture.fromarray(stored).save(tmp_path / "a.jpg", exif=exif, quality=95)
+    image, label = read_image(tmp_path / "a.jpg"), read_label(save(tmp_path, SHOWN[tag](stored) // 255, "mask.png"))
+    check_label(label, image, {1: "blob"}, "mask.png")
+    np.testing.assert_array_equal(image.array > 128, label.array == 1)
+
+
+def test_a_palettes_numbers_are_turned_too(tmp_path):
+    stored, exif = np.array([[0, 1, 1], [2, 1, 0]], np.uint8), Picture.Exif()
+    exif[274] = 6
+    picture = Picture.fromarray(stored).convert("P")
+    picture.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90])
+    picture.save(tmp_path / "a.png", exif=exif)
+    np.testing.assert_array_equal(read_label(tmp_path / "a.png").array, SHOWN[6](stored)[None])
+    assert read_image(tmp_path / "a.png").array[:, 0, 0].tolist() == [70, 80, 90]
+
+
 def test_a_palette_gives_an_images_colours_and_a_labels_numbers(tmp_path):
     picture = Picture.fromarray(np.array([[0, 1], [2, 1]], np.uint8)).convert("P")
     picture.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90])

@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from silofl.data.decoded import Decoded
 from silofl.errors import DataError
@@ -26,20 +26,22 @@ BLOCK = 1 << 20
 
 
 def read_picture(path: Path, name: str, is_label: bool) -> Decoded:
-    """Read one picture; a palette's numbers are kept in a label map.
+    """Read one picture as it is shown, turned by its tag of orientation; a palette's numbers are kept in a label map.
 
     Raises:
         DataError: It holds several pictures, too many pixels, or colours other than grey and RGB.
         Exception: Whatever Pillow raises on broken bytes.
     """
     Image.MAX_IMAGE_PIXELS = None  # MAX_PIXELS is checked instead, with a sentence
-    with Image.open(path, formats=FORMATS) as picture:
+    # Not by its name: Pillow would map a TIFF without compression into memory, with the sides that it has once turned.
+    with path.open("rb") as stream, Image.open(stream, formats=FORMATS) as picture:
         if picture.width * picture.height > MAX_PIXELS:
             size = f"{picture.width} x {picture.height}"
             raise DataError(f"{name} must have at most {MAX_PIXELS} pixels, not {size}; cut it into tiles")
         if getattr(picture, "n_frames", 1) > 1:
             raise DataError(f"{name} must hold one picture, not {picture.n_frames}; save each as a file of its own")
         _check_sums(path, picture)
+        picture = ImageOps.exif_transpose(picture)
         if (picture.mode == "P" and not is_label) or picture.mode in ("PA", "CMYK", "YCbCr"):
             picture = picture.convert("RGB")
         if picture.mode not in MODES:
