@@ -174,6 +174,15 @@ def test_colour_is_kept(run, arrays, study, tmp_path):
     assert data.test.images.shape == (30, 3, 4, 4) and data.test.images[0, :, 0, 0].tolist() == [10, 20, 30]
 
 
+@pytest.mark.parametrize("shape", [(4, 4, 28), (4, 4, 4, 3), (4,)])
+def test_images_that_are_no_pictures_are_refused_before_anything_is_written(run, arrays, tmp_path, shape):
+    # As those of OrganMNIST3D, whose sites nobody could read.
+    arrays |= {f"{prefix}_images": np.zeros((count, *shape), np.uint8) for prefix, count in COUNTS.items()}
+    with pytest.raises(DataError, match=r"train_images of small.npz must be of shape \(N, H, W\) or \(N, H, W, 3\)"):
+        run()
+    assert not (tmp_path / "target").exists()
+
+
 def test_the_summary_says_that_nobody_is_named(run):
     assert "the set names no patients" in run(num_sites=1).notes[0]
 

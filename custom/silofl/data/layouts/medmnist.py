@@ -94,6 +94,10 @@ def _read(path: Path) -> Arrays:
 def _checked(file: np.lib.npyio.NpzFile, name: str, path: Path) -> NDArray:
     array = file[name]
     if name.endswith("_images"):
+        if array.ndim < 3 or array.shape[3:] not in ((), (1,), (3,), (4,)):
+            raise DataError(
+                f"{name} of {path.name} must be of shape (N, H, W) or (N, H, W, 3), not {array.shape}; take a 2D set"
+            )
         return array
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
