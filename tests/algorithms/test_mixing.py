@@ -124,6 +124,23 @@ def test_numbers_that_are_not_finite_are_refused(bad):
         mix(sites([1], [bad]), uniform_weights(2))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("weights", [uniform_weights(3), np.eye(3), [[1, 0, 0]] * 3, [[0.5, 0, 0.5]] * 3])
+@pytest.mark.parametrize("size", [1, 7, 70_001])
+def test_numbers_that_are_not_finite_are_refused_whatever_they_weigh(weights, size):
+    for bad in (np.nan, np.inf):
+        params = sites(*np.ones((3, size)))
+        params["b"]["w"][-1] = bad
+        with pytest.raises(AggregationError, match="site 'b' must send finite numbers; 'w'"):
+            mix(params, np.array(weights))
+
+
+def test_finite_numbers_whose_sum_is_too_large_for_their_type_are_no_fault_of_a_site():
+    with pytest.warns(RuntimeWarning, match="overflow"):
+        mixed = mix(sites([3e38], [-3e38]), np.array([[2, -1], [1, 0]]))
+    np.testing.assert_array_equal(mixed["a"]["w"], [np.inf])
+
+
 def test_weights_of_another_shape_are_refused():
     with pytest.raises(AggregationError, match=r"shape \(2, 2\) for 2 sites, not \(2, 3\)"):
         mix(sites([1], [2]), np.full((2, 3), 1 / 3))
