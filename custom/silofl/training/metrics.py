@@ -83,7 +83,7 @@ class Score:
             numbers |= {"num_empty": len(self.empty), "num_false_positive": sum(self.empty.values())}
             numbers["value_with_truth"] = _mean(with_truth) if with_truth else None
         cases = {str(label): count for label, count in self.label_cases.items()}
-        return numbers | {"also": self.also, "label_cases": cases} if self.also else numbers
+        return numbers | {"also": also, "label_cases": cases} if (also := self.also) else numbers
 
     @classmethod
     def of(
@@ -179,12 +179,13 @@ def accuracy_by_case(
             are of their recall.
         probabilities: Shape (N, classes); without them there is no AUROC.
     """
-    is_right = np.array([p == t for p, t in zip(predictions, targets, strict=True)])
-    by_case = {case: float(np.mean(is_right[rows])) for case, rows in members_of(cases).items()}
+    # Plain numbers: most cases have one example, for which NumPy's calls take longer than the sum.
+    is_right = [bool(p == t) for p, t in zip(predictions, targets, strict=True)]
+    by_case = {case: sum(is_right[row] for row in rows) / len(rows) for case, rows in members_of(cases).items()}
     labels_by_case: dict[Label, dict[str, float]] = {}
     probabilities_by_case: dict[Label, dict[str, Probabilities]] = {}
     for (label, case), rows in members_of([(int(t), case) for t, case in zip(targets, cases, strict=True)]).items():
-        labels_by_case.setdefault(label, {})[case] = float(np.mean(is_right[rows]))
+        labels_by_case.setdefault(label, {})[case] = sum(is_right[row] for row in rows) / len(rows)
         if probabilities is not None:
             mean = probabilities[rows].mean(axis=0)
             probabilities_by_case.setdefault(label, {})[case] = tuple(mean.tolist())
