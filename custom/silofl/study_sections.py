@@ -407,7 +407,7 @@ class FederationSettings(Section):
         join_timeout_s: Seconds the server waits for the sites to appear before the first round.
         max_update_ratio: An update of a model is refused whose norm by step is more than so many times the median of
             the other sites'; null refuses none.
-        min_sites_for_ratio: Answers of a round from which on their updates are compared so.
+        min_sites_for_ratio: Answers of a round from which on their updates, and their images' ranges, are compared.
         precision: Of the numbers on the wire. ``float16`` takes half of the bytes both ways: sites begin from models of
             three digits, which are those that are tested and written too, and send changes of three digits. Both ends
             compute in ``float32``, and what the server keeps is not rounded. Numbers below 6e-8 are lost and those

@@ -288,6 +288,25 @@ def test_the_drift_must_come_where_it_is_measured_and_there_alone(play):
     assert "drift" not in record.metrics["east"] and record.drift is None and record.refused == {}
 
 
+def test_one_site_cannot_have_the_super_model_doubt_no_image(play):
+    """Its answer counts, and its images' look does not."""
+    wide = {"kinds": ["pictures"], "intensities": [{"measure": "mean", "low": -1e15, "high": 1e15}]}
+    game, honest = play(), play(folder="honest")
+    records = [game.round(change=spoilt("west", saying(domain=wide))) for _ in range(2)]
+    honest.round(absent=("west",))
+    assert game.server.domain.intensities == honest.server.domain.intensities
+    assert records[0].refused == {} and records[0].notes == game.warnings
+    assert "the super model does not take what site 'west' says of its images' mean" in game.warnings[0]
+    assert records[1].notes == []
+
+
+def test_a_site_cannot_have_the_super_model_take_other_images_than_the_study_states(play, make_study):
+    study = make_study()
+    game = play(study=study.model_copy(update={"data": study.data.model_copy(update={"modality": "MR"})}))
+    refused = game.round(change=spoilt("west", saying(domain={"modalities": ["CT", "MR"]}))).refused
+    assert refused == {"west": "site 'west' must have MR images, as data.modality says, not CT"}
+
+
 def test_a_refused_update_changes_nothing_and_its_site_is_asked_again(play):
     spoiled, absent = play(), play(folder="absent")
     spoiled.round(change=spoilt("west", saying(num_examples=0)))

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from silofl.data.domain import Domain, Range
 from silofl.errors import AggregationError
-from silofl.federation.numbers import check_numbers, credited, norm, too_long
+from silofl.federation.numbers import check_numbers, credited, norm, odd_ranges, too_long
 from silofl.methods.answer import Numbers
 from silofl.methods.part import TRAIN, Exchange
 
@@ -72,3 +73,26 @@ def test_of_steps_that_a_site_claims_ten_times_the_median_of_the_others_count():
     assert credited({"east": 4, "mad": 10**7, "west": 8}) == {"east": 4, "mad": 60, "west": 8}
     assert credited({"east": 4, "north": 40}) == {"east": 4, "north": 40}
     assert credited({"east": 4}) == {"east": 4}
+
+
+def with_means(**means):
+    return {site: Domain(intensities=(Range("mean", low, high),)) for site, (low, high) in means.items()}
+
+
+def test_ranges_more_than_three_times_the_room_of_the_others_beyond_them_are_left_out():
+    # The others take 0.2 to 0.6 together, room for 0.2 - 1.2 to 0.6 + 1.2.
+    assert odd_ranges(with_means(east=(0.2, 0.4), north=(0.4, 0.6), west=(-1.0, 1.79)), 3) == {}
+    found = odd_ranges(with_means(east=(0.2, 0.4), north=(0.4, 0.6), west=(0.3, 1.81)), 3)
+    assert found == {
+        "west": "the super model does not take what site 'west' says of its images' mean, 0.3 to 1.81, nor its other "
+        "ranges: all others' lie from 0.2 to 0.6"
+    }
+
+
+def test_a_range_without_end_is_left_out_and_makes_no_other_odd():
+    assert odd_ranges(with_means(a=(0, 1), b=(5, 6), c=(-1e300, 1e300)), 3).keys() == {"c"}
+
+
+def test_of_two_sites_nobody_knows_which_is_odd():
+    assert odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)), 3) == {}
+    assert odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)) | {"b": Domain()}, 3) == {}

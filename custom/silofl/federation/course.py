@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from silofl.federation.admission import admitted
 from silofl.federation.known_sites import is_over, left, lost_sentence, present, take_lost
 from silofl.federation.ledger import Round
+from silofl.federation.numbers import odd_ranges
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import plain_text
@@ -166,6 +167,7 @@ class Course:
             for reason in replies.refused.values():
                 self.warn(reason)
             record.require(len(replies.accepted), server.study.federation.min_sites)
+            replies = self._without_odd_ranges(replies, record)
         weights_of = server.merge(exchange, replies)
         if record:
             record.add_traffic(sent, {site: answers.given[site] for site in replies.accepted})
@@ -220,6 +222,18 @@ class Course:
         tasks = {site: self.server.task(site, exchange) for site in sites}
         arrays = narrowed_together({site: task.arrays for site, task in tasks.items()}, self.server.study)
         return {site: replace(task, arrays=arrays[site]) for site, task in tasks.items()}
+
+    def _without_odd_ranges(self, replies: Replies, record: Round) -> Replies:
+        """Return the replies without the ranges of sites whose images nobody else's are like; the ledger says it."""
+        domains = {site: answer.domain for site, answer in replies.accepted.items()}
+        odd = odd_ranges(domains, self.server.study.federation.min_sites_for_ratio)
+        # They are the same in every round.
+        said = {note for before in self.server.ledger for note in before.notes}
+        for note in (note for note in odd.values() if note not in said):
+            self.warn(note)
+            record.notes.append(note)
+        bare = {site: replace(replies.accepted[site], domain=replace(domains[site], intensities=())) for site in odd}
+        return replace(replies, accepted=replies.accepted | bare)
 
     def _write_notes(self, exchange: Exchange, record: Round | None) -> None:
         notes = [note for part in self.server.parts.values() for note in part.notes(exchange)]

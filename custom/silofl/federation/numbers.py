@@ -1,4 +1,4 @@
-"""Checks of the numbers of an answer against its task and its study, and of updates against one another."""
+"""Checks of the numbers of an answer against its task and its study, and of answers against one another."""
 
 import math
 from collections.abc import Mapping
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from silofl.algorithms.mixing import Arrays
+from silofl.data.domain import Domain
 from silofl.errors import AggregationError, shown
 from silofl.methods.answer import Metrics, Numbers
 from silofl.methods.part import TRAIN, Exchange
@@ -16,6 +17,8 @@ from silofl.study_sections import CLASSIFICATION_ONLY
 METRICS = frozenset((*CLASSIFICATION_ONLY["metric"], "auroc"))
 # Times the median of the other sites'.
 MOST_STEPS = 10
+# Beyond the other sites' images on either side, times the room that these take together.
+MOST_REACH = 3
 
 
 def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study, most_examples: int | None) -> None:
@@ -68,6 +71,18 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
         )
 
 
+def check_modality(site: str, domain: Domain, study: Study) -> None:
+    """Refuse images of another modality than the study states, by which the super model refuses images.
+
+    Raises:
+        AggregationError: Names the site and the modality.
+    """
+    stated = study.data.modality
+    others = [one for one in domain.modalities if stated is not None and one != stated]
+    if others:
+        raise AggregationError(f"site {site!r} must have {stated} images, as data.modality says, not {others[0]}")
+
+
 def unknown_names(metrics: Metrics, study: Study) -> list[str]:
     """Return the names in an answer's scores that are no labels, regions or metrics of the study."""
     labels = {"0", *map(str, study.scored)}
@@ -118,3 +133,31 @@ def too_long(norms: Mapping[str, float], most: float, min_sites: int) -> dict[st
         for site, value in norms.items()
         if value > most * medians[site] > 0
     }
+
+
+def odd_ranges(domains: Mapping[str, Domain], min_sites: int) -> dict[str, str]:
+    """Return why the ranges of sites are left out whose images lie far from those of all others.
+
+    The super model doubts images outside of all sites' ranges: by one without end it would doubt none.
+
+    Args:
+        domains: Site -> what its training images are like.
+        min_sites: With fewer sites that say a measure, nothing is left out.
+
+    Returns:
+        Site -> reason, for the ledger.
+    """
+    reasons: dict[str, str] = {}
+    said = [(site, one) for site, domain in domains.items() for one in domain.intensities]
+    for site, one in said:
+        others = [other for name, other in said if name != site and other.measure == one.measure]
+        if len(others) + 1 < min_sites:
+            continue
+        low, high = min(other.low for other in others), max(other.high for other in others)
+        room = MOST_REACH * (high - low)
+        if one.low < low - room or one.high > high + room:
+            reasons[site] = (
+                f"the super model does not take what site {site!r} says of its images' {one.measure}, {one.low:g} to "
+                f"{one.high:g}, nor its other ranges: all others' lie from {low:g} to {high:g}"
+            )
+    return reasons

@@ -44,7 +44,7 @@ class ServerRounds:
         best_round: The finished round with the best validation so far; None before any validation.
         best_parts: Those parts of which the best round's version is reported, as that round left them.
         image_shape: (C, *spatial) of most sites' images, from their first answers; the server sees no image.
-        domain: The training images of all sites that answered, by what they sent of them.
+        domain: The training images of all sites that answered, by what they sent of them and `Course` let pass.
         lost: Site -> the round of the state that it has, of sites that said that it is older than it should be.
         software: Site -> what it runs, of sites that have answered since this process began.
     """
