@@ -63,6 +63,13 @@ def test_a_file_of_another_size_is_refused(tmp_path, make_predictor, picture):
         make_predictor("segmentation", (1, 8, 8))(str(tmp_path / "a.png"), str(tmp_path / "out"))
 
 
+@pytest.mark.parametrize("task", ["segmentation", "classification"])
+def test_a_blank_file_is_refused_as_predict_refuses_it(tmp_path, make_predictor, task):
+    Image.fromarray(np.full((8, 12), 200, np.uint8)).save(tmp_path / "a.png")
+    with pytest.raises(DataError, match="a.png must show something, not one intensity alone"):
+        make_predictor(task)(str(tmp_path / "a.png"), str(tmp_path / "out"))
+
+
 def test_a_file_of_another_kind_is_refused_and_an_unusual_one_is_answered_with_a_warning(
     tmp_path, make_predictor, picture, caplog
 ):

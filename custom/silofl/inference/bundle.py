@@ -18,7 +18,7 @@ from silofl.data.contrasts import files_in, parse_case, source_of
 from silofl.data.domain import Domain
 from silofl.data.preparation import preparation, prepare_with_way_back
 from silofl.files import write_json
-from silofl.inference.geometry import check_images, check_probabilities, decide_on_input
+from silofl.inference.geometry import check_images, check_is_not_blank, check_probabilities, decide_on_input
 from silofl.inference.output import stem_of, write_label_map
 from silofl.inference.program import ABOUT, MODEL, WEIGHTS
 from silofl.inference.super_model import to_probabilities
@@ -87,13 +87,15 @@ class FilePredictor:
             out: Folder of the answer: ``<name>_labels.nii.gz`` or ``.png``, or ``<name>_class.json``.
 
         Raises:
-            DataError: The image cannot be read or prepared, is of another kind than the training images, or its answer
-                is not finite.
+            DataError: The image cannot be read or prepared, is blank, is of another kind than the training images, or
+                its answer is not finite.
         """
         steps = preparation(self.study, has_label_map=False)
         case = parse_case(image)
         path = files_in(case)[0]
-        prepared = prepare_with_way_back(source_of(case, self.study.data), steps, self.domain)
+        source = source_of(case, self.study.data)
+        prepared = prepare_with_way_back(source, steps, self.domain)
+        check_is_not_blank(prepared.images, source.first[1])
         check_images(prepared.images, self.image_shape, bool(self.study.data.patches))
         with torch.inference_mode():
             probabilities = self.network(torch.from_numpy(prepared.images).to(self.device)).cpu().numpy()

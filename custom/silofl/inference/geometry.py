@@ -47,6 +47,20 @@ def check_images(images: NDArray, image_shape: Sequence[int], is_in_patches: boo
         raise DataError("the prepared images must be finite, not NaN or infinite; repair the image")
 
 
+def check_is_not_blank(images: NDArray, name: str) -> None:
+    """Refuse the prepared images of a case that shows nothing, to which no answer means anything.
+
+    Args:
+        images: (n, C, *spatial).
+        name: What messages call the input.
+
+    Raises:
+        DataError: They are of one intensity.
+    """
+    if images.min() == images.max():
+        raise DataError(f"{name} must show something, not one intensity alone; export it again")
+
+
 def check_probabilities(probabilities: NDArray[np.float32], name: str) -> None:
     """Refuse an answer that is not finite, which would be read as background.
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from silofl.data.contrasts import Case, source_of
 from silofl.data.preparation import Preparation, PreparedImage, preparation, prepare_with_way_back
 from silofl.data.volumes import central_slices
-from silofl.errors import ConfigError, DataError, nearest
+from silofl.errors import ConfigError, nearest
 from silofl.inference.contents import Contents, check_threshold
 from silofl.inference.directory import read
-from silofl.inference.geometry import check_images, check_probabilities, decide, decide_on_input
+from silofl.inference.geometry import check_images, check_is_not_blank, check_probabilities, decide, decide_on_input
 from silofl.inference.prediction import Answer, Prediction, volumes_ml
 from silofl.models import build_model, build_plain_model
 from silofl.models.names import INPUT_NORM
@@ -280,8 +280,7 @@ class SuperModel:
     def _prepared(self, case: Case) -> PreparedImage:
         source = source_of(case, self.contents.study.data)
         prepared = prepare_with_way_back(source, self._steps, self.contents.domain)
-        if prepared.images.min() == prepared.images.max():
-            raise DataError(f"{source.first[1]} must show something, not one intensity alone; export it again")
+        check_is_not_blank(prepared.images, source.first[1])
         return prepared
 
     def _weights(
