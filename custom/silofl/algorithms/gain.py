@@ -12,7 +12,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, stdtrit
 
 from silofl.errors import ConfigError
 
@@ -72,6 +71,7 @@ def interval(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the ends of the 95 % interval of the mean of each row of differences (..., n), n at least 2."""
     # Imported here because it takes a second, which a site that only trains does not need.
+    from scipy.special import ndtr, stdtrit
     from scipy.stats import bootstrap
 
     n = differences.shape[-1]

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import nibabel as nib
 import numpy as np
 
 from silofl.data.anatomy import LESION_LABEL, ORGAN_LABEL, draw_anatomy, labels_of
@@ -216,12 +215,15 @@ def _make_site(folder: Path, seed: int, count: int, kind: PhantomSet) -> None:
 
 
 def _make_patient(folder: Path, name: str, rng: np.random.Generator, kind: PhantomSet) -> None:
+    # Here, because it takes a third of a second to import, and most runs find their data made.
+    from nibabel import Nifti1Image
+
     scanners = kind.scanners(folder.name)
     grid = next(iter(scanners.values())).grid(int(rng.integers(*kind.slices, endpoint=True)))
     tissue = draw_anatomy(rng, grid)
     volumes = [scan(rng, tissue, scanner) for scanner in scanners.values()]
     for path, volume in zip((*_images(name, kind), _label(name)), (*volumes, labels_of(tissue)), strict=True):
-        nifti = nib.Nifti1Image(volume, grid.affine)
+        nifti = Nifti1Image(volume, grid.affine)
         nifti.set_qform(nifti.affine, code="scanner")
         nifti.header.set_xyzt_units("mm")
         # Without mtime=0 gzip would write the time into the file, which must follow from the seed alone.

@@ -1,15 +1,21 @@
 """Figures for the pages: their colours and styles, drawn without matplotlib's global state."""
 
+from __future__ import annotations
+
 import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from numpy.typing import NDArray
+
+# matplotlib is imported where something is drawn: it takes a second, and most commands draw late or nothing.
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 # Okabe and Ito's colours, which differ for every kind of colour vision.
 LINE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195")
@@ -46,6 +52,8 @@ def panels(
     rows: int, columns: int, size: tuple[float, float], layout: str = "constrained", shares_y: bool = False
 ) -> tuple[Figure, NDArray]:
     """Return a new figure of ``size`` inches and its axes, shape (rows, columns)."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=size, layout=layout, facecolor="white")
     return figure, figure.subplots(rows, columns, squeeze=False, sharey=shares_y)
 
@@ -102,6 +110,13 @@ def draw_line(axes: Axes, rounds: Sequence[int], values: Sequence[float | None],
     is_sparse = len(rounds) <= MOST_MARKERS or bool((gaps[:-2] & ~gaps[1:-1] & gaps[2:]).any())
     every = 1 if is_sparse else len(rounds) // MOST_MARKERS + 1
     return axes.plot(rounds, numbers, **{"marker": "o", "markersize": 4.5, "markevery": every} | style)[0]
+
+
+def handle(**style: object) -> Line2D:
+    """Return a line of no points, which shows a style in a legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], **style)
 
 
 def legend(figure: Figure, handles: Sequence[object], names: Sequence[str], size: int = 9) -> None:

@@ -9,22 +9,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from rich.console import Console
 
 from silofl.files import write_atomically, write_text
-from silofl.report.canvas import GRID, INK, LINE_COLOURS, MUTED, Image, legend, literal, panels, png, point_style
+from silofl.report.canvas import (
+    GRID,
+    INK,
+    LINE_COLOURS,
+    MUTED,
+    Image,
+    handle,
+    legend,
+    literal,
+    panels,
+    png,
+    point_style,
+)
 from silofl.report.run_records import RunRecords, SelectorFeatures, SiteWeights
 from silofl.report.tables import TextTable, markdown_table, print_lines, print_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SEED = 0
 # t-SNE's perplexity: the least that its authors advise, and the usual one.
@@ -124,9 +134,9 @@ def draw_map(shown: FeatureMap, sites: list[str]) -> bytes:
         for is_ringed, edge, width in ((False, "white", 0.5), (True, INK, 1.4)):
             points = shown.points[(shown.owners == site) & (shown.is_wrong == is_ringed)]
             axes.scatter(*points.T, s=60, marker=style["marker"], c=style["color"], edgecolors=edge, linewidths=width)
-        handles.append(Line2D([], [], linestyle="", markersize=8, **style))
+        handles.append(handle(linestyle="", markersize=8, **style))
     if shown.is_wrong.any():
-        handles.append(Line2D([], [], linestyle="", marker="o", markersize=8, color="none", markeredgecolor=INK))
+        handles.append(handle(linestyle="", marker="o", markersize=8, color="none", markeredgecolor=INK))
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_color(GRID)
     axes.margins(0.06)
@@ -256,6 +266,11 @@ def _is_wrong(site: str, own: SelectorFeatures) -> NDArray:
 
 def _heat(axes: Axes, values: NDArray, sites: Sequence[str], title: str, form: str, colours: str) -> None:
     """Draw a matrix as coloured cells, with a white diagonal, whose values would hide how the others differ."""
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.patches import Rectangle
+
     others = np.where(np.eye(len(sites), dtype=bool), np.nan, values)
     top = float(np.nanmax(others)) if np.isfinite(others).any() else 0.0
     scale = ScalarMappable(Normalize(0, top or 1), colormaps[colours])
@@ -340,8 +355,8 @@ def _round_sizes(largest: int) -> list[int]:
 def _dot_legend(figure: Figure, sizes: Sequence[int], largest: int) -> None:
     """Draw the legend of the dots' sizes, with more room between its lines than usual."""
     diameters = [_area(size, largest) ** 0.5 for size in sizes]
-    dots = [Line2D([], [], linestyle="", marker="o", markersize=d, color=TRAINING, mew=0) for d in diameters]
-    ring = Line2D([], [], linestyle="", marker="o", markersize=10, color="none", markeredgecolor=TEST)
+    dots = [handle(linestyle="", marker="o", markersize=d, color=TRAINING, mew=0) for d in diameters]
+    ring = handle(linestyle="", marker="o", markersize=10, color="none", markeredgecolor=TEST)
     names = [*(f"{size:,} training" for size in sizes), "test, same scale"]
     spacing = {"labelspacing": 1.3, "handletextpad": 1.4, "borderpad": 1.2}
     figure.legend([*dots, ring], names, loc="outside right upper", frameon=False, fontsize=9, labelcolor=INK, **spacing)

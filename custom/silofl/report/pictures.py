@@ -1,18 +1,21 @@
 """Pictures of test cases: outlines of truth and prediction, amplitude normalisation, and one case in several runs."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from itertools import cycle
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from silofl.report.canvas import INK, LINE_STYLES, MUTED, Image, legend, literal, panels, png
+from silofl.report.canvas import INK, LINE_STYLES, MUTED, Image, handle, legend, literal, panels, png
 from silofl.report.run_records import Pictures, RunRecords, run_names
 from silofl.report.tables import number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Bright on grey tissue and on stained slides alike; each outline has a black rim.
 LABEL_COLOURS = ("#22d3ee", "#ffb000", "#f472b6", "#a3e635", "#ff5c33", "#c4b5fd", "#ffffff", "#2dd4bf")
@@ -211,6 +214,8 @@ def _show_image(axes: Axes, image: NDArray, window: Window) -> None:
 
 def _outline(axes: Axes, mask: NDArray, labels: Mapping[int, str]) -> None:
     """Draw the outline of each label."""
+    from matplotlib.patheffects import withStroke
+
     # The margin closes outlines at the edge of the image.
     padded = np.pad(mask, 1)
     y, x = (np.arange(-1, size + 1) for size in mask.shape)
@@ -246,6 +251,6 @@ def _name_rows(column: Sequence[Axes], names: Sequence[str]) -> None:
 def _finished(figure: Figure, labels: Mapping[int, str]) -> bytes:
     colours = label_colours(labels)
     dashes = zip(colours.values(), cycle(LINE_STYLES))
-    handles = [Line2D([], [], color=colour, linewidth=3, linestyle=dash) for colour, dash in dashes]
+    handles = [handle(color=colour, linewidth=3, linestyle=dash) for colour, dash in dashes]
     legend(figure, handles, [labels[number] for number in colours], size=11)
     return png(figure, PICTURE_DPI, is_trimmed=True)

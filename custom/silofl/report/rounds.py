@@ -1,12 +1,13 @@
 """Curves and tables of rounds: of one run all that was recorded, of several side by side validation and test."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from silofl.federation.ledger import Round, absence_sentence, software_of, spans
 from silofl.report.canvas import (
@@ -26,6 +27,10 @@ from silofl.report.run_records import RunRecords, run_names
 from silofl.report.tables import MISSING, TextTable, byte_size, duration, mean_of_known, number
 from silofl.training.metrics import pooled
 from silofl.training.site_score import SiteScore
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 Value = Callable[[Round, str], float | None]
 KINDS = ("late", "failed", "refused")

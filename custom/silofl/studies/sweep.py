@@ -1,5 +1,7 @@
 """Sweeps: the rows of a comparison with every combination of some settings' values, their table and their figure."""
 
+from __future__ import annotations
+
 import argparse
 import itertools
 import json
@@ -7,10 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from silofl.errors import ConfigError, shown
 from silofl.federation.results import SiteResult
@@ -20,6 +21,10 @@ from silofl.report.comparison import Method
 from silofl.report.methods import mean_and_deviation
 from silofl.report.tables import MISSING, TextTable
 from silofl.settings import read_value
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 # In place of a study's key: the folders of the sites' data, as with --data.
 DATA = "data"
