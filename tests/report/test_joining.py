@@ -2,6 +2,7 @@
 
 import pytest
 
+from silofl.errors import ConfigError
 from silofl.report.sentences import doubts, joining_sentence
 from silofl.report.tables import joining_note, joining_table
 from silofl.schema import plain
@@ -41,6 +42,11 @@ def joining(results):
         return results(**values | ({"sites": sites} if sites else {}))
 
     return build
+
+
+def test_a_choice_of_no_site_of_the_run_is_refused(joining):
+    with pytest.raises(ConfigError, match="joining must be of sites of the run, not of 'elsewhere'"):
+        joining(elsewhere=joined())
 
 
 def test_each_site_has_a_row_with_its_verdict_its_choice_and_the_interval(joining):

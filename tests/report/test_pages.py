@@ -4,6 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from silofl.cli import main
 from silofl.errors import ConfigError
 from silofl.federation.outcome import stopped_results
 from silofl.files import write_json
@@ -370,3 +371,8 @@ def test_the_report_of_a_downloaded_job_that_was_killed_names_the_run_and_not_it
     write_json(folder / "results.json", plain(results))
     page = write_report(folder).read_text()
     assert "continue_run: small-20261122-014922-f234 to go on" in page and "continue_run: silofl" not in page
+
+
+def test_another_file_than_a_page_is_refused_in_a_short_sentence(capsys):
+    assert main(["report", "one", "two", "--out", "a" * 5000]) == 2
+    assert re.fullmatch(r"silofl: --out must end in .html, not 'a{56}\.\.\.; name a page\n", capsys.readouterr().err)

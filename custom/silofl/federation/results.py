@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from silofl.errors import ConfigError
+from silofl.errors import ConfigError, shown
 from silofl.inference.super_results import SuperResults
 from silofl.schema import given, group, markdown, optional, read_file
 from silofl.training.joined import Joined
@@ -183,9 +183,11 @@ class Results:
     privacy: Privacy | None = optional()
 
     def __post_init__(self) -> None:
-        """Refuse the result of a finished run without its test."""
+        """Refuse the result of a finished run without its test, and a choice of no site of the run."""
         if self.is_finished and self.run is None:
             raise ConfigError(f"run must be given with status {self.status}; it is missing")
+        for site in sorted({*(self.joining or {})} - {*self.sites}):
+            raise ConfigError(f"joining must be of sites of the run, not of {shown(site)}")
 
     @property
     def is_finished(self) -> bool:

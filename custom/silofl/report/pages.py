@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from silofl.errors import ConfigError, ExitCode
+from silofl.errors import ConfigError, ExitCode, shown
 from silofl.federation.results import UNFINISHED
 from silofl.federation.run_folder import left_out, where_complete
 from silofl.files import write_json, write_text
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
         return ExitCode.COMPLETE
     out = options.out or Path("comparison.html")
     if out.suffix != ".html":
-        raise ConfigError(f"--out must end in .html, not {out.name}; name a page")
+        raise ConfigError(f"--out must end in .html, not {shown(out.name)}; name a page")
     print(write_comparison(runs, out))
     return ExitCode.COMPLETE
 
