@@ -55,9 +55,11 @@ def run(options: argparse.Namespace) -> int:
     study = new_study(options.target, options.job, found)
     target, data = quote(str(options.target)), quote(str(options.data))
     console.print(f"wrote {options.target}: read its app/config/study.yaml before you train", markup=False)
-    console.print(f"  silofl estimate {target} --sites {len(found.sites)} --bandwidth 50Mbit{_examples(study, found)}")
+    asked = f"--sites {len(found.sites)} --bandwidth 50Mbit{_examples(study, found)}"
+    console.print(f"  silofl estimate {target} {asked}", markup=False)
     if study.recipe.needs_pretrained:
-        console.print(f"  silofl pretrain {target} --data {data} --out f.pt   # then --pretrained f.pt")
+        command = f"silofl pretrain {target} --data {data} --out f.pt   # then --pretrained f.pt"
+        console.print(f"  {command}", markup=False)
     console.print(f"  silofl simulate {target} --data {data} --out RUN", markup=False)
     return ExitCode.COMPLETE
 

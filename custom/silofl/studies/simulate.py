@@ -303,7 +303,7 @@ def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> i
                 command = [sys.executable, "-m", "silofl.flare.simulator", *arguments]
                 _follow(ProcessTree(command, run / "log.txt"), lines)
         except KeyboardInterrupt:
-            console.print(f"\ninterrupted; to go on: python -m silofl resume {quote(str(run))}")
+            console.print(f"\ninterrupted; to go on: python -m silofl resume {quote(str(run))}", markup=False)
             return ExitCode.INTERRUPTED
         finally:
             # The simulator wipes its workspace at the next start.
@@ -339,7 +339,8 @@ def _outcome(run: Path, simulation: Simulation, study: Study, console: Console) 
     results = read_results(run)
     if results is None:
         console.print(
-            f"the run ended without a result; {run / 'log.txt'} says why; to go on: silofl resume {quote(str(run))}"
+            f"the run ended without a result; {run / 'log.txt'} says why; to go on: silofl resume {quote(str(run))}",
+            markup=False,
         )
         return ExitCode.FAILED
     if study.task == "classification" and results.is_finished and results.everyone is None:
