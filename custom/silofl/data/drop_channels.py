@@ -25,7 +25,7 @@ class MissingContrasts:
 
     def blank(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return the data with zeros for the others, whatever they have become."""
-        return {**data, "image": _only(data["image"], self._is_there)}
+        return data if self._is_there.all() else {**data, "image": _only(data["image"], self._is_there)}
 
 
 class DropChannels(Randomizable):

@@ -131,13 +131,13 @@ def _pins() -> tuple[str, list[Requirement]]:
         project = tomllib.loads(source.read_text(encoding="utf-8"))["project"]
         return project["requires-python"], [Requirement(text) for text in project["dependencies"]]
     try:
-        installed = distribution("silofl")
+        wheel = distribution("silofl")
     except PackageNotFoundError:
         return "", []
-    wanted = [Requirement(text) for text in installed.requires or []]
+    wanted = [Requirement(text) for text in wheel.requires or []]
     # What belongs to an extra, as highdicom to `dicom`, nobody has to install.
     pins = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
-    return installed.metadata.get("Requires-Python") or "", pins
+    return wheel.metadata.get("Requires-Python") or "", pins
 
 
 def _is_pinned(pin: Requirement, found: str | None) -> bool:
