@@ -265,3 +265,12 @@ def _section_of(field: FieldInfo) -> type[BaseModel] | None:
     """Return the section that a field holds, None where it holds a value."""
     kind = field.annotation
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def numbers_in(value: object) -> list[int | float]:
+    """Return the numbers in a setting, whatever lists and tables they are in."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [number for one in value for number in numbers_in(one)]
+    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []

@@ -17,6 +17,7 @@ import numpy as np
 
 from silofl.errors import ConfigError, error_text, nearest
 from silofl.extensions import TRANSFORMS, is_extension, load
+from silofl.settings import numbers_in
 from silofl.study import Study
 from silofl.study_sections import DataSettings, Transform
 
@@ -208,7 +209,8 @@ def _check_options(transform: Transform, factory: type, where: str) -> None:
     if isinstance(prob, bool) or not isinstance(prob, int | float) or not 0 <= prob <= 1:
         raise ConfigError(f"{where} must have prob from 0 to 1, not {prob!r}")
     for key, (low, high) in RANGES.items():
-        wrong = [one for one in _numbers(transform.options.get(key)) if one not in AS_IT_IS and not low <= one <= high]
+        given = numbers_in(transform.options.get(key))
+        wrong = [one for one in given if one not in AS_IT_IS and not low <= one <= high]
         if wrong:
             raise ConfigError(f"{where} must have {key} from {low:g} to {high:g}, not {wrong[0]:g}")
     mode = transform.options.get("mode", "")
@@ -219,7 +221,7 @@ def _check_options(transform: Transform, factory: type, where: str) -> None:
 def _check_size(transform: Transform, where: str, axes: int, channels: int) -> None:
     """Refuse images that would fill the memory, one number being the length of each side."""
     size = transform.options.get("spatial_size")
-    sides = [max(1, side) for side in _numbers(size) * (1 if isinstance(size, list | tuple) else axes)]
+    sides = [max(1, side) for side in numbers_in(size) * (1 if isinstance(size, list | tuple) else axes)]
     if channels * math.prod(sides) > MOST_VOXELS:
         raise ConfigError(
             f"{where} must have a spatial_size of at most {MOST_VOXELS} pixels or voxels together, of all channels"
@@ -232,7 +234,7 @@ def _bounded_spacing(pixdim: object) -> Callable[[dict], dict]:
     def check(case: dict) -> dict:
         before = np.linalg.norm(np.asarray(case["image"].affine)[:3, :3], axis=0)
         # As MONAI fills up: an axis without a number gets 1, and what is not above 0 stays as it is.
-        after = [*_numbers(pixdim), 1.0, 1.0, 1.0]
+        after = [*numbers_in(pixdim), 1.0, 1.0, 1.0]
         finer = [old / new for old, new in zip(before, after, strict=False) if new > 0]
         voxels = math.prod(finer) * case["image"].numel()
         if voxels > MOST_VOXELS:
@@ -257,13 +259,6 @@ def _options_by_key(transform: Transform, keys: tuple[str, ...]) -> list[dict[st
         background = {key: value for key, value in options.items() if key != "value"}
         return [{"keys": ("image",), **options}, {"keys": ("label",), **background}]
     return [{"keys": keys, **options}]
-
-
-def _numbers(value: object) -> list[float]:
-    """Return the numbers in an option, which may be one or a list of them."""
-    if isinstance(value, list | tuple):
-        return [number for one in value for number in _numbers(one)]
-    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 
 def _tuples(value: object) -> object:

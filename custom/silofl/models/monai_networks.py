@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from silofl.errors import ConfigError, error_text, nearest, shown
+from silofl.settings import numbers_in
 from silofl.study_sections import MOST_CHANNELS, ModelSettings
 
 # Arguments that fetch weights from elsewhere, or hide others behind them.
@@ -95,16 +96,9 @@ def _check_arguments(kind: type[nn.Module], arguments: Mapping[str, Any], decide
                 f"model.arguments must be among {', '.join(known)} for {kind.__name__}, not {name!r}"
                 f"{nearest(name, known)}; rename or remove it"
             )
-        most, largest = MOST.get(name, MOST_CHANNELS), max(_numbers(arguments[name]), default=0)
+        most, largest = MOST.get(name, MOST_CHANNELS), max(numbers_in(arguments[name]), default=0)
         if largest > most:
             raise ConfigError(f"model.arguments must have {name} of at most {most}, not {shown(largest)}; lower it")
-
-
-def _numbers(value: object) -> list[int | float]:
-    """Return the numbers in an argument, whatever lists and tables they are in."""
-    if isinstance(value, dict | list):
-        return [number for one in (value.values() if isinstance(value, dict) else value) for number in _numbers(one)]
-    return [value] if isinstance(value, int | float) else []
 
 
 def check_normalization(network: nn.Module, name: str, normalization: str) -> None:
