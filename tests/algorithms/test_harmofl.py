@@ -5,6 +5,7 @@ from torch import nn
 
 from silofl.algorithms.harmofl import (
     AmplitudeNorm,
+    Perturbation,
     drift,
     frozen_statistics,
     mean_amplitude,
@@ -12,6 +13,8 @@ from silofl.algorithms.harmofl import (
 )
 from silofl.algorithms.steps import plain_step, squared_distance
 from silofl.errors import ConfigError, TrainingError
+from silofl.study_sections import TrainingSettings
+from silofl.training.loop import set_learning_rate
 
 PRECISIONS = [(torch.float64, 1e-6), (torch.float32, 1e-4)]
 
@@ -222,6 +225,24 @@ def test_a_vanishing_perturbation_equals_the_plain_step():
         step(model, optimizer, nn.functional.cross_entropy, batch_of(1))
     for left, right in zip(*(m.state_dict().values() for m in models), strict=True):
         torch.testing.assert_close(left, right)
+
+
+def test_a_perturbation_that_follows_the_rate_falls_in_its_proportion():
+    models = small_network(), small_network()
+    for model, step in zip(models, (perturbed_step(0.4, follows_rate=True), perturbed_step(0.1)), strict=True):
+        torch.manual_seed(5)
+        optimizer = torch.optim.SGD(model.parameters(), 0.2)
+        set_learning_rate(optimizer, 0.05)
+        step(model, optimizer, nn.functional.cross_entropy, batch_of(1))
+    for left, right in zip(*(m.state_dict().values() for m in models), strict=True):
+        torch.testing.assert_close(left, right)
+
+
+def test_a_perturbation_follows_only_a_rate_that_falls():
+    answer = Perturbation(follows_rate=True)
+    answer.check_training(TrainingSettings(schedule="poly"))
+    with pytest.raises(ConfigError, match="perturbation.follows_rate must be false with a constant training.schedule"):
+        answer.check_training(TrainingSettings(schedule="constant"))
 
 
 def test_statistics_move_once_and_the_loss_is_the_one_at_theta():

@@ -73,19 +73,30 @@ class Perturbation(Answer):
 
     Attributes:
         alpha: Length of the weight perturbation, above 0.
+        follows_rate: Whether alpha falls as the learning rate does, by ``training.schedule``; the paper's is constant.
     """
 
     section: ClassVar[str] = "perturbation"
     measures_drift: ClassVar[bool] = True
     alpha: Positive = 0.05
+    follows_rate: bool = False
+
+    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
+        """Refuse to follow a rate that does not fall."""
+        if self.follows_rate and training.schedule == "constant":
+            raise ConfigError(
+                f"{self.section}.follows_rate must be false with a constant training.schedule, along which alpha would "
+                "not fall; set training.schedule: poly"
+            )
 
     def make_step(self) -> Step:
         """Return `perturbed_step` with alpha."""
-        return perturbed_step(self.alpha)
+        return perturbed_step(self.alpha, self.follows_rate)
 
     def sentence(self) -> str:
         """Describe the answer for the report."""
-        return f"Perturbed: the gradient is taken at weights moved by alpha = {self.alpha:g} uphill (HarmoFL)."
+        falling = ", which falls with the learning rate" if self.follows_rate else ""
+        return f"Perturbed: the gradient is taken at weights moved by alpha = {self.alpha:g} uphill (HarmoFL){falling}."
 
 
 PRESETS = {
@@ -243,7 +254,7 @@ def mean_amplitude(amplitudes: Sequence[ArrayLike]) -> NDArray:
     return np.mean([array.astype(np.float64) for array in arrays], axis=0).astype(arrays[0].dtype)
 
 
-def perturbed_step(alpha: float) -> Step:
+def perturbed_step(alpha: float, follows_rate: bool = False) -> Step:
     """Return the step that follows the gradient at perturbed weights (Eqs. 6-7).
 
     With g the gradient at theta and ``delta = alpha * g / ||g||_2`` over all parameters together, the base optimiser
@@ -253,6 +264,7 @@ def perturbed_step(alpha: float) -> Step:
 
     Args:
         alpha: Length of the perturbation, above 0.
+        follows_rate: Whether it is multiplied by the optimiser's learning rate over the one that it was made with.
 
     Returns:
         ``step(model, optimizer, loss, batch)``, which returns the loss at theta, detached.
@@ -272,7 +284,8 @@ def perturbed_step(alpha: float) -> Step:
         with full_precision(model):
             value = loss(model(inputs), targets)
         value.backward()
-        with frozen_statistics(model), _perturbed(model, alpha):
+        length = alpha * optimizer.param_groups[0]["lr"] / optimizer.defaults["lr"] if follows_rate else alpha
+        with frozen_statistics(model), _perturbed(model, length):
             # Only now: `_perturbed` needed the first gradients to move along.
             optimizer.zero_grad(set_to_none=True)
             set_random_state(device, drawn)
