@@ -77,8 +77,9 @@ def undisturbed(run, job, data):
 
 
 def timeless(records):
-    """Return a ledger without what differs between two runs of the same study."""
-    return [{key: value for key, value in r.items() if key not in ("started_at", "seconds")} for r in records]
+    """Return a ledger without what differs between two runs of the same study, one of them without a site's gate."""
+    unlike = ("started_at", "seconds", "recorded")
+    return [{key: value for key, value in record.items() if key not in unlike} for record in records]
 
 
 def check_end(run, whole, before=()):

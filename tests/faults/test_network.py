@@ -148,6 +148,12 @@ def network(tmp_path, wheel, phantoms, free_port):  # noqa: F811
     assert left == []
 
 
+def check_whole(run, whole, before=()):
+    """Check that a run ended as an undisturbed one, and that every answer of it stands in its site's own record."""
+    check_end(run, whole, before)
+    assert all(record["recorded"] == record["answered"] == list(SITES) for record in ledger(run))
+
+
 def check_continued(network, job, folder, whole):
     """Submit the job that continues the run, and check that it ends as an undisturbed one."""
     before, run = ledger(network.run()), network.run()
@@ -156,7 +162,7 @@ def check_continued(network, job, folder, whole):
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"continue_run": run.name}))
     assert network.wait_for_end(network.submit(folder)) == "FINISHED:COMPLETED"
     assert network.run() == run
-    check_end(run, whole, before)
+    check_whole(run, whole, before)
 
 
 def disturb(network, job, folder, whole, victim, after, delay=0.0):
@@ -240,7 +246,7 @@ def test_a_lead_goes_on_by_one_command_after_server_and_command_were_stopped(net
         print(f"the rest took {time.monotonic() - started:.1f} s")
     assert done[0] == 0, done[1]
     assert results(out)["run"] == network.run().name
-    check_end(network.run(), whole, before)
+    check_whole(network.run(), whole, before)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -260,4 +266,4 @@ def test_a_hospital_whose_network_is_cut_for_a_minute_loses_nothing(network, job
         network.cut("north", 60)
         assert network.rounds() < ROUNDS
         assert network.wait_for_end(number) == "FINISHED:COMPLETED"
-    check_end(network.run(), whole)
+    check_whole(network.run(), whole)
