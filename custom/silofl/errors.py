@@ -1,9 +1,13 @@
 """The errors that SiloFL raises on purpose, each one sentence that a hospital can act on, and the exit codes."""
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+
+# Without dots: Markdown makes a link of www.example.org.
+PLAIN = re.compile(r"[\w +/-]*")
 
 
 class ExitCode(IntEnum):
@@ -113,6 +117,15 @@ def shown(value: object) -> str:
 def printable(text: str) -> str:
     """Return a text on one line: whatever cannot be printed is a space."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def literal(name: str) -> str:
+    """Return a name from elsewhere as Markdown shows it, letter by letter: as code where it holds more than words.
+
+    Nothing in it is then a link, an image, a tag or the end of a table's cell.
+    """
+    line = printable(name)
+    return line if PLAIN.fullmatch(line) else f"`{line.replace('`', chr(39)).replace('|', '/')}`"
 
 
 def one_line(text: object, most: int = 200) -> str:

@@ -28,6 +28,7 @@ from silofl.study import Study
 SMALL = {"name": "small", "task": "classification", "labels": {0: "a", 1: "b"}, "rounds": 2, "metric": "accuracy"}
 SMALL |= {"model": {"name": "lenet5"}, "training": {"loss": "cross_entropy"}}
 META = {"round": 1, "num_examples": 40, "num_patients": 20, "steps": 5, "image_shape": [1, 4, 4]}
+RUN = {"run": "run-1", "round": 1}
 META |= {"metrics": {"loss": 0.5, "drift": 0.25}, "software": here().model_dump()}
 
 
@@ -80,7 +81,7 @@ def site(tmp_path, study, monkeypatch):
         monkeypatch.setattr(egress, "job_study", lambda fl_ctx: study)
         monkeypatch.setattr(egress, "site_settings", lambda fl_ctx: own)
         filtered = FilteredSite(tmp_path, before)
-        filtered.receive("train", Message(meta={"run": "run-1", "round": 1}))
+        filtered.receive("train", Message(meta=RUN))
         return filtered
 
     return make
@@ -113,6 +114,18 @@ def test_a_kind_that_stays_takes_the_whole_answer_with_it_and_the_server_is_told
     assert "only weights leave, not batchnorm; the answer held 8 such arrays" in left.meta["error"]
     assert [record["refused"] for record in filtered.records] == [True] * (len(update) + 1) + [False]
     assert filtered.records[-1]["values"] == left.meta
+
+
+def test_a_task_of_any_name_leaves_the_page_of_what_left_as_it_is(site, tmp_path):
+    filtered = site()
+    filtered.receive("test | numbers |  | 1 | 1 | 9 |\n\n# [all](https://example.org)\n", Message(meta=RUN))
+    filtered.send(Message(meta={"round": 1, "error": "no such task"}))
+    lines = (tmp_path / "small" / "north" / "run-1" / "egress.md").read_text().splitlines()
+    rows = [line for line in lines if line.startswith("| left")]
+    assert [row.split(" | ")[1:3] for row in rows] == [
+        ["`test / numbers /  / 1 / 1 / 9 /  # [all](https://example.org) `", "reason"]
+    ]
+    assert [line for line in lines if line.startswith("# ")] == ["# What left site north"]
 
 
 def test_nothing_leaves_that_is_not_in_the_record(site):

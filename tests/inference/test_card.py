@@ -92,3 +92,14 @@ def test_a_super_model_has_its_card(tmp_path, make_contents):
     write(tmp_path / "supermodel", make_contents())
     card = tmp_path / "supermodel" / "MODEL_CARD.md"
     assert fingerprint_of(tmp_path / "supermodel") in card.read_text()
+
+
+def test_a_label_is_no_link_no_tag_and_no_cell_of_the_card(make_contents, make_study):
+    name = '<img src="https://example.org"> | [seen](https://example.org)'
+    test = FACTS["test"]["north"] | {"labels": {"1": 0.5, "2": 0.25}}
+    contents = replace(make_contents(), study=make_study(labels={1: name, 2: "organ"}), facts={"test": {"north": test}})
+    shown = '`<img src="https://example.org"> / [seen](https://example.org)`'
+    text = card_of(contents)
+    assert text.count("<img") == text.count("[seen]") == text.count(shown) == 3 and name not in text
+    head = next(line for line in text.splitlines() if "`<img" in line and line.startswith("|"))
+    assert [cell.strip() for cell in head.split("|")[2:5]] == ["value", shown, "organ"]

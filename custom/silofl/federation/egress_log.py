@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from silofl.errors import ConfigError
+from silofl.errors import ConfigError, literal
 from silofl.federation.egress_chain import Link, link_of, sealed
 from silofl.files import make_folder, open_own, write_text
 
@@ -187,5 +187,7 @@ def _epsilon(record: Mapping[str, Any]) -> float | None:
 
 
 def _row(is_refused: bool, task: str, kind: str, total: Sum) -> str:
-    cells = ("refused" if is_refused else "left", task, kind, total.purpose, total.span(), total.count, total.size)
+    # The server names its tasks.
+    where = ("refused" if is_refused else "left", literal(task), kind)
+    cells = (*where, total.purpose, total.span(), total.count, total.size)
     return "| " + " | ".join(str(cell) for cell in cells) + " |\n"

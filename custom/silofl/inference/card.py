@@ -9,8 +9,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from silofl.errors import literal
 from silofl.inference.contents import Contents
-from silofl.inference.readme import form_of_images
+from silofl.inference.readme import form_of_images, labels_in_words
 from silofl.study import Study
 from silofl.training.joined import BLEND, WORDS
 
@@ -39,7 +40,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         study=study,
         domain=contents.domain,
         facts=known,
-        labels=", ".join(f"{number} = {name}" for number, name in sorted(study.labels.items())),
+        labels=labels_in_words(study),
         paper=_paper(study.algorithm.name),
         questions=study.recipe.as_dict().get("questions", {}),
         rule=rule_sentence(contents),
@@ -118,7 +119,7 @@ def _results(study: Study, facts: Mapping[str, Any]) -> dict[str, str]:
         counts = {"num_cases": "cases", "num_patients": "patients", "num_excluded": "cases left out"}
         if title == VALIDATION:
             del counts["num_patients"]
-        head = ("site", "value", *(names.get(key, key) for key in labels), *counts.values())
+        head = ("site", "value", *(literal(names.get(key, key)) for key in labels), *counts.values())
         tables[title] = table(head, [_score(site, score, labels, counts) for site, score in scores.items()])
     return tables
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from silofl.errors import literal
 from silofl.inference.contents import Contents
 from silofl.study import Study
 
@@ -16,11 +17,10 @@ def super_model_readme(contents: Contents, rule: str) -> str:
         rule: Its rule, as a sentence.
     """
     study, sites, domain = contents.study, contents.sites, contents.domain
-    labels = ", ".join(f"{number} = {name}" for number, name in sorted(study.labels.items()))
     return README.format(
         name=study.name,
         task=study.task,
-        labels=labels,
+        labels=labels_in_words(study),
         sites=", ".join(sites) or "none of their own",
         algorithm=f"{study.algorithm.name}, preset {study.algorithm.preset}",
         form=form_of_images(study, contents.image_shape),
@@ -145,6 +145,11 @@ def bundle_readme(study: Study, members: Sequence[str], image_shape: Sequence[in
         neighbour_note=_neighbour_note(study),
         contrast_note=_contrast_note(study),
     )
+
+
+def labels_in_words(study: Study) -> str:
+    """Return the study's labels and their names, which may be any text."""
+    return ", ".join(f"{number} = {literal(name)}" for number, name in sorted(study.labels.items()))
 
 
 def form_of_images(study: Study, image_shape: Sequence[int]) -> str:
