@@ -43,7 +43,7 @@ def test_resume_of_a_broken_run_is_refused(refused, tmp_path, content):
 def test_json_leaves_standard_output_to_the_result_alone(silofl, monkeypatch, tmp_path, code):
     result = {"status": "COMPLETE", "sites": {"north": 0.5}}
 
-    def resume(run, console, data):
+    def resume(run, console, data, trusts_code):
         console.print("round 1/1")
         (run / "results.json").write_text(json.dumps(result))
         return code
@@ -57,13 +57,13 @@ def test_json_leaves_standard_output_to_the_result_alone(silofl, monkeypatch, tm
 def test_json_holds_the_test_on_the_site_that_was_left_out(silofl, monkeypatch, tmp_path):
     (tmp_path / "results.json").write_text(json.dumps({"status": "COMPLETE"}))
     (tmp_path / "unseen.json").write_text(json.dumps({"site": "coast", "value": 0.5}))
-    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console, data: 0)
+    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console, data, trusts_code: 0)
     _, out, _ = silofl("resume", tmp_path, "--json")
     assert json.loads(out) == {"status": "COMPLETE", "unseen": {"site": "coast", "value": 0.5}}
 
 
 def test_json_without_a_result_is_nothing(silofl, monkeypatch, tmp_path):
-    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console, data: 1)
+    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console, data, trusts_code: 1)
     assert silofl("resume", tmp_path, "--json") == (1, "", "")
 
 
@@ -169,6 +169,41 @@ def test_a_site_of_a_run_in_one_process_is_paused_by_its_file(silofl, run):
     assert silofl("resume", run)[0] == 1
     reasons = json.loads((run / "results.json").read_text())["reasons"]
     assert "is paused by the hospital until it ends the pause" in reasons[0]
+
+
+# --- a run's folder that somebody else has made
+
+
+def test_a_received_run_cannot_say_that_its_own_code_is_trusted(silofl, refused, run):
+    settings = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(settings | {"trusts_code": True}))
+    (run / "job" / "app" / "custom").mkdir()
+    (run / "job" / "app" / "custom" / "mine.py").write_text("print('mine')")
+    assert "must bring no code, " in refused("resume", run)
+    assert silofl("resume", run, "--trust-code")[0] == 0
+
+
+def test_a_received_run_brings_no_code_in_the_simulators_workspace(silofl, run):
+    for place in ("local/custom/nvflare_decomposers/mine.py", "local/log_config.json", "startup/mine.sh"):
+        path = run / "workspace" / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("print('mine')")
+    assert silofl("resume", run)[0] == 0
+    local = run / "workspace" / "local"
+    assert sorted(path.name for path in local.iterdir()) == ["resources.json", "server.yaml", "site.yaml"]
+    assert not (run / "workspace" / "startup").exists()
+
+
+@pytest.mark.parametrize("place", ["workspace", "model", "sites/north", "job/app/config/more.pt"])
+def test_a_received_run_leads_nowhere_else(refused, run, tmp_path, place):
+    elsewhere = tmp_path / "kit" / "local"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "resources.json").write_text("{}")
+    if (run / place).is_dir():
+        shutil.rmtree(run / place)
+    (run / place).symlink_to(elsewhere.parent)
+    assert f"must hold files and folders of its own, not the link {place}" in refused("resume", run)
+    assert (elsewhere / "resources.json").read_text() == "{}"
 
 
 # --- the folder of decoded images

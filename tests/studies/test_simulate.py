@@ -60,7 +60,7 @@ def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path
     assert not run.exists()
     trusted = replace(wanted, trusts_code=True)
     assert simulate.start(job, run, trusted, {}, Console(quiet=True)) == simulate.ExitCode.INTERRUPTED
-    assert simulate.resume(run, Console(quiet=True)) == simulate.ExitCode.INTERRUPTED
+    assert simulate.resume(run, Console(quiet=True), trusts_code=True) == simulate.ExitCode.INTERRUPTED
 
 
 def test_the_command_too_asks_for_trust_in_a_jobs_code(tmp_path, phantoms, training, silofl, refused):

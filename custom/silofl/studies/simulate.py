@@ -59,6 +59,7 @@ from silofl.studies.simulation import (
     changed,
     changes_algorithm,
     check_code,
+    check_links,
     check_pretrained,
     guard_batchnorm,
     read_simulation,
@@ -87,10 +88,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_backend(parser)
     add_pretrained(parser)
     add_weights(parser)
-    parser.add_argument("--trust-code", action="store_true", help="let the job's own code run, its app/custom")
+    add_trust(parser)
     parser.add_argument("--leave-out", metavar="SITE", help="does not train; then tests the super model")
     parser.add_argument("--prepare", type=Path, metavar="WORKSPACE", help="only write local/ for nvflare simulator")
     add_json(parser, "results.json")
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add ``--trust-code``."""
+    parser.add_argument("--trust-code", action="store_true", help="let the job's own code run, its app/custom")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -172,7 +178,7 @@ def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object
     return _run(run, simulation, study, console)
 
 
-def resume(run: Path, console: Console, data: Path | None = None) -> int:
+def resume(run: Path, console: Console, data: Path | None = None, trusts_code: bool = False) -> int:
     """Go on with a run after its last finished round; the same errors and exit codes as `start`.
 
     A run that has its result is shown, not run again.
@@ -181,12 +187,15 @@ def resume(run: Path, console: Console, data: Path | None = None) -> int:
         run: Folder of the run.
         console: Shows rounds and results.
         data: Folder of the sites' data, where it is not where the run read it.
+        trusts_code: Whether the job's own code may run.
     """
     if not (run / "run.json").is_file():
         raise ConfigError(f"{run} must hold a run, with a run.json; it holds none: name the folder given to --out")
-    simulation = read_simulation(run)
+    # The folder may come from somebody else, with what it says of trust.
+    simulation = replace(read_simulation(run), trusts_code=trusts_code)
     if data is not None:
         simulation = replace(simulation, data=str(data.resolve()))
+    check_links(run)
     check_code(run / "job", simulation)
     study = load_study(study_file(run / "job"))
     RunFolder(run, study).mend()
@@ -280,6 +289,9 @@ def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> i
     with held(run / "lock.command"):
         workspace = run.resolve() / "workspace"
         server = Server(run_dir=str(run.resolve()), is_downloadable=False, extensions=allowed())
+        for name in ("local", "startup"):
+            # NVFlare's simulator keeps them, and runs code that lies there.
+            shutil.rmtree(workspace / name, ignore_errors=True)
         prepare_workspace(workspace, _site_settings(simulation, run), server)
         # The result of an earlier start that FAILED must not be taken for that of this one.
         (run / "results.json").unlink(missing_ok=True)

@@ -32,7 +32,7 @@ class Simulation:
         weights: File of weights that everybody starts from, in place of what the job says of it.
         is_alone: Whether all sites take turns in one process, without NVFlare.
         cache: Folder of decoded images, which runs share; in the folder of the data where None.
-        trusts_code: Whether the job's own code may run.
+        trusts_code: Whether the job's own code may run; said anew where a run goes on, whose folder may be another's.
     """
 
     data: str | None = None
@@ -97,6 +97,20 @@ def check_code(job: Path, simulation: Simulation) -> None:
         raise ConfigError(
             f"{job} must bring no code, which would run here with all your rights, not {brought[0]}; read it, then "
             "give --trust-code, or remove it: SiloFL's own jobs bring none"
+        )
+
+
+def check_links(run: Path) -> None:
+    """Refuse a run's folder with links: what goes on there would be written, or deleted, where they lead.
+
+    Raises:
+        ConfigError: It holds one.
+    """
+    link = next((path for path in run.rglob("*") if path.is_symlink()), None)
+    if link is not None:
+        raise ConfigError(
+            f"{run} must hold files and folders of its own, not the link {link.relative_to(run)}; put what it leads to "
+            "in its place, or remove it"
         )
 
 
