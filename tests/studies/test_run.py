@@ -13,7 +13,7 @@ from silofl.errors import ConfigError, TrainingError
 from silofl.federation.outcome import stopped_results, without_numbers
 from silofl.federation.results import read_results
 from silofl.federation.run_folder import RunFolder
-from silofl.files import write_json
+from silofl.files import write_json, write_text
 from silofl.schema import plain
 from silofl.studies import run as module
 from silofl.studies.simulation import study_file
@@ -108,9 +108,10 @@ def server(monkeypatch, finished):
     monkeypatch.setattr(module.Watch, "waited", waited, raising=False)
 
     def start(*wanted):
-        ends.extend((status, kinds.get(kind)) for status, kind in wanted)
+        ends.extend((status, kinds.get(kind, kind)) for status, kind in wanted)
         return submitted
 
+    start.kinds = kinds
     return start
 
 
@@ -140,6 +141,21 @@ def test_the_folder_of_the_results_holds_the_job_that_goes_on_even_after_the_ser
     assert lead("--retries", "0")[0] == 1
     job = tmp_path / "out" / "job" / "app" / "config" / "study.yaml"
     assert load_study(job) == load_study(study_file(JOB)).model_copy(update={"continue_run": RUN})
+
+
+def test_a_server_cannot_change_the_job_that_its_lead_submits_again(server, lead, tmp_path):
+    study = yaml.safe_load(study_file(JOB).read_text())
+    others = {"job/app/config/study.yaml": yaml.safe_dump(study | {"rounds": 99}), "job/app/custom/mine.py": ""}
+
+    def changing(target):
+        server.kinds["stopped"](target)
+        for name, text in others.items():
+            write_text(target / name, text)
+
+    submitted = server(("FINISHED:ABNORMAL", changing), ("FINISHED:COMPLETED", "complete"))
+    assert lead()[0] == 0
+    assert submitted[1] == submitted[0] | {"continue_run": RUN}
+    assert not (tmp_path / "out" / "job" / "app" / "custom").exists()
 
 
 def test_a_server_that_takes_no_job_leaves_no_folder_so_that_it_can_be_tried_again(server, monkeypatch, tmp_path):

@@ -3,7 +3,7 @@
 import json
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -303,6 +303,12 @@ class RunFolder:
         where = where_complete(recipe, server.id, is_simulation=place is not None)
         folder = f"../{place}" if place else f"STATE_DIR/{server.id}/{directory.FOLDER}"
         return MODEL_README.format(**known, where=where, code=case_code(folder, shape))
+
+
+def result_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a run's results in a folder, those below its folders too, and nothing else that is there."""
+    for path in (path for pattern in RESULTS for path in folder.glob(pattern)):
+        yield from (one for one in (path, *path.rglob("*")) if one.is_file())
 
 
 def _renew(words: list[str], ledger: Sequence[Round], into_words: Callable[[Round], str]) -> None:

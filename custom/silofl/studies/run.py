@@ -15,6 +15,7 @@ from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.outcome import stopped_results
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
+from silofl.federation.run_folder import result_files
 from silofl.files import copy_file, held, read_json, write_json, write_text
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
@@ -248,7 +249,8 @@ class Watch:
         found = self.lead.download(self.number, self.out / "jobs") / "workspace" / "silofl"
         if not (found / RESULT).is_file():
             raise TrainingError(f"job {self.number} must begin; NVFlare ended it as {status}: {details or 'no reason'}")
-        for path in (path for path in found.rglob("*") if path.is_file()):
+        # No others, which the server could have put there in the place of the job that is signed and submitted again.
+        for path in result_files(found):
             # Atomically: a program that reads the ledger while the run goes on finds it whole.
             copy_file(path, self.out / path.relative_to(found))
         shutil.rmtree(found)
