@@ -15,9 +15,10 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.flare_api.api_spec import AuthorizationError, InternalError, JobNotFound, JobNotRunning, NoReply
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
-from silofl.errors import ConfigError, TrainingError
+from silofl.errors import ConfigError, SiloFLError, TrainingError
 from silofl.federation.ledger import FILE
 from silofl.files import read_json
+from silofl.flare.download import keep_downloads_inside
 from silofl.flare.kit import Kit
 from silofl.study import Study
 
@@ -34,6 +35,7 @@ RETRY_S = 2.0
 @contextlib.contextmanager
 def open_session(kit: Kit) -> Iterator[Session]:
     """Talk to the server through NVFlare's API with the kit of a person."""
+    keep_downloads_inside()
     # NVFlare prints that it connects.
     with contextlib.redirect_stdout(io.StringIO()):
         session = new_secure_session(kit.name, str(kit.folder), timeout=SESSION_S)
@@ -188,7 +190,7 @@ class Lead:
 
         Raises:
             ConfigError: It knows no such job, or it is not this person's.
-            TrainingError: It could not be reached for too long.
+            TrainingError: It could not be reached for too long, or answers what may not be taken.
         """
         deadline = time.monotonic() + self._patience_s
         while True:
@@ -199,6 +201,8 @@ class Lead:
                     "the job must be one that the server knows and that "
                     f"{self.kit.name} submitted; NVFlare says: {error}"
                 ) from None
+            except SiloFLError:
+                raise
             except Exception as error:  # NVFlare raises what it likes where a server goes away
                 self.__exit__()
                 if time.monotonic() > deadline:
