@@ -298,8 +298,12 @@ class Play:
     def ask_for(self, rounds):
         """Go on from the server's checkpoint to another number of rounds, as ``--set rounds=N`` does."""
         values = self.study.model_dump() | {"algorithm": self.study.algorithm.model_dump(), "rounds": rounds}
-        self.study = parse(Study, values, "study.yaml")
-        self.sites = {name: SiteRounds(name, self.study, self.settings) for name in self.sites}
+        self.take(parse(Study, values, "study.yaml"))
+
+    def take(self, study):
+        """Go on from the server's checkpoint with a changed study, as a job that goes on has it."""
+        self.study = study
+        self.sites = {name: SiteRounds(name, study, self.settings) for name in self.sites}
         self.resume()
 
     def goes_on_as(self, whole):

@@ -105,8 +105,7 @@ def test_a_run_that_was_stopped_after_its_last_validation_trains_no_more_althoug
 def test_a_run_goes_on_when_its_lead_has_more_patience(play, make_study):
     game = play(rounds=6, federation={"patience": 2})
     game.finish(change=scoring([*VALUES, 0.2]))
-    game.study = make_study(rounds=6)
-    game.resume()
+    game.take(make_study(rounds=6))
     game.finish(change=scoring([*VALUES, 0.2]))
     assert game.server.finished_rounds == 6
 

@@ -90,9 +90,8 @@ def test_site_yaml_is_read_before_every_task_and_the_jobs_folder_is_in_use(tmp_p
     # As long as the executor lives, the job's folder counts as in use.
     with pytest.raises(ConfigError, match="must not be in use"), held(tmp_path / "job" / JOB_LOCK):
         pass
-    task = FLModelUtils.to_shareable(
-        to_model(Message({"model/a": np.ones(2)}, {"round": 1, "run": "run"}), is_difference=False)
-    )
+    meta = {"round": 1, "run": "run", "digest": make_study().digest}
+    task = FLModelUtils.to_shareable(to_model(Message({"model/a": np.ones(2)}, meta), is_difference=False))
 
     def reason():
         return from_model(FLModelUtils.from_shareable(executor.execute("train", task, here, Signal()))).meta["error"]

@@ -145,7 +145,7 @@ def root():
 def begin(tmp_path, make_study, root):
     """Deploy a study at a site with some pins and ask for its first round; returns the site's reason."""
 
-    def run(pins, submitter=LEAD, signer=LEAD, signed_by=None, **changes):
+    def run(pins, submitter=LEAD, signer=LEAD, signed_by=None, server=None, **changes):
         study = make_study().model_copy(update=changes)
         config = tmp_path / "job" / "app_north" / "config"
         for folder in (config, tmp_path / "startup", tmp_path / "local"):
@@ -169,7 +169,7 @@ def begin(tmp_path, make_study, root):
         fl_ctx.get_job_id, fl_ctx.get_identity_name = lambda: "job", lambda: "north"
         executor = SiteExecutor()
         executor.handle_event(EventType.START_RUN, fl_ctx)
-        meta = {"run": "small-1", "round": 1}
+        meta = {"run": "small-1", "round": 1, "digest": (server or study).digest}
         task = FLModelUtils.to_shareable(to_model(Message({"model/a": np.ones(2)}, meta), is_difference=False))
         return from_model(FLModelUtils.from_shareable(executor.execute("train", task, fl_ctx, Signal()))).meta["error"]
 
@@ -194,6 +194,15 @@ def test_the_pinned_study_of_the_pinned_lead_is_let_in(begin, make_study):
 
 def test_a_continued_study_is_the_pinned_one(begin, make_study):
     assert LET_IN in begin(pin(make_study), continue_run="small-1")
+
+
+@pytest.mark.parametrize("has_pins", [True, False])
+def test_a_study_that_the_server_has_otherwise_is_refused(begin, make_study, has_pins):
+    """A job can give the server one app and its sites another, by ``deploy_map``: here one that waits for fewer."""
+    agreed = make_study()
+    reason = begin(pin(make_study) if has_pins else None, server=make_study(federation={"min_sites": 2}))
+    assert reason.startswith("study 'small' must be the same at the server as at site 'north', with digest ")
+    assert agreed.digest in reason
 
 
 def test_a_study_that_is_not_pinned_is_refused(begin, make_study):

@@ -59,6 +59,7 @@ class Asked(Section):
         held: The round of the state that the site should hold; 0 for none.
         best_round: The best round so far; None before any validation.
         software: What the server runs, where it does not know yet what the site runs.
+        digest: Of the server's study; None of a server of an older version.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -68,6 +69,7 @@ class Asked(Section):
     held: Number = 0
     best_round: Ordinal | None = None
     software: Software | None = None
+    digest: Annotated[str, Strict()] | None = None
 
     @classmethod
     def of(cls, message: Message) -> Asked:

@@ -126,9 +126,9 @@ class ServerRounds:
 
     def task(self, site: str, exchange: Exchange) -> Message:
         """Return a task for a site, with every part's share of it."""
-        meta = {"run": self.id, "round": exchange.round, "step": exchange.step, "best_round": self.best_round}
-        software = {} if site in self.software else {"software": here().model_dump()}
-        message = Message(meta=meta | {"held": self.held(site, exchange.models_round)} | software)
+        meta = {"run": self.id, "digest": self.study.digest, "round": exchange.round, "step": exchange.step}
+        meta |= {"best_round": self.best_round, "held": self.held(site, exchange.models_round)}
+        message = Message(meta=meta | ({} if site in self.software else {"software": here().model_dump()}))
         for part in self._parts_for(exchange).values():
             message |= part.to_send(site, exchange, self)
         return message

@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 
 from silofl.data.site_data import SiteData, load_site_data
-from silofl.errors import ConfigError, DataError, PauseError, SiloFLError, TrainingError
+from silofl.errors import ConfigError, DataError, PauseError, PinError, SiloFLError, TrainingError
 from silofl.extensions import allow, find
 from silofl.federation.egress import Asked, Gate, Request
 from silofl.federation.state import SiteState
@@ -120,6 +120,7 @@ class SiteRounds:
         message = replace(message, arrays=widened(message.arrays, self.study))
         if asked.software is not None:
             self._check_together(asked.software)
+        self._check_study(asked.digest)
         if not (1 if task == TRAIN else 0) <= asked.round <= rounds:
             raise TrainingError(f"a task must be of one of the study's {rounds} rounds, not of round {asked.round}")
         folder, number = self.site.run_folder(self.study.name, self.name, asked.run), asked.round
@@ -164,6 +165,18 @@ class SiteRounds:
             here().check_together(server, "the server")
         except ConfigError as error:
             raise TrainingError(f"site {self.name!r}: {error}") from None
+
+    def _check_study(self, digest: str | None) -> None:
+        """Refuse a server with another study, which a job can give it: fewer sites, or other rounds, than were agreed.
+
+        Raises:
+            PinError: It has one; the sentence may leave the site.
+        """
+        if digest != self.study.digest:
+            raise PinError(
+                f"study {self.study.name!r} must be the same at the server as at site {self.name!r}, with digest "
+                f"{self.study.digest}; have deploy_map of meta.json name one app for all"
+            )
 
 
 def public_reason(error: Exception, log: str = "the site's own log") -> str:
