@@ -15,6 +15,7 @@ from nvflare.apis.workspace import Workspace
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, sign_folders
 
+from silofl.errors import ConfigError
 from silofl.federation.outcome import without_numbers
 from silofl.federation.results import read_results
 from silofl.files import write_json
@@ -23,6 +24,7 @@ from silofl.flare.controller import RoundsController
 from silofl.flare.egress import Egress, RunNote
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.executor import SiteExecutor
+from silofl.flare.lead import check_signed
 from silofl.inference.directory import plain_study
 from silofl.methods.part import Message
 from silofl.schema import plain
@@ -228,3 +230,43 @@ def test_the_pinned_study_from_anybody_else_is_refused(begin, make_study, submit
 def test_a_lead_of_the_same_name_under_another_root_is_refused(begin, make_study):
     reason = begin(pin(make_study), signed_by=Root())
     assert reason.startswith("study 'small' must be submitted and signed by the lead whom the site has pinned")
+
+
+# --- a job that comes back from the server
+
+
+@pytest.fixture
+def returned(tmp_path, root):
+    """A job that a person has signed, as it comes back from the server, and the lead's kit."""
+
+    def make(signer=LEAD, of=root):
+        job = tmp_path / "job"
+        (job / "app" / "config").mkdir(parents=True)
+        for name in ("meta.json", "app/config/study.yaml"):
+            (job / name).write_text("rounds: 2")
+        person = Person(of, signer)
+        (tmp_path / "startup").mkdir()
+        (tmp_path / "startup" / "rootCA.pem").write_bytes(serialize_cert(root.certificate))
+        (tmp_path / "own.crt").write_bytes(serialize_cert(person.certificate))
+        sign_folders(str(job), person.key, str(tmp_path / "own.crt"))
+        return job, SimpleNamespace(folder=tmp_path, name=LEAD)
+
+    return make
+
+
+def test_a_job_that_comes_back_as_its_lead_signed_it_goes_on(returned):
+    check_signed(*returned())
+
+
+@pytest.mark.parametrize("name", ["meta.json", "app/config/study.yaml", "app/config/model.pt"])
+def test_a_job_that_the_server_has_changed_does_not_go_on_in_its_leads_name(returned, name):
+    job, kit = returned()
+    (job / name).write_text("rounds: 99")
+    with pytest.raises(ConfigError, match=f"a job from the server must be as {LEAD} signed it; it is not"):
+        check_signed(job, kit)
+
+
+@pytest.mark.parametrize(("signer", "has_other_root"), [(OTHER, False), (LEAD, True)])
+def test_a_job_of_anybody_else_does_not_go_on_in_a_leads_name(returned, root, signer, has_other_root):
+    with pytest.raises(ConfigError, match="signed it; it is not"):
+        check_signed(*returned(signer, Root() if has_other_root else root))

@@ -26,7 +26,7 @@ STUDY = "app/config/study.yaml"
 @pytest.fixture
 def go_on(server, tmp_path, capsys, monkeypatch):  # noqa: F811
     """Run the command with jobs that end as given; returns its exit code, what it says, and what it submitted."""
-    monkeypatch.setattr(module, "read_kit", lambda path, kinds: SimpleNamespace(folder=path))
+    monkeypatch.setattr(module, "read_kit", lambda path, kinds: SimpleNamespace(folder=path, name="lead"))
 
     def run(*arguments, ends=(("FINISHED:COMPLETED", "complete"),)):
         submitted = server(*ends)
@@ -50,7 +50,9 @@ def left(finished, tmp_path, monkeypatch):  # noqa: F811
     """Have a server know one job that has ended; what it left is given, as is NVFlare's word for its status."""
     _, study = finished
 
-    def leave(results, rounds, status="FINISHED:ABNORMAL"):
+    def leave(results, rounds, status="FINISHED:ABNORMAL", is_as_signed=True):
+        if is_as_signed:
+            monkeypatch.setattr(module, "check_signed", lambda job, kit: None)
         folder = tmp_path / "server" / NUMBER
         shutil.copytree(JOB, folder / "job" / "fedavg_phantoms")
         ledger = json.loads((finished[0] / "ledger.json").read_text())[:rounds]
@@ -158,6 +160,12 @@ def test_a_job_of_nvflare_is_downloaded_and_goes_on_with_its_run(go_on, left, tm
     code, _, submitted = go_on(NUMBER, "--out", tmp_path / "new")
     job = yaml.safe_load((JOB / STUDY).read_text())
     assert code == 0 and submitted == [job | {"continue_run": RUN}] and Watch.waited == [0, 1]
+
+
+def test_a_job_that_its_lead_has_not_signed_is_not_submitted_in_the_leads_name(go_on, left, tmp_path):
+    left(killed(1), rounds=1, is_as_signed=False)
+    code, said, submitted = go_on(NUMBER, "--out", tmp_path / "new")
+    assert code == 2 and "a job from the server must be as lead signed it; it is not" in said and submitted == []
 
 
 def test_a_job_that_was_stopped_before_its_first_round_begins_anew(go_on, left, tmp_path):

@@ -16,7 +16,7 @@ from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
 from silofl.files import copy_file, held, write_text
 from silofl.flare.kit import Kit, read_kit
-from silofl.flare.lead import Lead, has_ended
+from silofl.flare.lead import Lead, check_signed, has_ended
 from silofl.options import add_set, changes_of, console_for
 from silofl.report.pages import REPORT
 from silofl.settings import read_yaml
@@ -154,7 +154,8 @@ def _downloaded(number: str, kit: Kit, scratch: Path, changes: Mapping[str, obje
     """Download a job that has ended, and have it go on with its run; anew where no round has finished.
 
     Raises:
-        ConfigError: The job has not ended, is not this lead's, has begun no run, or its run is complete.
+        ConfigError: The job has not ended, is not this lead's or not as this lead signed it, has begun no run, or its
+            run is complete.
     """
     with Lead(kit, PATIENCE_S) as lead:
         status, _ = lead.status(number)
@@ -171,6 +172,7 @@ def _downloaded(number: str, kit: Kit, scratch: Path, changes: Mapping[str, obje
             f"job {number} must have begun a run; it left no {RESULT} with one: submit it with silofl run"
         )
     (job,) = (path.parent for path in (found / "job").glob("*/meta.json"))
+    check_signed(job, kit)
     _check_incomplete(job, changes, results)
     if ledger:
         set_run(job, results.run)
