@@ -1,3 +1,5 @@
+import zipfile
+
 import pytest
 import torch
 
@@ -28,6 +30,24 @@ def test_json_refuses_numbers_that_other_programs_cannot_read(tmp_path):
 def test_tensors_come_back_with_the_safe_loader(tmp_path):
     save_tensors(tmp_path / "a" / "x.pt", {"w": torch.arange(3), "json": "{}"})
     assert torch.equal(load_tensors(tmp_path / "a" / "x.pt")["w"], torch.arange(3))
+
+
+def inflating(path):
+    """Compress what torch has written, which it does not: torch inflates it all the same."""
+    save_tensors(path, {"w": torch.zeros(1 << 20)})
+    with zipfile.ZipFile(path) as archive:
+        entries = {one.filename: archive.read(one) for one in archive.infolist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    return path
+
+
+def test_tensors_of_a_file_that_grows_in_memory_are_refused(tmp_path):
+    path = inflating(tmp_path / "x.pt")
+    assert path.stat().st_size < 1 << 14 and torch.load(path, weights_only=True)["w"].nbytes == 1 << 22
+    with pytest.raises(ValueError, match="the file must not hold more than its"):
+        load_tensors(path)
 
 
 def test_a_json_file_of_keys_and_values_is_read(tmp_path):

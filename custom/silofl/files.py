@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -145,12 +146,28 @@ def save_tensors(path: Path, value: dict[str, Any]) -> None:
     write_atomically(path, lambda stream: torch.save(value, stream))
 
 
-def load_tensors(source: Path | IO[bytes]) -> dict[str, Any]:
-    """Load what `save_tensors` saved, on the CPU."""
+def load_tensors(source: Path | bytes | memoryview) -> dict[str, Any]:
+    """Load what `save_tensors` saved, on the CPU.
+
+    Args:
+        source: The file, or its content.
+
+    Raises:
+        ValueError: It would be larger in memory than it is; or one of the many kinds that torch raises on other bytes.
+    """
     import torch
 
+    content = source.read_bytes() if isinstance(source, Path) else source
+    stream = io.BytesIO(content)
+    if zipfile.is_zipfile(stream):
+        with zipfile.ZipFile(stream) as archive:
+            size = sum(one.file_size for one in archive.infolist())
+        # torch.save compresses nothing, but torch.load inflates a thousandfold what was compressed afterwards.
+        if size > len(content):
+            raise ValueError(f"the file must not hold more than its {len(content)} bytes, not {size}")
+    stream.seek(0)
     # weights_only: an unrestricted pickle runs code.
-    return torch.load(source, map_location="cpu", weights_only=True)
+    return torch.load(stream, map_location="cpu", weights_only=True)
 
 
 def save_state(path: Path, number: int, value: dict[str, Any]) -> None:
@@ -177,8 +194,6 @@ def load_state(path: Path, number: int) -> dict[str, Any]:
         DamagedError: The file is missing, cannot be read, or is not as it was written.
         StateError: It has another format.
     """
-    import torch
-
     try:
         content = memoryview(path.read_bytes())
     except FileNotFoundError:
@@ -191,8 +206,7 @@ def load_state(path: Path, number: int) -> dict[str, Any]:
         raise _other_format(path, number, f"{number - 1} or older")
     if hashlib.sha256(rest).digest() != digest:
         raise DamagedError(f"{path.name} must be as it was written; its checksum does not fit")
-    # weights_only: an unrestricted pickle runs code.
-    state = torch.load(io.BytesIO(rest), map_location="cpu", weights_only=True)
+    state = load_tensors(rest)
     if state["format"] != number:
         raise _other_format(path, number, state["format"])
     return state["value"]

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import shutil
 from dataclasses import replace
@@ -259,3 +260,17 @@ def test_equal_contents_have_equal_fingerprints_and_training_facts_do_not_count(
     write(tmp_path / "a", contents)
     write(tmp_path / "b", replace(contents, facts={"rounds": 9}))
     assert fingerprint_of(tmp_path / "a") == fingerprint_of(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    "content", [{7: torch.zeros(1)}, {"w": torch.zeros(1).to_sparse()}, {"w": torch.empty(1, device="meta")}, [1]]
+)
+def test_a_folder_made_by_hand_with_weights_that_are_none_is_refused_in_one_sentence(folder, content):
+    torch.save(content, folder / "weights" / "north.pt")
+    facts = json.loads((folder / "model.json").read_text())
+    digest = hashlib.sha256((folder / "weights" / "north.pt").read_bytes()).hexdigest()
+    facts["weights"]["north"]["sha256"] = digest
+    facts["fingerprint"] = directory._fingerprint(facts, parse(Study, facts["study"], "study"))
+    edit(folder, **facts | {"content": directory._content(facts)})
+    with pytest.raises(ConfigError, match="supermodel/weights/north.pt must hold weights; it does not"):
+        read(folder)

@@ -209,3 +209,41 @@ def test_another_networks_state_is_no_pretrained_model(state, tmp_path, spoil, m
     save_tensors(tmp_path / "f.pt", state)
     with pytest.raises(ConfigError, match=f"must hold 'network.head.weight' .*{message}"):
         read_pretrained(tmp_path / "f.pt", small_study())
+
+
+# --- files of others
+
+
+def odd(value):
+    """Return what `torch.save` also takes and a network cannot begin from, by its kind."""
+    return {
+        "no numbers": torch.empty(value.shape, device="meta"),
+        "sparse": value.to_sparse(),
+        "complex": value.to(torch.complex64),
+        "rounded": torch.quantize_per_tensor(value, 0.1, 0, torch.qint8),
+        "no name": value,
+    }
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["no numbers", "sparse", "complex", "rounded", "no name"])
+def test_tensors_of_a_kind_that_no_network_begins_from_are_refused_in_one_sentence(start, state, tmp_path, kind):
+    name = next(iter(state))
+    state[7 if kind == "no name" else name] = odd(state[name])[kind]
+    with pytest.raises(ConfigError, match="must hold the tensors of a network's state and nothing else"):
+        start(state)
+    study = parse(Study, small_study().model_dump() | {"algorithm": {"name": "adafed"}, "rounds": 9}, "study.yaml")
+    with pytest.raises(ConfigError, match="must hold the tensors of a model's state; it does not"):
+        read_pretrained(tmp_path / "weights.pt", study)
+
+
+def test_parameters_and_coarse_floats_are_read_as_any_numbers(start, state):
+    name, *others = state
+    changed = state | {name: torch.nn.Parameter(state[name]), others[0]: state[others[0]].to(torch.float8_e4m3fn)}
+    arrays = start(changed).arrays
+    np.testing.assert_array_equal(arrays[name], state[name].numpy())
+
+
+def test_names_of_a_files_tensors_stay_on_the_line_of_the_log_that_lists_them(start, state):
+    sentence = start(state | {"a\n2026-01-01 INFO all sites agreed\x1b[2J": torch.zeros(1)}).sentence
+    assert sentence.isprintable() and "a 2026-01-01 INFO all sites agreed [2J" in sentence

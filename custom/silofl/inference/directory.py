@@ -1,7 +1,6 @@
 """A super model as a folder: model.json, the weights with their checksums, a README and a model card."""
 
 import hashlib
-import io
 import json
 import shutil
 from importlib.metadata import version
@@ -15,11 +14,12 @@ from silofl import __version__, schema
 from silofl.data.domain import Domain
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import ConfigError, shown
-from silofl.files import save_tensors, write_json, write_text
+from silofl.files import load_tensors, save_tensors, write_json, write_text
 from silofl.inference import card
 from silofl.inference.contents import PLAIN_NAME, Contents
 from silofl.inference.readme import super_model_readme
 from silofl.models.roles import SELECTOR
+from silofl.models.weights import is_state
 from silofl.settings import parse
 from silofl.study import Study
 
@@ -232,9 +232,12 @@ def _read_weights(folder: Path, name: str, entry: dict[str, str]) -> dict[str, T
     if _sha256(content) != entry["sha256"]:
         raise ConfigError(f"{folder.name}/{file} must be the file that was written; it was changed: copy it again")
     try:
-        return dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+        state = load_tensors(content)
     except Exception:  # torch raises many kinds on bytes that are no weights
-        raise ConfigError(f"{folder.name}/{file} must hold weights; it does not: copy the folder again") from None
+        state = None
+    if not is_state(state):
+        raise ConfigError(f"{folder.name}/{file} must hold weights; it does not: copy the folder again")
+    return state
 
 
 def _check_place(folder: Path) -> None:

@@ -1,7 +1,6 @@
 """The file beside study.yaml that a run starts from: weights matched by name and shape, or a pretrained model."""
 
 import hashlib
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from silofl.algorithms.mixing import Arrays
-from silofl.errors import ConfigError
+from silofl.errors import ConfigError, one_line
 from silofl.files import load_tensors
 from silofl.models.names import read_arrays
 from silofl.models.networks import build_plain_model
@@ -68,18 +67,18 @@ def read_pretrained(path: Path, study: Study) -> Arrays:
         state = load_tensors(path)
     except Exception:  # torch raises many kinds on broken bytes
         state = None
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+    if not is_state(state):
         raise ConfigError(f"{path.name} must hold the tensors of a model's state; it does not: {REMEDY}")
     wanted = _floating(build_plain_model(study, study.seed).state_dict())
     for name, value in wanted.items():
         found = state.get(name)
-        if found is None or found.shape != value.shape or not torch.isfinite(found).all():
+        if found is None or found.shape != value.shape or not torch.isfinite(found.float()).all():
             what = "missing" if found is None else f"of shape {tuple(found.shape)}, or not finite"
             raise ConfigError(
                 f"{path.name} must hold {name!r} of shape {tuple(value.shape)} as study {study.name!r} has it; it is "
                 f"{what}: {REMEDY}"
             )
-    return {name: state[name].float().numpy() for name in wanted}
+    return {name: state[name].detach().float().numpy() for name in wanted}
 
 
 def read_weights(path: Path, study: Study) -> Start:
@@ -113,7 +112,7 @@ def read_weights(path: Path, study: Study) -> Start:
             f"{path.name} must hold weights of study {study.name!r}, as {_example(seeded)}, not {_example(found)} and "
             "others of which none fits by name and shape; take a file of this network"
         )
-    state = seeded | {name: found[source].float() for name, source in sources.items()}
+    state = seeded | {name: found[source].detach().float() for name, source in sources.items()}
     for name, source in sources.items():
         if not torch.isfinite(state[name]).all():
             raise ConfigError(f"{path.name} must hold finite numbers; {source!r} does not: take another file")
@@ -161,19 +160,30 @@ def _tensors(name: str, content: bytes) -> dict[str, Tensor]:
 
             state = load(content)
         else:
-            state = load_tensors(io.BytesIO(content))
+            state = load_tensors(content)
     except Exception:  # both libraries raise many kinds on broken bytes
         state = None
     if isinstance(state, dict):
         state = state.get("state_dict", state)
-    if not isinstance(state, dict) or not all(
-        isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()
-    ):
+    if not is_state(state):
         raise ConfigError(
             f"{name} must hold the tensors of a network's state and nothing else; it does not: save its state_dict() "
             "with torch.save or safetensors"
         )
     return state
+
+
+def is_state(value: object) -> bool:
+    """Return whether a file's content is name -> tensor, each of numbers that are all there."""
+    return isinstance(value, dict) and all(
+        isinstance(name, str) and isinstance(one, Tensor) and _is_dense(one) for name, one in value.items()
+    )
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    # Of the other kinds torch can hardly do more than load them.
+    is_plain = tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized)
+    return is_plain and tensor.device.type == "cpu" and not tensor.is_complex()
 
 
 def _floating(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -207,4 +217,4 @@ def _sentence(file: str, wanted: list[str], sources: Mapping[str, str], found: l
 def _listed(names: Iterable[str]) -> str:
     names = [*names]
     rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + rest
+    return ", ".join(map(one_line, names[:MOST_NAMES])) + rest
