@@ -125,6 +125,20 @@ def test_a_dicom_series_is_ordered_by_position_with_the_axes_of_nifti(tmp_path, 
     np.testing.assert_allclose(image.affine, [[-0.5, 0, 0, -10], [0, -0.75, 0, -20], [0, 0, 2, 30], [0, 0, 0, 1]])
 
 
+@pytest.mark.parametrize("storage", ["XRayAngiographicImageStorage", "NuclearMedicineImageStorage"])
+def test_a_series_lies_where_its_headers_say_whatever_its_class_is(tmp_path, write_dicom, storage):
+    # Its axes run to the left, to the feet and to the back.
+    coronal = np.array([[1.0, 0, 0], [0, 0, 1], [0, -1, 0]])
+    folder = write_dicom(tmp_path / "series", VOLUME, coronal)
+    for file in folder.iterdir():
+        header = pydicom.dcmread(file)
+        header.SOPClassUID = header.file_meta.MediaStorageSOPClassUID = getattr(pydicom.uid, storage)
+        header.save_as(file)
+    image = read_image(folder)
+    np.testing.assert_array_equal(image.array, VOLUME[None])
+    np.testing.assert_allclose(image.affine, [[-0.5, 0, 0, -10], [0, 0, -2, -20], [0, -0.75, 0, 30], [0, 0, 0, 1]])
+
+
 def test_a_single_dicom_file_is_a_volume_of_one_slice(tmp_path, write_dicom):
     folder = write_dicom(tmp_path / "series", VOLUME[..., :1])
     np.testing.assert_array_equal(read_image(folder / "99.dcm").array, VOLUME[None, ..., :1])

@@ -81,6 +81,22 @@ def test_frames_without_the_size_of_their_voxels_state_none(write_frames):
     assert not read_header(write_frames(has_spacing=False)).has_spacing
 
 
+def test_frames_without_places_of_their_own_do_not_state_how_far_they_are_apart(write_frames):
+    folder = write_frames()
+    header = pydicom.dcmread(folder / "frames.dcm")
+    del header.SharedFunctionalGroupsSequence, header.PerFrameFunctionalGroupsSequence
+    header.SOPClassUID = header.file_meta.MediaStorageSOPClassUID = (
+        pydicom.uid.MultiFrameGrayscaleWordSecondaryCaptureImageStorage
+    )
+    # Columns run to the back, rows to the feet.
+    header.ImagePositionPatient, header.ImageOrientationPatient = [10, 20, 30], [0, 1, 0, 0, 0, -1]
+    header.PixelSpacing, header.SpacingBetweenSlices = [0.75, 0.5], 2
+    header.save_as(folder / "frames.dcm")
+    # 1 mm from one to the next, to the right, as nobody says how far.
+    np.testing.assert_allclose(read_image(folder).affine[:3], [[0, 0, 1, -10], [-0.5, 0, 0, -20], [0, -0.75, 0, 30]])
+    assert read_header(folder) == Header("MR", False, True)
+
+
 @pytest.mark.parametrize("slices", [[0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2], [0, 2, 4, 1, 3], [0, 1, 3, 4]])
 def test_frames_that_are_no_one_volume_are_refused(write_frames, slices):
     folder = write_frames(slices)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from silofl.data.access import files_of
 from silofl.data.decoded import Decoded, check_bytes
-from silofl.data.dicom_planes import is_scaled_alike, planes_of, step_between
+from silofl.data.dicom_planes import SAME_PLACE_MM, Plane, first_grid, is_scaled_alike, planes_of, step_between
 from silofl.data.raw_volume import LPS_TO_RAS
 from silofl.errors import DataError
 
@@ -40,7 +40,7 @@ def read_dicom_file(path: Path, name: str) -> Decoded:
             f"{name} must have one rescale slope and intercept for all frames, as only those of the first are read; "
             "save a file for each slice"
         )
-    return _from_itk(SimpleITK.ReadImage(str(path), imageIO=IMAGE_IO), step, name)
+    return _from_itk(SimpleITK.ReadImage(str(path), imageIO=IMAGE_IO), planes, step, name)
 
 
 def read_dicom_series(path: Path, name: str) -> Decoded:
@@ -73,7 +73,7 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
     _check_size(files[0], len(files), name, None if is_alike else np.dtype(np.float32).itemsize)
     reader.SetFileNames(files)
     reader.SetGlobalWarningDisplay(False)
-    return _from_itk(reader.Execute(), step, name)
+    return _from_itk(reader.Execute(), planes, step, name)
 
 
 def _files_of_series(path: Path, name: str) -> tuple[str, ...]:
@@ -132,7 +132,12 @@ def _header(file: Path | str) -> Any:  # noqa: ANN401 (pydicom is imported where
     return pydicom.dcmread(file, stop_before_pixels=True, force=True)
 
 
-def _from_itk(image: Any, step: NDArray[np.float64] | None, name: str) -> Decoded:  # noqa: ANN401 (SimpleITK has no types)
+def _from_itk(
+    image: Any,  # noqa: ANN401 (SimpleITK has no types)
+    planes: Sequence[Plane],
+    step: NDArray[np.float64] | None,
+    name: str,
+) -> Decoded:
     num_axes = image.GetDimension()
     if num_axes not in (2, 3):
         raise DataError(f"{name} must hold 2 or 3 axes, not {num_axes}; save one time point a file")
@@ -144,6 +149,10 @@ def _from_itk(image: Any, step: NDArray[np.float64] | None, name: str) -> Decode
     matrix = np.eye(4)
     matrix[:num_axes, :num_axes] = np.reshape(image.GetDirection(), (num_axes, num_axes)) * image.GetSpacing()
     matrix[:num_axes, 3] = image.GetOrigin()
+    grid = first_grid(planes)
+    # GDCM reads the grid of some classes only, as not that of NM and of secondary capture with many frames.
+    if grid is not None and not np.allclose(matrix[:3, [0, 1, 3]], grid[:, [0, 1, 3]], rtol=0, atol=SAME_PLACE_MM):
+        matrix[:3] = grid * [1, 1, np.linalg.norm(matrix[:3, 2]), 1]
     if step is not None:
         matrix[:3, 2] = step
     return Decoded(array, LPS_TO_RAS @ matrix)

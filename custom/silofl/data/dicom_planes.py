@@ -80,6 +80,21 @@ def step_between(planes: Sequence[Plane], name: str) -> NDArray[np.float64] | No
     return step
 
 
+def first_grid(planes: Sequence[Plane]) -> NDArray[np.float64] | None:
+    """Return the first plane's steps to the next column, the next row and 1 mm off the plane, and its place: (3, 4).
+
+    In mm to the left, back and head; None where place, direction or pixel size is not stated.
+    """
+    position, direction, spacing = (planes[0][key] for key in (POSITION, DIRECTION, SPACING))
+    if not (position and direction and spacing) or min(spacing) <= 0:
+        return None
+    axes = np.array(direction, dtype=np.float64).reshape(2, 3)
+    to_column, to_row = axes / np.linalg.norm(axes, axis=1, keepdims=True)
+    down, across = map(float, spacing)
+    place = np.array(position, dtype=np.float64)
+    return np.stack([across * to_column, down * to_row, np.cross(to_column, to_row), place], axis=1)
+
+
 def is_scaled_alike(planes: Sequence[Plane]) -> bool:
     """Return whether the pixels of all planes are stored and scaled alike; of PET each slice may have its own slope."""
     return len({tuple(plane[key] for key in (*SCALE, *STORED)) for plane in planes}) == 1

@@ -101,9 +101,10 @@ def _dicom(path: Path) -> Header:
     if not images:
         return Header()
     first = images[0]
-    plane = next(planes_of(first))
-    spacing = plane[SPACING]
-    has_slices = len(images) > 1 or int(first.get("NumberOfFrames") or 1) > 1
+    planes = list(islice(planes_of(first), 2))
+    plane, spacing = planes[0], planes[0][SPACING]
+    # Of frames without places of their own, as in secondary capture, nobody says how far they are apart.
+    has_slices = len(images) > 1 or len(planes) > 1
     modality = SAME_MODALITY.get(first.get("Modality"), first.get("Modality"))
     return Header(
         modality if modality in get_args(Modality) else None,
