@@ -68,6 +68,18 @@ def test_other_files_beside_a_series_are_passed_over(write_dicom, tmp_path):
     assert read_header(folder) == Header("CT", False, True)
 
 
+def test_files_without_a_preamble_state_the_same(write_dicom, tmp_path):
+    folder = write_dicom(tmp_path / "series", VOLUME)
+    (folder / "notes").write_text("from an old archive")
+    for file in folder.glob("*.dcm"):
+        data = pydicom.dcmread(file)
+        pydicom.dcmwrite(file, pydicom.Dataset(data), implicit_vr=True, little_endian=True)
+        assert file.read_bytes()[128:132] != b"DICM"
+    assert read_header(folder) == Header("CT", True, True)
+    assert read_header(folder / "99.dcm") == Header("CT", False, True)
+    np.testing.assert_array_equal(read_image(folder).array, VOLUME[None])
+
+
 def test_a_file_with_many_frames_is_the_volume_that_its_slices_are(write_dicom, write_frames, tmp_path):
     wanted, folder = read_image(write_dicom(tmp_path / "wanted", VOLUME)), write_frames()
     for path in (folder, folder / "frames.dcm"):

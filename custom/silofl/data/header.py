@@ -88,10 +88,10 @@ def check_affine(affine: NDArray[np.float64], name: str) -> None:
 def dicom_headers(path: Path) -> Iterator[Dataset]:
     """Yield the headers of a DICOM file, or of the images in the folder of a series, without their pixels."""
     import pydicom
-    from pydicom.misc import is_dicom
 
-    headers = (pydicom.dcmread(file, stop_before_pixels=True) for file in files_of(path) if is_dicom(file))
-    # A folder may hold a DICOMDIR, which has no rows of pixels.
+    # As GDCM reads them, without the preamble too, which old archives leave out.
+    headers = (pydicom.dcmread(file, stop_before_pixels=True, force=True) for file in files_of(path))
+    # A folder may hold a DICOMDIR, or what is no DICOM: neither has rows of pixels.
     return (header for header in headers if "Rows" in header)
 
 
