@@ -1,3 +1,5 @@
+import re
+
 import nibabel
 import numpy as np
 import pydicom
@@ -123,6 +125,53 @@ def test_a_dicom_series_is_ordered_by_position_with_the_axes_of_nifti(tmp_path, 
     np.testing.assert_array_equal(image.array, VOLUME[None])
     # DICOM counts to the left and to the back, NIfTI to the right and to the front.
     np.testing.assert_allclose(image.affine, [[-0.5, 0, 0, -10], [0, -0.75, 0, -20], [0, 0, 2, 30], [0, 0, 0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("syntax", "called"),
+    [
+        ("HTJ2KLossless", "High-Throughput JPEG 2000 Image Compression (Lossless Only)"),
+        ("MPEG2MPML", "MPEG2 Main Profile / Main Level"),
+    ],
+)
+def test_a_compression_that_is_not_known_is_refused_as_such(tmp_path, write_dicom, syntax, called):
+    folder = write_dicom(tmp_path / "series", VOLUME[..., :2])
+    for file in folder.iterdir():
+        data = pydicom.dcmread(file)
+        data.file_meta.TransferSyntaxUID = getattr(pydicom.uid, syntax)
+        data.PixelData = pydicom.encaps.encapsulate([b"\xff\x4f\xff\x51" * 9])
+        data.save_as(file)
+    sentence = f"must be compressed as JPEG, JPEG-LS, JPEG 2000 or RLE, or not at all, not as {called}; export it"
+    for path in (folder, folder / "99.dcm"):
+        with pytest.raises(DataError, match=re.escape(f"{path.name} {sentence}")):
+            read_image(path)
+
+
+def test_fractions_in_a_dicom_file_are_refused_as_such(tmp_path, write_dicom):
+    file = write_dicom(tmp_path / "series", VOLUME[..., :1]) / "99.dcm"
+    data = pydicom.dcmread(file)
+    del data.PixelData, data.BitsStored, data.HighBit, data.PixelRepresentation
+    data.BitsAllocated, data.FloatPixelData = 32, VOLUME[..., 0].T.astype(np.float32).tobytes()
+    data.save_as(file)
+    with pytest.raises(DataError, match="99.dcm must hold whole numbers with a rescale slope, not fractions; save it"):
+        read_image(file)
+
+
+@pytest.mark.parametrize(("modality", "is_read"), [("CR", False), ("XA", True)])
+def test_a_table_of_intensities_is_never_passed_over_where_it_counts(tmp_path, write_dicom, modality, is_read):
+    folder = write_dicom(tmp_path / "series", VOLUME[..., :2])
+    for file in folder.iterdir():
+        data, table = pydicom.dcmread(file), pydicom.Dataset()
+        table.add_new("LUTDescriptor", "SS", [3, 0, 16])
+        table.add_new("LUTData", "US", [0, 10, 40])
+        table.ModalityLUTType = "US"
+        data.ModalityLUTSequence, data.Modality = [table], modality
+        data.save_as(file)
+    if is_read:
+        np.testing.assert_array_equal(read_image(folder).array, VOLUME[None, ..., :2])
+        return
+    with pytest.raises(DataError, match="series must have a rescale slope and intercept, not a table of intensities"):
+        read_image(folder)
 
 
 @pytest.mark.parametrize("storage", ["XRayAngiographicImageStorage", "NuclearMedicineImageStorage"])

@@ -19,6 +19,10 @@ from silofl.errors import DataError
 ENDINGS = (".dcm", ".ima")
 # Named, because ITK otherwise reads whatever the file says it is.
 IMAGE_IO = "GDCMImageIO"
+# Compressions that GDCM does not know: films, JPEG XL, and JPEG 2000 of high throughput.
+UNKNOWN_COMPRESSION = r"1\.2\.840\.10008\.1\.2\.4\.[12]\d\d(\.1)?"
+# Whose tables lead back to the beam's intensity; programs show and measure the image without them.
+ANGIOGRAPHY = ("XA", "RF")
 # Its warnings would print full paths.
 SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)
 # Reading needs no more, and each takes memory.
@@ -32,8 +36,10 @@ def read_dicom_file(path: Path, name: str) -> Decoded:
         DataError: It holds more axes or bytes than are supported, or frames that are no one volume.
         Exception: Whatever SimpleITK raises on broken bytes.
     """
+    header = _header(path)
+    _check_pixels(header, name)
     _check_size(path, 1, name)
-    planes = list(planes_of(_header(path)))
+    planes = list(planes_of(header))
     step = step_between(planes, name)
     if not is_scaled_alike(planes):
         raise DataError(
@@ -64,6 +70,8 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
             f"{name} must hold one file with many frames, or a file for each slice, not {len(files)} files of which "
             "some have many; name the volume's own file, or give each file a folder"
         )
+    for header in headers:
+        _check_pixels(header, name)
     planes = [plane for header in headers for plane in planes_of(header)]
     step = step_between(planes, name)
     is_alike = is_scaled_alike(planes)
@@ -113,6 +121,23 @@ def _is_image(file: Path, kind: str) -> bool:
         return file.suffix.lower() in ENDINGS
     # A file that ends within its header is read as far as it goes, be it within the name of its class.
     return "Rows" in header or kind.startswith(str(header.file_meta.get("MediaStorageSOPClassUID") or ""))
+
+
+def _check_pixels(header: Any, name: str) -> None:  # noqa: ANN401 (pydicom is imported where it is used)
+    """Refuse a form of pixels that GDCM cannot read, or reads as other numbers than are meant."""
+    syntax = header.file_meta.get("TransferSyntaxUID", "")
+    if re.fullmatch(UNKNOWN_COMPRESSION, syntax):
+        raise DataError(
+            f"{name} must be compressed as JPEG, JPEG-LS, JPEG 2000 or RLE, or not at all, not as {syntax.name}; "
+            "export it without compression"
+        )
+    if "BitsStored" not in header and header.get("BitsAllocated") in (32, 64):
+        raise DataError(f"{name} must hold whole numbers with a rescale slope, not fractions; save it as NIfTI or MHA")
+    if "ModalityLUTSequence" in header and header.get("Modality") not in ANGIOGRAPHY:
+        raise DataError(
+            f"{name} must have a rescale slope and intercept, not a table of intensities (Modality LUT), which is not "
+            "read; export it with the table applied"
+        )
 
 
 def _check_size(path: Path | str, count: int, name: str, item_bytes: int | None = None) -> None:
