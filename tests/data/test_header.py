@@ -171,6 +171,14 @@ def test_nifti_states_what_its_codes_and_its_unit_say(tmp_path, affine, unit, wa
     assert read_header(tmp_path / "scan.nii.gz") == wanted
 
 
+@pytest.mark.parametrize(("size", "has_spacing"), [(2, True), (2.01, True), (2.1, False), (0.002, False)])
+def test_nifti_with_two_sizes_of_its_voxels_states_none(tmp_path, size, has_spacing):
+    image = nibabel.Nifti1Image(VOLUME, np.diag([2.0, 2, 2, 1]))
+    image.header["pixdim"][1:4] = size
+    nibabel.save(image, tmp_path / "a.nii")
+    assert read_header(tmp_path / "a.nii") == Header(None, has_spacing, True)
+
+
 def test_nifti_without_a_grid_may_give_the_size_of_its_voxels(tmp_path):
     image = nibabel.Nifti1Image(VOLUME, None)
     image.header.set_zooms((2, 2, 3))

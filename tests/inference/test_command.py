@@ -100,10 +100,10 @@ def test_nothing_but_bad_inputs_is_a_failure(predict, bad):
 def test_a_surprise_is_told_and_does_not_stop_the_rest(predict, picture, write_volume, monkeypatch):
     right = command.write_label_map
 
-    def surprising(folder, stem, *rest):
-        if stem == "scan":
+    def surprising(folder, source, *rest):
+        if source.name == "scan.nii.gz":
             raise RuntimeError("out of memory")
-        return right(folder, stem, *rest)
+        return right(folder, source, *rest)
 
     monkeypatch.setattr(command, "write_label_map", surprising)
     code, (first, second), _ = predict(write_volume(), picture)
@@ -113,10 +113,10 @@ def test_a_surprise_is_told_and_does_not_stop_the_rest(predict, picture, write_v
 def test_what_is_done_is_kept_when_the_run_is_interrupted(predict, picture, write_volume, monkeypatch, tmp_path):
     right = command.write_label_map
 
-    def interrupted(folder, stem, *rest):
-        if stem == "scan":
+    def interrupted(folder, source, *rest):
+        if source.name == "scan.nii.gz":
             raise KeyboardInterrupt
-        return right(folder, stem, *rest)
+        return right(folder, source, *rest)
 
     monkeypatch.setattr(command, "write_label_map", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pydicom import Dataset
 
 SPACING_MM = (0.001, 1000.0)
+# Of one size of voxels that is stated twice, rounded.
+SAME_SIZE = 0.01
 # Of three axes of length 1; a box has 1, a scan that was sheared by its gantry's tilt more than 0.5.
 LEAST_VOLUME = 0.001
 # Computed radiography differs from digital radiography in the detector alone.
@@ -116,12 +118,15 @@ def _dicom(path: Path) -> Header:
 def _nifti(path: Path) -> Header:
     import nibabel
 
-    header = nibabel.load(path).header
+    image = nibabel.load(path)
+    header, sizes = image.header, image.header.get_zooms()[:3]
     has_grid = int(header["sform_code"]) > 0 or int(header["qform_code"]) > 0
     # Without a grid the voxels' size may be given still; 1 mm is what writers put there who know none.
-    is_given = has_grid or any(size != 1 for size in header.get_zooms()[:3])
+    is_given = has_grid or any(size != 1 for size in sizes)
+    # Two that differ, as after a copy of one matrix alone, are none: programs take one or the other.
+    is_one = np.allclose(np.linalg.norm(image.affine[:3, : len(sizes)], axis=0), sizes, rtol=SAME_SIZE)
     # nibabel reads the numbers as millimetres whatever the unit is; most writers leave the unit out.
-    return Header(None, is_given and header.get_xyzt_units()[0] in ("mm", "unknown"), has_grid)
+    return Header(None, is_given and is_one and header.get_xyzt_units()[0] in ("mm", "unknown"), has_grid)
 
 
 def _nrrd(fields: Mapping[str, str]) -> Header:

@@ -102,11 +102,11 @@ class FilePredictor:
         check_probabilities(probabilities, self.study.name)
         for doubt in prepared.doubts(self.domain, steps):
             logger.warning("%s: %s", name_of(path), doubt)
-        folder, stem = Path(out), stem_of(path)
+        folder = Path(out)
         if self.study.task == "classification":
-            return self._write_class(folder / f"{stem}_class.json", probabilities.mean(axis=0))
+            return self._write_class(folder / f"{stem_of(path)}_class.json", probabilities.mean(axis=0))
         label_map = decide_on_input(probabilities, prepared, steps)
-        return folder / write_label_map(folder, stem, label_map, prepared.affine)
+        return folder / write_label_map(folder, path, label_map, prepared.affine)
 
     def _write_class(self, path: Path, scores: NDArray) -> Path:
         named = {name: float(scores[number]) for number, name in sorted(self.study.labels.items())}

@@ -160,7 +160,7 @@ class _Runner:
         if options.site is not None:
             record["asked_for"] = options.site
         if prediction.label_map is not None:
-            record["label_map"] = write_label_map(self.out, stem, prediction.label_map, prediction.affine)
+            record["label_map"] = write_label_map(self.out, files_in(case)[0], prediction.label_map, prediction.affine)
         if options.has_dicom_seg:
             record |= self._dicom_seg(files_in(case)[0], prediction, record["warnings"])
         if options.has_picture:

@@ -19,6 +19,11 @@ from silofl.study import Study
 
 # Of the files of an input, after its stem.
 SUFFIXES = ("_labels.png", "_labels.nii.gz", "_picture.png", "_seg.dcm")
+# What places a NIfTI file's voxels: its two grids, with their codes, and its unit.
+NIFTI_GRID = (
+    *("qform_code", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
+    *("sform_code", "srow_x", "srow_y", "srow_z", "pixdim", "xyzt_units"),
+)
 
 
 def stem_of(path: Path) -> str:
@@ -29,11 +34,18 @@ def stem_of(path: Path) -> str:
     return name[: len(name) - len(ending)]
 
 
-def write_label_map(folder: Path, stem: str, label_map: NDArray[np.uint8], affine: NDArray | None) -> str:
-    """Write a label map as NIfTI (of a volume) or PNG (of a picture, without affine) and return the file's name."""
+def write_label_map(folder: Path, source: Path, label_map: NDArray[np.uint8], affine: NDArray | None) -> str:
+    """Write an input's label map and return the file's name.
+
+    Args:
+        folder: Where.
+        source: The input, after which it is called.
+        label_map: Label numbers, (X, Y, Z) or (rows, columns).
+        affine: Voxel indices to millimetres, (4, 4), for NIfTI; None of a picture, for PNG.
+    """
     is_picture = affine is None
-    name = f"{stem}_labels.png" if is_picture else f"{stem}_labels.nii.gz"
-    content = _png(label_map) if is_picture else _nifti(label_map, affine)
+    name = f"{stem_of(source)}_labels.png" if is_picture else f"{stem_of(source)}_labels.nii.gz"
+    content = _png(label_map) if is_picture else _nifti(label_map, affine, source)
     write_atomically(folder / name, lambda stream: stream.write(content))
     return name
 
@@ -101,8 +113,13 @@ def _png(label_map: NDArray[np.uint8]) -> bytes:
     return content.getvalue()
 
 
-def _nifti(label_map: NDArray[np.uint8], affine: NDArray) -> bytes:
+def _nifti(label_map: NDArray[np.uint8], affine: NDArray, source: Path) -> bytes:
     image = nibabel.Nifti1Image(label_map, affine)
     image.header.set_xyzt_units("mm")
+    if source.name.lower().endswith((".nii", ".nii.gz")):
+        # A file may give no grid, or two that differ, of which programs take one or the other: they take the same here.
+        stored = nibabel.load(source).header
+        for key in NIFTI_GRID:
+            image.header[key] = stored[key]
     # Without the time, so that equal label maps are equal files.
     return gzip.compress(image.to_bytes(), mtime=0)
