@@ -10,7 +10,8 @@ UPRIGHT = [1, 0, 0, 0, 1, 0]
 
 def planes(positions, directions=UPRIGHT):
     several = directions if isinstance(directions[0], list) else [directions] * len(positions)
-    return [{POSITION: p, DIRECTION: d, SPACING: [1, 1]} for p, d in zip(positions, several, strict=True)]
+    size = {SPACING: [1, 1], "Rows": 4, "Columns": 5}
+    return [{POSITION: p, DIRECTION: d, **size} for p, d in zip(positions, several, strict=True)]
 
 
 def test_the_step_is_that_of_the_positions_aside_too():
@@ -36,8 +37,18 @@ def test_a_tenth_of_a_step_is_no_gap():
     assert step_between(planes([[0, 0, z] for z in (0, 3, 6, 9.3, 12.2)]), "scan")[2] == pytest.approx(3.05)
     with pytest.raises(DataError, match="scan must have slices at even distances on one line, not 3.00 to 6.00 mm"):
         step_between(planes([[0, 0, z] for z in (0, 3, 6, 12)]), "scan")
-    with pytest.raises(DataError, match="scan must hold one image at each place, not two"):
-        step_between(planes([[0, 0, z] for z in (0, 3, 3, 6)]), "scan")
+
+
+@pytest.mark.parametrize("heights", [(0, 3, 3, 6), (0, 3, 6, 3), (0, 3, 6, 0, 3, 6)])
+def test_two_images_at_one_place_are_named_as_such_wherever_they_stand(heights):
+    with pytest.raises(DataError, match="scan must hold one image at each place, not two; leave out copies"):
+        step_between(planes([[0, 0, z] for z in heights]), "scan")
+
+
+def test_slices_of_other_sizes_are_refused_as_such():
+    upper, lower = planes([[0, 0, 0], [0, 0, 3]])
+    with pytest.raises(DataError, match="one pixel size and one number of pixels, which differ .Columns.; save each"):
+        step_between([upper, lower | {"Columns": 6}], "scan")
 
 
 def test_a_frame_has_its_own_then_the_shared_then_the_headers_value():

@@ -147,7 +147,7 @@ def test_what_lies_beside_frames_changes_nothing(write_frames):
     folder = write_frames([0, 1, 2, 0, 1, 2])
     for name in ("README.txt", "LICENSE.txt", ".DS_Store"):
         (folder / name).write_text("from a viewer's export")
-    with pytest.raises(DataError, match="series must have slices at even distances on one line"):
+    with pytest.raises(DataError, match="series must hold one image at each place, not two"):
         read_image(folder)
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pydicom import Dataset
 
 POSITION, DIRECTION, SPACING = "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"
+SIZE = ("Rows", "Columns")
 SCALE = ("RescaleSlope", "RescaleIntercept")
 # Where a file with many frames keeps what else stands in the header itself.
 GROUPS = {
@@ -37,7 +38,7 @@ def planes_of(header: Dataset) -> Iterator[Plane]:
     """Yield what a header states of each plane, the frames of a file in their order; None of what it does not state."""
     shared = header.get("SharedFunctionalGroupsSequence", [])[:1]
     for frame in header.get("PerFrameFunctionalGroupsSequence") or [{}]:
-        yield {key: _stated(key, header, [frame, *shared]) for key in (*GROUPS, *STORED)}
+        yield {key: _stated(key, header, [frame, *shared]) for key in (*GROUPS, *SIZE, *STORED)}
 
 
 def _stated(key: str, header: Dataset, groups: Sequence[Mapping]) -> Any:  # noqa: ANN401 (an element of any type)
@@ -57,19 +58,21 @@ def step_between(planes: Sequence[Plane], name: str) -> NDArray[np.float64] | No
     Raises:
         DataError: The planes are no one volume.
     """
-    for key in (DIRECTION, SPACING):
+    for key in (DIRECTION, SPACING, *SIZE):
         if not is_same(planes, key):
             raise DataError(
-                f"{name} must have slices of one direction and one pixel size, which differ ({key}); save each as a "
-                "series in a folder of its own"
+                f"{name} must have slices of one direction, one pixel size and one number of pixels, which differ "
+                f"({key}); save each as a series in a folder of its own"
             )
     positions = [plane[POSITION] for plane in planes]
     if len(positions) < 2 or any(position is None for position in positions):
         return None
-    steps = np.diff(np.array(positions, dtype=np.float64), axis=0)
+    places = np.array(positions, dtype=np.float64)
+    steps = np.diff(places, axis=0)
     size, step = np.linalg.norm(steps, axis=1), steps.mean(axis=0)
     own_series = "save each time point, echo or direction as a series in a folder of its own"
-    if size.min() < SAME_PLACE_MM:
+    # Wherever they stand: GDCM leaves slices of which two share a place in the order of their names.
+    if len(np.unique(np.round(places / SAME_PLACE_MM), axis=0)) < len(places):
         raise DataError(f"{name} must hold one image at each place, not two; leave out copies, and {own_series}")
     aside = np.linalg.norm(steps - step, axis=1).max()
     if aside > UNEVEN * np.median(size):
