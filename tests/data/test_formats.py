@@ -188,6 +188,15 @@ def test_a_series_lies_where_its_headers_say_whatever_its_class_is(tmp_path, wri
     np.testing.assert_allclose(image.affine, [[-0.5, 0, 0, -10], [0, 0, -2, -20], [0, -0.75, 0, 30], [0, 0, 0, 1]])
 
 
+def test_a_radiograph_that_counts_from_white_is_turned_round(tmp_path, write_dicom):
+    file = write_dicom(tmp_path / "series", VOLUME[..., :1]) / "99.dcm"
+    data = pydicom.dcmread(file)
+    data.PhotometricInterpretation = "MONOCHROME1"
+    data.save_as(file)
+    # Of 16 bits with a sign, -32768 becomes 32767 and 0 becomes -1.
+    np.testing.assert_array_equal(read_image(file).array, -1 - VOLUME[None, ..., :1])
+
+
 def test_a_single_dicom_file_is_a_volume_of_one_slice(tmp_path, write_dicom):
     folder = write_dicom(tmp_path / "series", VOLUME[..., :1])
     np.testing.assert_array_equal(read_image(folder / "99.dcm").array, VOLUME[None, ..., :1])

@@ -1,3 +1,6 @@
+import struct
+import zlib
+
 import nibabel
 import numpy as np
 import pytest
@@ -130,6 +133,73 @@ def test_other_colours_are_refused(tmp_path, mode):
     Picture.frombytes(mode, (5, 3), RGB.tobytes()).save(tmp_path / "a.tif")
     with pytest.raises(DataError, match=f"a.tif must be grey or RGB, not '{mode}'"):
         read_image(tmp_path / "a.tif")
+
+
+def write_tiff(path, pixels, photometric=1, sample_format=1):
+    """Write rows of whole numbers as they are, with the tags that Pillow does not let choose."""
+    rows, columns = pixels.shape
+    bits, entries, data = 8 * pixels.itemsize, [], pixels.tobytes()
+    tags = {256: columns, 257: rows, 258: bits, 259: 1, 262: photometric, 273: 8, 277: 1, 278: rows, 279: len(data)}
+    for tag, value in {**tags, 339: sample_format}.items():
+        entries.append(struct.pack("<HHII", tag, 4, 1, value))
+    start = struct.pack("<2sHI", b"II", 42, 8 + len(data))
+    path.write_bytes(start + data + struct.pack("<H", len(entries)) + b"".join(entries) + bytes(4))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sample_format", "dtype_max"), [("<i1", 2, 127), ("<u4", 1, 2**32 - 1), ("<i4", 2, 2**31 - 1)]
+)
+def test_a_tiffs_numbers_keep_their_sign(tmp_path, dtype, sample_format, dtype_max):
+    limits = np.iinfo(dtype)
+    pixels = np.array([[limits.min, -1 if limits.min else 0, 1], [2, 3, limits.max]], dtype)
+    write_tiff(tmp_path / "a.tif", pixels, sample_format=sample_format)
+    image = read_image(tmp_path / "a.tif")
+    np.testing.assert_array_equal(image.array[0], pixels)
+    assert image.dtype_max == dtype_max
+
+
+@pytest.mark.parametrize(
+    ("read", "dtype", "is_read"), [(read_image, "u1", True), (read_image, "<u2", False), (read_label, "u1", False)]
+)
+def test_a_tiff_whose_zero_is_white_is_read_as_shown_or_refused(tmp_path, read, dtype, is_read):
+    pixels = np.array([[0, 1, 2], [0, 255, 7]], dtype)
+    write_tiff(tmp_path / "a.tif", pixels, photometric=0)
+    if is_read:
+        np.testing.assert_array_equal(read(tmp_path / "a.tif").array[0], 255 - pixels)
+        return
+    with pytest.raises(DataError, match="a.tif must have 0 as black, not as white .PhotometricInterpretation 0.; save"):
+        read(tmp_path / "a.tif")
+
+
+def test_a_form_that_pillow_does_not_know_is_named_as_well(tmp_path):
+    write_tiff(tmp_path / "a.tif", np.ones((2, 3)), sample_format=3)
+    with pytest.raises(
+        DataError, match="a.tif must be a whole file, .*or one of a form that Pillow does not know, as 64"
+    ):
+        read_image(tmp_path / "a.tif")
+
+
+def test_label_numbers_that_would_be_lost_are_refused(tmp_path):
+    alpha = np.zeros((3, 5, 4), np.uint8)
+    alpha[1, :, 3] = 255
+    Picture.fromarray(alpha).save(tmp_path / "alpha.png")
+    with pytest.raises(DataError, match="alpha.png must hold its label numbers as grey, not as transparency alone"):
+        read_label(tmp_path / "alpha.png")
+    write_deep_colours(tmp_path / "deep.png", np.ones((3, 5, 3), ">u2"))
+    assert read_image(tmp_path / "deep.png").array.max() == 0
+    with pytest.raises(DataError, match="deep.png must hold label numbers of 16 bits as grey, not as colours"):
+        read_label(tmp_path / "deep.png")
+
+
+def write_deep_colours(path, pixels):
+    """Write a PNG with 16 bits a colour, which Pillow reads and does not write."""
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+    head = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 16, 2, 0, 0, 0)
+    chunks = [(b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    parts = [
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
+    ]
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
 
 
 @pytest.mark.parametrize("count", [2, 5])
