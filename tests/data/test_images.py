@@ -266,10 +266,10 @@ def test_a_coloured_label_is_refused(tmp_path, channel):
         read_label(save(tmp_path, colours))
 
 
-@pytest.mark.parametrize(("value", "shown"), [(0.5, "0.5"), (1.0000001, "1"), (np.nan, "nan"), (np.inf, "inf")])
+@pytest.mark.parametrize(("value", "shown"), [(0.5, "0.5"), (1.0000001, "1.0000001"), (np.nan, "nan"), (np.inf, "inf")])
 def test_label_values_between_whole_numbers_are_refused(tmp_path, value, shown):
     nibabel.save(nibabel.Nifti1Image(np.array([[[0.0, value]]]), np.eye(4)), tmp_path / "a.nii")
-    with pytest.raises(DataError, match=f"a.nii must hold whole label numbers, not {shown}"):
+    with pytest.raises(DataError, match=f"a.nii must hold whole label numbers, not {shown}; save it"):
         read_label(tmp_path / "a.nii")
 
 

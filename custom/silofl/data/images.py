@@ -88,7 +88,7 @@ def read_label(path: Path, name: str | None = None, index: int | None = None) ->
     if not is_whole:
         odd = array[~(np.isfinite(array) & (array == np.round(array)))].flat[0]
         raise DataError(
-            f"{name} must hold whole label numbers, not {odd:g}; save it as integers, without interpolation"
+            f"{name} must hold whole label numbers, not {odd}; save it as integers, without interpolation"
         )
     return Image(array.astype(np.int32), decoded.affine, None)
 
