@@ -147,6 +147,18 @@ def test_a_compression_that_is_not_known_is_refused_as_such(tmp_path, write_dico
             read_image(path)
 
 
+@pytest.mark.parametrize(("modality", "called"), [("SEG", "segmentation"), ("RTSTRUCT", "structure set")])
+def test_labels_in_a_dicom_form_of_their_own_are_refused_as_such(tmp_path, write_dicom, modality, called):
+    file = write_dicom(tmp_path / "series", VOLUME[..., :1]) / "99.dcm"
+    data = pydicom.dcmread(file)
+    data.Modality = modality
+    if modality == "RTSTRUCT":
+        del data.PixelData, data.Rows, data.Columns
+    data.save_as(file)
+    with pytest.raises(DataError, match=f"99.dcm must be an image or a label map, not a DICOM {called}; save it as"):
+        read_label(file)
+
+
 def test_fractions_in_a_dicom_file_are_refused_as_such(tmp_path, write_dicom):
     file = write_dicom(tmp_path / "series", VOLUME[..., :1]) / "99.dcm"
     data = pydicom.dcmread(file)
@@ -389,7 +401,7 @@ def test_an_npz_file_of_another_form_is_refused(tmp_path, arrays, index, sentenc
 @pytest.mark.parametrize("name", ["a.bmp", "a", "a.png.txt", "a.mat"])
 def test_an_unknown_ending_is_refused(tmp_path, name):
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(DataError, match=f"{name} must be a DICOM folder or end in one of .png"):
+    with pytest.raises(DataError, match=f"{name} must be a DICOM folder or end in one of .png.*; convert it, or name"):
         read_image(tmp_path / name)
 
 

@@ -21,6 +21,8 @@ ENDINGS = (".dcm", ".ima")
 IMAGE_IO = "GDCMImageIO"
 # Compressions that GDCM does not know: films, JPEG XL, and JPEG 2000 of high throughput.
 UNKNOWN_COMPRESSION = r"1\.2\.840\.10008\.1\.2\.4\.[12]\d\d(\.1)?"
+# Of labels by their segments or outlines, in place of a number a pixel.
+DRAWN = {"SEG": "segmentation", "RTSTRUCT": "structure set"}
 # Whose tables lead back to the beam's intensity; programs show and measure the image without them.
 ANGIOGRAPHY = ("XA", "RF")
 # Its warnings would print full paths.
@@ -125,6 +127,11 @@ def _is_image(file: Path, kind: str) -> bool:
 
 def _check_pixels(header: Any, name: str) -> None:  # noqa: ANN401 (pydicom is imported where it is used)
     """Refuse a form of pixels that GDCM cannot read, or reads as other numbers than are meant."""
+    drawn = DRAWN.get(header.get("Modality"))
+    if drawn is not None:
+        raise DataError(
+            f"{name} must be an image or a label map, not a DICOM {drawn}; save it as NIfTI on its image's grid"
+        )
     syntax = header.file_meta.get("TransferSyntaxUID", "")
     if re.fullmatch(UNKNOWN_COMPRESSION, syntax):
         raise DataError(

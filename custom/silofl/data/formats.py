@@ -71,7 +71,10 @@ def _reader(path: Path, name: str) -> Reader:
         if path.name.lower().endswith(ending):
             return reader
     known = ", ".join(READERS)
-    raise DataError(f"{name} must be a DICOM folder or end in one of {known}, not {path.suffix!r}; convert it")
+    raise DataError(
+        f"{name} must be a DICOM folder or end in one of {known}, not {path.suffix!r}; convert it, or name DICOM "
+        f"{path.name}.dcm"
+    )
 
 
 def _nifti(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:

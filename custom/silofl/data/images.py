@@ -87,9 +87,7 @@ def read_label(path: Path, name: str | None = None, index: int | None = None) ->
     is_whole = array.dtype.kind in "biu" or (np.isfinite(array).all() and (array == np.round(array)).all())
     if not is_whole:
         odd = array[~(np.isfinite(array) & (array == np.round(array)))].flat[0]
-        raise DataError(
-            f"{name} must hold whole label numbers, not {odd}; save it as integers, without interpolation"
-        )
+        raise DataError(f"{name} must hold whole label numbers, not {odd}; save it as integers, without interpolation")
     return Image(array.astype(np.int32), decoded.affine, None)
 
 
