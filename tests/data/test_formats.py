@@ -209,6 +209,17 @@ def test_a_radiograph_that_counts_from_white_is_turned_round(tmp_path, write_dic
     np.testing.assert_array_equal(read_image(file).array, -1 - VOLUME[None, ..., :1])
 
 
+def test_a_refusal_does_not_say_where_in_its_source_a_library_failed(tmp_path, write_dicom):
+    file = write_dicom(tmp_path / "series", VOLUME[..., :1]) / "99.dcm"
+    data = pydicom.dcmread(file)
+    # GDCM cannot turn such numbers round.
+    data.PhotometricInterpretation, data.BitsStored, data.HighBit = "MONOCHROME1", 12, 11
+    data.save_as(file)
+    with pytest.raises(DataError, match="99.dcm must be a whole file, .* one .An invalid logic behavior") as caught:
+        read_image(file)
+    assert "cxx" not in str(caught.value)
+
+
 def test_a_single_dicom_file_is_a_volume_of_one_slice(tmp_path, write_dicom):
     folder = write_dicom(tmp_path / "series", VOLUME[..., :1])
     np.testing.assert_array_equal(read_image(folder / "99.dcm").array, VOLUME[None, ..., :1])

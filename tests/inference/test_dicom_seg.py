@@ -130,6 +130,19 @@ def test_a_series_that_lacks_what_a_segmentation_refers_to_is_refused(tmp_path, 
     assert not (tmp_path / "seg.dcm").exists()
 
 
+@pytest.mark.parametrize("key", ["ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"])
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_what_places_the_slices_is_named_where_it_is_missing(tmp_path, series, make_study, key, is_empty):
+    folder, labels = series(np.zeros((7, 6, 5), np.int16), np.eye(3)), random_labels()
+    affine = read_image(folder).affine
+    for path in folder.iterdir():
+        header = pydicom.dcmread(path)
+        setattr(header, key, None) if is_empty else delattr(header, key)
+        header.save_as(path)
+    with pytest.raises(DataError, match=f"no DICOM segmentation: the series must have all .*; {key} is missing; take"):
+        write_dicom_seg(tmp_path / "seg.dcm", folder, labels, affine, make_study(labels=LABELS), "abc", "x")
+
+
 def test_the_package_and_a_segmentation_are_asked_for_before_any_work(make_study, monkeypatch):
     check_can_write(make_study())
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

@@ -28,7 +28,7 @@ Reader = Callable[[Path, str, int | None, bool], Decoded]
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
 GZIP_BLOCK = 1 << 20
 # Where in its own source a C++ library found an error, and the address of the object.
-_LOCATION = re.compile(r"Exception thrown in \S+ \S+ |\S+\.[ch]xx:\d+:\s*(?:ITK ERROR: )?|\(0x[0-9a-f]+\)")
+_LOCATION = re.compile(r"Exception thrown in \S+ \S+ |\S+\.[ch]xx:\d+(?: \(\))?:\s*(?:ITK ERROR: )?|\(0x[0-9a-f]+\)")
 
 
 def decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:

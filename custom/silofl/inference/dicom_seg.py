@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl import __version__
-from silofl.data.dicom_planes import POSITION, planes_of
+from silofl.data.dicom_planes import DIRECTION, POSITION, SPACING, planes_of
 from silofl.data.header import dicom_headers
 from silofl.data.raw_volume import LPS_TO_RAS
 from silofl.errors import ConfigError, DataError, one_line
@@ -71,14 +71,17 @@ def write_dicom_seg(
     # What highdicom says of unusual headers is of no use to who asked for a label map.
     logging.getLogger("highdicom").setLevel(logging.ERROR)
     step = (LPS_TO_RAS @ affine)[:3, 2]
+    headers = list(dicom_headers(source))
+    planes = [plane for header in headers for plane in planes_of(header)]
+    for key in (POSITION, DIRECTION, SPACING):
+        if not all(plane[key] for plane in planes):
+            raise _refusal(f"{key} is missing")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             segmentation = highdicom.seg.Segmentation(
                 # In the order of the slices, so that each takes its own header's place, be the gantry tilted or not.
-                source_images=sorted(
-                    dicom_headers(source), key=lambda header: step @ next(planes_of(header))[POSITION]
-                ),
+                source_images=sorted(headers, key=lambda header: step @ next(planes_of(header))[POSITION]),
                 pixel_array=np.ascontiguousarray(label_map.transpose(2, 1, 0)),
                 segmentation_type="BINARY",
                 segment_descriptions=[
@@ -100,11 +103,15 @@ def write_dicom_seg(
     except (AttributeError, KeyError, ValueError, TypeError) as error:  # a missing or odd element of the header
         absent = getattr(error, "name", None)
         reason = f"{absent} is missing" if absent else f"highdicom says: {one_line(error, 160)}"
-        raise DataError(
-            f"no DICOM segmentation: the series must have all that it refers to; {reason}; take the "
-            "NIfTI label map, or export the series again"
-        ) from None
+        raise _refusal(reason) from None
     write_atomically(target, lambda file: file.write(stream.getvalue()))
+
+
+def _refusal(reason: str) -> DataError:
+    return DataError(
+        f"no DICOM segmentation: the series must have all that it refers to; {reason}; take the NIfTI label map, or "
+        "export the series again"
+    )
 
 
 def _described(number: int, study: Study, fingerprint: str, remark: str):  # noqa: ANN202 - highdicom is imported where it is used
