@@ -157,17 +157,16 @@ def load_tensors(source: Path | bytes | memoryview) -> dict[str, Any]:
     """
     import torch
 
-    content = source.read_bytes() if isinstance(source, Path) else source
-    stream = io.BytesIO(content)
-    if zipfile.is_zipfile(stream):
-        with zipfile.ZipFile(stream) as archive:
-            size = sum(one.file_size for one in archive.infolist())
-        # torch.save compresses nothing, but torch.load inflates a thousandfold what was compressed afterwards.
-        if size > len(content):
-            raise ValueError(f"the file must not hold more than its {len(content)} bytes, not {size}")
-    stream.seek(0)
-    # weights_only: an unrestricted pickle runs code.
-    return torch.load(stream, map_location="cpu", weights_only=True)
+    with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as stream:
+        if zipfile.is_zipfile(stream):
+            with zipfile.ZipFile(stream) as archive:
+                size = sum(one.file_size for one in archive.infolist())
+            # torch.save compresses nothing, but torch.load inflates a thousandfold what was compressed afterwards.
+            if size > (most := stream.seek(0, os.SEEK_END)):
+                raise ValueError(f"the file must not hold more than its {most} bytes, not {size}")
+        stream.seek(0)
+        # weights_only: an unrestricted pickle runs code.
+        return torch.load(stream, map_location="cpu", weights_only=True)
 
 
 def save_state(path: Path, number: int, value: dict[str, Any]) -> None:
