@@ -5,9 +5,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
-from silofl.errors import ConfigError, shown
+from silofl.errors import ConfigError, printable, shown
 from silofl.settings import read_value
 
 
@@ -167,7 +168,16 @@ def replaces(key: str, other: str) -> bool:
     return f"{other}.".startswith(f"{key}.")
 
 
+class PlainConsole(Console):
+    """A console of which no text commands the terminal: much of it comes from other machines."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Render as `Console` does; in texts whatever cannot be printed is a space."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else "\n".join(map(printable, text.split("\n"))), style, control)
+
+
 def console_for(options: argparse.Namespace) -> Console:
     """Return the console of a command; with ``--json`` on standard error, so that standard output is JSON only."""
     # Without markup: a folder may be named [/red].
-    return Console(stderr=getattr(options, "json", False), highlight=False, markup=False, soft_wrap=True)
+    return PlainConsole(stderr=getattr(options, "json", False), highlight=False, markup=False, soft_wrap=True)

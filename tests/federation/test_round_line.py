@@ -43,3 +43,8 @@ def test_everybody_who_is_missing_is_named_with_the_reason():
 
 def test_a_round_without_losses_has_none_in_its_line():
     assert "loss" not in round_line(STUDY, [record(1, 2.0, metrics={"a": {}, "b": {}})])
+
+
+def test_names_and_reasons_of_a_servers_ledger_stay_on_their_line():
+    line = round_line(STUDY, [record(1, 2.0, answered=[], failed={"b\x1b[2J": "no room\nround   4/4"})])
+    assert line.isprintable() and line.endswith("failed: b [2J (no room round   4/4)")

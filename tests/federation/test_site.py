@@ -120,6 +120,14 @@ def test_the_round_of_a_task_that_is_none_is_not_sent_back(play):
     assert answer.meta.keys() == {"round", "error"} and answer.meta["round"] is None
 
 
+def test_a_task_of_any_name_is_one_line_of_the_sites_log(play, caplog):
+    task = Message(meta={"run": "run", "round": "1\n2026-01-01 INFO all is right"})
+    with caplog.at_level(logging.WARNING):
+        play(sites=("east",)).sites["east"].answer("x\x1b[2J", task)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("x [2J of round 1 2026-01-01 INFO all is right failed: a task: ")
+
+
 def test_a_fault_in_the_data_is_told_in_full_at_home_and_without_a_case_to_the_server(play, monkeypatch, caplog):
     game = play(sites=("east",))
     task = game.upcoming("train")["east"]

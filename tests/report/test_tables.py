@@ -109,6 +109,11 @@ def test_names_are_printed_as_they_are_and_not_as_markup(results, printed):
     assert "[bold]site[/bold]" in text and "[red]east" in text
 
 
+def test_a_reason_from_another_machine_is_one_line(results, printed):
+    text = printed(print_results, results(status="INCOMPLETE", reasons=["north was late\nCOMPLETE\x1b[2J"]))
+    assert "  - north was late COMPLETE [2J\n" in text
+
+
 def test_several_labels_have_a_column_each_with_the_mean_over_sites(results):
     table = site_table(results(by_label={"east": {"organ": 0.75, "lesion": 0.25}, "west": {"organ": 0.75}}))
     assert table.columns[-2:] == ("dice of organ", "dice of lesion")

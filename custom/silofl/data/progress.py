@@ -4,6 +4,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from silofl.errors import printable
+
 T = TypeVar("T")
 
 
@@ -18,8 +20,9 @@ def follow(items: Iterable[T], total: int, title: str, has_progress: bool = True
         unit: Name of the items.
     """
     if has_progress and sys.stderr.isatty():
-        yield from _with_bar(items, total, title)
+        yield from _with_bar(items, total, printable(title))
         return
+    title = printable(title)
     print(f"{title}: {total} {unit}", file=sys.stderr, flush=True)
     yield from items
     print(f"{title}: done", file=sys.stderr, flush=True)

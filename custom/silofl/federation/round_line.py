@@ -5,6 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
+from silofl.errors import printable
 from silofl.federation.ledger import Round
 
 # Rounds from whose time the rest is estimated.
@@ -43,7 +44,8 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
         f"about {_duration(seconds_left(whole, ledger))} left",
         *_missing(record),
     ]
-    return "  ".join(part for part in parts if part)
+    # A lead's ledger comes from the server, with whatever names and reasons.
+    return printable("  ".join(part for part in parts if part))
 
 
 def seconds_left(whole: Whole, ledger: Sequence[Round]) -> float:

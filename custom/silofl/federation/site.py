@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 
 from silofl.data.site_data import SiteData, load_site_data
-from silofl.errors import ConfigError, DataError, PauseError, PinError, SiloFLError, TrainingError
+from silofl.errors import ConfigError, DataError, PauseError, PinError, SiloFLError, TrainingError, one_line
 from silofl.extensions import allow, find
 from silofl.federation.egress import Asked, Gate, Request
 from silofl.federation.state import SiteState
@@ -75,6 +75,8 @@ class SiteRounds:
             The site's answer; where the task could not be done, no arrays and ``meta["error"]`` with a reason that
             names no case. The full reason is in the site's own log.
         """
+        # In the site's log, whatever the server calls them.
+        what = one_line(f"{task} of round {message.meta.get('round')}")
         try:
             self.check_paused()
             answer = self.carry_out(task, message)
@@ -83,11 +85,11 @@ class SiteRounds:
             reason = self.gate.refusal(Request.of(task, message), answer)
             return message.failed(reason) if reason else answer
         except PauseError as pause:
-            logger.warning("%s of round %s is not answered: %s", task, message.meta.get("round"), pause)
+            logger.warning("%s is not answered: %s", what, pause)
             return message.failed(public_reason(pause))
         except Exception as error:  # anything unreported would let the server wait until its timeout
             is_known = isinstance(error, SiloFLError)
-            logger.error("%s of round %s failed: %s", task, message.meta.get("round"), error, exc_info=not is_known)
+            logger.error("%s failed: %s", what, error, exc_info=not is_known)
             return message.failed(public_reason(error))
 
     def check_paused(self) -> None:

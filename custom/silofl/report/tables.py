@@ -10,6 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from silofl.errors import printable
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results
 from silofl.study_sections import SEGMENTATION_ONLY
@@ -240,9 +241,9 @@ def missing_labels_sentence(results: Results) -> str:
 
 
 def print_lines(lines: Sequence[str], console: Console) -> None:
-    """Print lines as they are, without markup and uncut."""
+    """Print lines uncut and without markup, each as one."""
     for line in lines:
-        console.print(Text(line), soft_wrap=True)
+        console.print(Text(printable(line)), soft_wrap=True)
 
 
 def print_table(table: TextTable, console: Console) -> None:
@@ -254,7 +255,7 @@ def rich_table(table: TextTable, console: Console) -> Table:
     """Return a table for the terminal, at its full width."""
     rich = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for i, name in enumerate(table.columns):
-        rich.add_column(Text(name), justify="left" if i < table.num_text else "right", no_wrap=True)
+        rich.add_column(Text(printable(name)), justify="left" if i < table.num_text else "right", no_wrap=True)
     for i, row in enumerate(table.rows):
         if table.num_summary and i == len(table.rows) - table.num_summary:
             rich.add_section()
@@ -360,7 +361,7 @@ def _summary_rows(results: Results) -> list[tuple[str, ...]]:
 def _marked_text(cell: str, table: TextTable, row: int, column: int) -> Text:
     # A sign besides the style, for terminals without bold letters.
     mark = "*" if (row, column) in table.best_cells else "=" if (row, column) in table.level_cells else ""
-    return Text(f"{cell} {mark}".rstrip(), style=MARK_STYLES[mark])
+    return Text(f"{printable(cell)} {mark}".rstrip(), style=MARK_STYLES[mark])
 
 
 def _emphasised(cell: str, table: TextTable, place: tuple[int, int]) -> str:

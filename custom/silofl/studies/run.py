@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
-from silofl.errors import ConfigError, ExitCode, TrainingError
+from silofl.errors import ConfigError, ExitCode, TrainingError, printable
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.outcome import stopped_results
 from silofl.federation.results import FILE as RESULT
@@ -80,7 +80,7 @@ def carry_out(job: Path, kit: Kit, out: Path, options: argparse.Namespace) -> in
     try:
         code = start(job, kit, out, options.retries, console)
     except TrainingError as error:
-        console.print(str(error), markup=False)
+        console.print(printable(str(error)), markup=False)
         return ExitCode.FAILED
     if options.json:
         print_json(out)
@@ -119,7 +119,7 @@ def start(job: Path, kit: Kit, out: Path, retries: int, console: Console) -> int
                 if not results.was_stopped or watch.is_aborted:
                     break
                 # The rest of the sentence is for whoever has to go on by hand.
-                reason = results.reasons[0].partition(";")[0]
+                reason = printable(results.reasons[0]).partition(";")[0]
                 console.print(f"stopped: {reason}; going on by itself, {attempt} of {retries} times", markup=False)
                 watch.wait_for_sites()
                 results = watch.carry_out()

@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from silofl.errors import ConfigError, ExitCode, TrainingError
+from silofl.errors import ConfigError, ExitCode, TrainingError, printable
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import Round
 from silofl.federation.round_line import round_line
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
             print(json.dumps(watch.look().as_dict(), indent=1))
             return ExitCode.COMPLETE
         except TrainingError as error:
-            console.print(str(error), markup=False)
+            console.print(printable(str(error)), markup=False)
             return ExitCode.FAILED
         except KeyboardInterrupt:
             console.print(f"\nno longer watched; job {options.job} runs on", markup=False)
@@ -150,7 +150,7 @@ def follow(watch: Watch, page: Path | None, console: Console) -> int:
     if not console.is_terminal:
         # There the last table is printed without an end of its line.
         console.line()
-    console.print(f"job {watch.job} has ended, {seen.status}; {_fetch(watch)}", markup=False)
+    console.print(printable(f"job {watch.job} has ended, {seen.status}; {_fetch(watch)}"), markup=False)
     return ExitCode.COMPLETE if seen.status == COMPLETED else ExitCode.FAILED
 
 

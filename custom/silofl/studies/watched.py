@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from silofl.errors import printable
 from silofl.federation.ledger import Round, best_of
 from silofl.federation.round_line import seconds_left
 from silofl.report.canvas import Image
@@ -133,7 +134,7 @@ def rounds_table(watched: Watched) -> TextTable:
 
 def status_line(watched: Watched) -> str:
     """Say in one line how far a job is."""
-    return f"{watched.study or f'job {watched.job}'} is {watched.status}; {_how_far(watched)}"
+    return printable(f"{watched.study or f'job {watched.job}'} is {watched.status}; {_how_far(watched)}")
 
 
 def _how_far(watched: Watched) -> str:
