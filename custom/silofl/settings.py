@@ -30,11 +30,13 @@ Count = Annotated[Whole, Field(gt=0, le=MOST)]
 Natural = Annotated[Whole, Field(ge=0, le=MOST)]
 # Of a layer; wider ones would fill the memory before anything could be said about it.
 Width = Annotated[Whole, Field(ge=0, le=4096)]
-Positive = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
+# Far from where the networks' numbers end, beyond which torch takes none.
+LARGEST = 1e15
+Positive = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=LARGEST, allow_inf_nan=False)]
 Fraction = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
 Share = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]
 BelowOne = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, lt=1)]
-NotNegative = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 # Names become parts of paths and file names.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 Name = Annotated[str, Field(pattern=NAME)]
@@ -191,6 +193,8 @@ def sentence_of(error: ValidationError, section: type[Section]) -> str:
         return f"{name} must be a known key; it is not"
     if first["type"] == "extra_forbidden":
         return f"{name} must be a known key; it is not{_nearest_key(key, section)}"
+    if first["type"] == "invalid_key":
+        return f"{name} must be a key in letters; it is not: correct it"
     if first["type"] == "missing":
         return f"{name} must be given; it is missing"
     # A value that may be one thing or another has one error for each.

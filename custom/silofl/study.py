@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from silofl.algorithms.recipe import Recipe, find_recipe
 from silofl.errors import ConfigError, shown
@@ -32,6 +33,15 @@ Threads = Annotated[Whole, Field(gt=0, le=1024)]
 IN_3D = ("unet", "densenet121")
 # Names of regions are keys of what sites send, and names of labels are in every table.
 LONGEST_NAME = 100
+
+
+def _numbered_once(labels: object) -> object:
+    """Refuse one number with two names, which it may have as text too: JSON has no other keys."""
+    keys = [str(key) for key in labels] if isinstance(labels, dict) else []
+    numbers = [int(key) for key in keys if re.fullmatch(r"\d{1,9}", key, re.ASCII)]
+    if len({*numbers}) < len(numbers):
+        raise ValueError("one name for each number")
+    return labels
 
 
 class Study(Section):
@@ -62,7 +72,7 @@ class Study(Section):
     name: Name
     continue_run: Name | None = None
     task: Literal["segmentation", "classification"]
-    labels: Annotated[dict[int, str], Field(min_length=1)]
+    labels: Annotated[dict[int, str], BeforeValidator(_numbered_once), Field(min_length=1)]
     regions: Annotated[dict[str, tuple[Whole, ...]], Field(min_length=1)] | None = None
     rounds: Count
     seed: Annotated[Whole, Field(ge=0, lt=2**32)] = 0

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from silofl.algorithms.recipe import Answer, Recipe
 from silofl.algorithms.steps import Batch, Loss, Step, frozen_statistics, full_precision, random_state, set_random_state
 from silofl.errors import ConfigError, DataError, TrainingError
-from silofl.settings import Fraction, Positive
+from silofl.settings import MOST, Fraction, Positive
 
 # Images transformed at a time on a CPU, whose cache their spectra fit.
 PIECE = 16
@@ -36,7 +36,7 @@ class Amplitude(Answer):
     section: ClassVar[str] = "amplitude"
     method: ClassVar[str] = "amplitude"
     deciding: ClassVar[tuple[str, ...]] = ("band",)
-    band: Literal["full"] | Annotated[int, Field(strict=True, ge=0)] = "full"
+    band: Literal["full"] | Annotated[int, Field(strict=True, ge=0, le=MOST)] = "full"
     beside: ClassVar[str] = "The mean amplitude of each site's training images, once."
     momentum: Fraction = 0.1
 

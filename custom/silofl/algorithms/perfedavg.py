@@ -24,7 +24,7 @@ from silofl.algorithms.steps import (
     random_state,
     set_random_state,
 )
-from silofl.settings import Count, Positive
+from silofl.settings import LARGEST, Count, Positive
 
 
 class MetaStep(Answer):
@@ -45,7 +45,7 @@ class MetaStep(Answer):
     takes_own_steps: ClassVar[bool] = True
     alpha: Positive = 0.01
     variant: Literal["fo", "hf"] = "fo"
-    delta: Annotated[float, Field(ge=1e-4, allow_inf_nan=False)] = 1e-3
+    delta: Annotated[float, Field(ge=1e-4, le=LARGEST, allow_inf_nan=False)] = 1e-3
     deployed_steps: Count = 1
 
     @property
