@@ -45,6 +45,11 @@ def test_two_images_at_one_place_are_named_as_such_wherever_they_stand(heights):
         step_between(planes([[0, 0, z] for z in heights]), "scan")
 
 
+def test_a_slice_without_a_place_among_others_is_refused():
+    with pytest.raises(DataError, match="scan must have the place of every slice .*, or of none, not of 2 of 3; leave"):
+        step_between(planes([[0, 0, 0], None, [0, 0, 6]]), "scan")
+
+
 def test_slices_of_other_sizes_are_refused_as_such():
     upper, lower = planes([[0, 0, 0], [0, 0, 3]])
     with pytest.raises(DataError, match="one pixel size and one number of pixels, which differ .Columns.; save each"):

@@ -64,8 +64,13 @@ def step_between(planes: Sequence[Plane], name: str) -> NDArray[np.float64] | No
                 f"{name} must have slices of one direction, one pixel size and one number of pixels, which differ "
                 f"({key}); save each as a series in a folder of its own"
             )
-    positions = [plane[POSITION] for plane in planes]
-    if len(positions) < 2 or any(position is None for position in positions):
+    positions = [plane[POSITION] for plane in planes if plane[POSITION] is not None]
+    if 0 < len(positions) < len(planes):
+        raise DataError(
+            f"{name} must have the place of every slice (ImagePositionPatient), or of none, not of {len(positions)} of "
+            f"{len(planes)}; leave out what is no slice of the volume"
+        )
+    if len(positions) < 2:
         return None
     places = np.array(positions, dtype=np.float64)
     steps = np.diff(places, axis=0)
