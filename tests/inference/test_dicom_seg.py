@@ -143,6 +143,18 @@ def test_what_places_the_slices_is_named_where_it_is_missing(tmp_path, series, m
         write_dicom_seg(tmp_path / "seg.dcm", folder, labels, affine, make_study(labels=LABELS), "abc", "x")
 
 
+def test_a_patients_odd_value_is_named_and_not_shown(tmp_path, series, make_study):
+    folder = series(np.zeros((7, 6, 5), np.int16), np.eye(3))
+    affine = read_image(folder).affine
+    for path in folder.iterdir():
+        header = pydicom.dcmread(path)
+        header["PatientBirthDate"] = pydicom.DataElement("PatientBirthDate", "DA", "1970-05-01", validation_mode=0)
+        header.save_as(path)
+    with pytest.raises(DataError, match="highdicom says: Unable to convert PatientBirthDate to 'DA' object") as caught:
+        write_dicom_seg(tmp_path / "seg.dcm", folder, random_labels(), affine, make_study(labels=LABELS), "abc", "x")
+    assert "1970" not in str(caught.value)
+
+
 def test_the_package_and_a_segmentation_are_asked_for_before_any_work(make_study, monkeypatch):
     check_can_write(make_study())
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

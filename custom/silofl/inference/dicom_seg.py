@@ -1,10 +1,13 @@
 """A label map as a DICOM segmentation of its series, for viewers and archives (highdicom)."""
 
+from __future__ import annotations
+
 import importlib.util
 import io
 import logging
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +20,9 @@ from silofl.errors import ConfigError, DataError, one_line
 from silofl.files import write_atomically
 from silofl.study import Study
 
+if TYPE_CHECKING:
+    from pydicom import Dataset
+
 # Of the series that a viewer lists; those of scanners have low numbers.
 SERIES_NUMBER = 9000
 # A DICOM person, label or description holds no more.
@@ -24,6 +30,8 @@ MOST_LETTERS = 64
 # Nor a short text.
 MOST_IN_A_TEXT = 1024
 RESEARCH = "Research only"
+# Groups of elements with dates and numbers of an examination, and who was examined.
+PERSONAL = (0x0008, 0x0010)
 
 
 def check_can_write(study: Study) -> None:
@@ -102,9 +110,18 @@ def write_dicom_seg(
             segmentation.save_as(stream, enforce_file_format=True)
     except (AttributeError, KeyError, ValueError, TypeError) as error:  # a missing or odd element of the header
         absent = getattr(error, "name", None)
-        reason = f"{absent} is missing" if absent else f"highdicom says: {one_line(error, 160)}"
+        reason = f"{absent} is missing" if absent else f"highdicom says: {one_line(_nameless(error, headers[0]), 160)}"
         raise _refusal(reason) from None
     write_atomically(target, lambda file: file.write(stream.getvalue()))
+
+
+def _nameless(error: Exception, header: Dataset) -> str:
+    """Return what a library says, with the names of elements in place of a patient's values."""
+    said = str(error)
+    for group in PERSONAL:
+        for element in header.group_dataset(group):
+            said = said.replace(f"'{element.value}'", element.keyword)
+    return said
 
 
 def _refusal(reason: str) -> DataError:
