@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 from silofl.algorithms.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe, algorithm_names, find_recipe
 from silofl.files import write_text
 from silofl.schema import meanings_of, summary_of
-from silofl.settings import NAME
+from silofl.settings import LARGEST, NAME
 from silofl.study import Study
 
 WORDS = {int: "whole number", float: "number", str: "text", bool: "true, false", Any: "anything"}
@@ -234,7 +234,9 @@ def _constraints(metadata: tuple[Any, ...]) -> list[BaseMetadata]:
 
 
 def _bounded(text: str, constraints: list[BaseMetadata]) -> str:
-    bounds = {kind: next((c for c in constraints if isinstance(c, kind)), None) for kind in (Gt, Ge, Lt, Le)}
+    # The largest number of all tells a reader nothing.
+    told = [constraint for constraint in constraints if constraint != Le(LARGEST)]
+    bounds = {kind: next((c for c in told if isinstance(c, kind)), None) for kind in (Gt, Ge, Lt, Le)}
     if bounds[Gt]:
         text += f" above {bounds[Gt].gt}"
     elif bounds[Ge]:
