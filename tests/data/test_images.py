@@ -266,6 +266,16 @@ def test_a_coloured_label_is_refused(tmp_path, channel):
         read_label(save(tmp_path, colours))
 
 
+@pytest.mark.parametrize(
+    "value", [np.float64(2**32 + 1), np.float64(-(2**40)), np.uint64(2**63 + 1), np.int64(2**31)], ids=str
+)
+def test_label_numbers_that_would_become_others_are_refused(tmp_path, value):
+    voxels = np.array([[[0, value]]], dtype=value.dtype)
+    nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4), dtype=value.dtype), tmp_path / "a.nii")
+    with pytest.raises(DataError, match="a.nii must hold label numbers up to 2147483647, not .*; renumber"):
+        read_label(tmp_path / "a.nii")
+
+
 @pytest.mark.parametrize(("value", "shown"), [(0.5, "0.5"), (1.0000001, "1.0000001"), (np.nan, "nan"), (np.inf, "inf")])
 def test_label_values_between_whole_numbers_are_refused(tmp_path, value, shown):
     nibabel.save(nibabel.Nifti1Image(np.array([[[0.0, value]]]), np.eye(4)), tmp_path / "a.nii")

@@ -14,6 +14,8 @@ from silofl.errors import DataError
 
 # Tools round affines differently; a tenth of a millimetre is far less than a voxel.
 GRID_TOLERANCE_MM = 0.1
+# Of label numbers, which are kept as int32.
+SMALLEST, LARGEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,9 @@ def read_label(path: Path, name: str | None = None, index: int | None = None) ->
     if not is_whole:
         odd = array[~(np.isfinite(array) & (array == np.round(array)))].flat[0]
         raise DataError(f"{name} must hold whole label numbers, not {odd}; save it as integers, without interpolation")
+    beyond = array[(array < SMALLEST) | (array > LARGEST)]
+    if beyond.size:
+        raise DataError(f"{name} must hold label numbers up to {LARGEST}, not {beyond[0]}; renumber its labels")
     return Image(array.astype(np.int32), decoded.affine, None)
 
 
