@@ -1,10 +1,11 @@
+import os
 import zipfile
 
 import pytest
 import torch
 
-from silofl.errors import ConfigError
-from silofl.files import load_tensors, read_json, save_tensors, write_atomically, write_json
+from silofl.errors import ConfigError, DamagedError
+from silofl.files import load_state, load_tensors, read_json, save_tensors, write_atomically, write_json
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -41,6 +42,12 @@ def inflating(path):
         for name, content in entries.items():
             archive.writestr(name, content)
     return path
+
+
+def test_a_pipe_in_the_place_of_a_state_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "checkpoint.pt")
+    with pytest.raises(DamagedError, match="checkpoint.pt must be readable; the system said 'a pipe'"):
+        load_state(tmp_path / "checkpoint.pt", 1)
 
 
 def test_tensors_of_a_file_that_grows_in_memory_are_refused(tmp_path):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from silofl.documents import ABSENT, read_json_document
+from silofl.documents import ABSENT, check_kind, read_json_document
 from silofl.errors import ConfigError, DamagedError, StateError
 
 J = TypeVar("J", dict, list)
@@ -194,6 +194,7 @@ def load_state(path: Path, number: int) -> dict[str, Any]:
         StateError: It has another format.
     """
     try:
+        check_kind(path)
         content = memoryview(path.read_bytes())
     except FileNotFoundError:
         raise DamagedError(f"{path.name} must be there; it is missing") from None

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import os
 import shutil
 from dataclasses import replace
 
@@ -273,4 +274,13 @@ def test_a_folder_made_by_hand_with_weights_that_are_none_is_refused_in_one_sent
     facts["fingerprint"] = directory._fingerprint(facts, parse(Study, facts["study"], "study"))
     edit(folder, **facts | {"content": directory._content(facts)})
     with pytest.raises(ConfigError, match="supermodel/weights/north.pt must hold weights; it does not"):
+        read(folder)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_weights_without_an_end_are_refused_and_not_waited_for(folder, make):
+    path = folder / "weights" / "north.pt"
+    path.unlink()
+    make(path)
+    with pytest.raises(ConfigError, match="must hold weights/north.pt; it is missing or unreadable"):
         read(folder)

@@ -53,6 +53,16 @@ def test_a_bundle_with_code_in_its_configs_is_refused(tmp_path, model, config, n
         weights_file(folder)
 
 
+def test_code_is_found_however_deep_it_lies_in_a_bundles_config(tmp_path, model):
+    path = model("bundle/models/model.pt").parents[1] / "configs" / "inference.json"
+    path.parent.mkdir()
+    path.write_text('{"a": ' + "[" * 900 + "]" * 900 + "}")
+    assert weights_file(tmp_path / "bundle").name == "model.pt"
+    path.write_text('{"a": ' + "[" * 900 + '"$open(0)"' + "]" * 900 + "}")
+    with pytest.raises(ConfigError, match="configs/inference.json holds expressions that begin with"):
+        weights_file(tmp_path / "bundle")
+
+
 def test_a_run_of_several_models_is_refused_with_the_name_of_one(tmp_path, model):
     model("run", "model", "best-north.pt"), model("run", "model", "best-south.pt")
     with pytest.raises(ConfigError, match=r"which has 2 files of models; name one of them, as .*model/best-north\.pt"):

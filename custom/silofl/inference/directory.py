@@ -12,7 +12,7 @@ from torch import Tensor
 
 from silofl import __version__, schema
 from silofl.data.domain import Domain
-from silofl.documents import ABSENT, read_json_document
+from silofl.documents import ABSENT, check_kind, read_json_document
 from silofl.errors import ConfigError, shown
 from silofl.files import load_tensors, save_tensors, write_json, write_text
 from silofl.inference import card
@@ -224,6 +224,7 @@ def _read_weights(folder: Path, name: str, entry: dict[str, str]) -> dict[str, T
     if not PLAIN_NAME.fullmatch(name) or entry["file"] != file:
         raise ConfigError(f"{folder.name}/model.json must name weights by their models, not {name!r}; copy it again")
     try:
+        check_kind(folder / file)
         content = (folder / file).read_bytes()
     except OSError:
         raise ConfigError(

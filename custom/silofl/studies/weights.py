@@ -64,6 +64,12 @@ def _check_bundle(folder: Path) -> None:
 
 def _holds_code(value: object) -> bool:
     """Return whether a config's value is an expression of MONAI's, or holds one."""
-    if isinstance(value, dict | list):
-        return any(map(_holds_code, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, str) and value.startswith("$")
+    left = [value]
+    # No recursion: JSON may lie deeper than Python calls itself.
+    while left:
+        one = left.pop()
+        if isinstance(one, dict | list):
+            left.extend(one.values() if isinstance(one, dict) else one)
+        elif isinstance(one, str) and one.startswith("$"):
+            return True
+    return False
