@@ -301,7 +301,7 @@ class TrainingSettings(Section):
         learning_rate: Of the base optimiser, in the first round.
         schedule: How the learning rate falls from round to round: ``constant`` not at all; ``poly`` by
             ``(1 - (r - 1) / R)^0.9`` in round r of R; ``cosine`` by half a period. Constants of an algorithm do not
-            fall with it, but for HarmoFL's alpha with ``follows_rate``.
+            fall with it, but for a perturbation with ``follows_rate``.
         momentum: Of ``sgd``.
         is_nesterov: Whether the momentum of ``sgd`` is Nesterov's.
         betas: Of ``adam`` and ``adamw``.
