@@ -48,6 +48,11 @@ def server(monkeypatch):
                 raise word
             return word
 
+        def download(self, number, target):
+            (target / number).mkdir()
+            (target / number / "meta.json").write_text("{}")
+            return target / number
+
         def update(self, number, progress):
             state.asked += 1
             progress.may_ask = state.may_ask
@@ -76,7 +81,8 @@ def test_each_round_is_one_line_above_a_table_of_the_sites(server, silofl, tmp_p
     lines = [line.split("  ")[0:2] for line in said.splitlines() if line.startswith("round ")]
     assert lines == [["round", " 1/3"], ["round", " 2/3"], ["round", " 3/3"]]
     assert "failed: west (no room)" in said and "west" in said and "failed" in said and "3 of 3" in said
-    end = f"job {JOB} has ended, {ENDED}; fetch its result: nvflare job download {JOB} --startup-kit {tmp_path}/startup"
+    fetch = f"python -m silofl watch {JOB} --kit {tmp_path} --download DIR"
+    end = f"job {JOB} has ended, {ENDED}; fetch its result: {fetch}"
     assert said.endswith(f"\n{end}\n")
 
 
@@ -124,7 +130,21 @@ def test_what_is_no_id_is_refused_before_anybody_is_asked(server, refused, tmp_p
 def test_a_job_that_has_ended_is_named_with_where_its_result_is(server, refused, tmp_path):
     server.words = [ENDED]
     error = refused("watch", JOB, "--kit", tmp_path)
-    assert f"job {JOB} must run, or wait to, not be {ENDED}; fetch its result: nvflare job download" in error
+    assert f"job {JOB} must run, or wait to, not be {ENDED}; fetch its result: python -m silofl watch" in error
+
+
+@pytest.mark.parametrize("words", [[ENDED], ["RUNNING", ENDED]], ids=["before", "while it is watched"])
+def test_the_result_of_a_job_that_has_ended_is_downloaded(server, silofl, tmp_path, words):
+    server.words, server.rounds, folder = words, [3], tmp_path / "my results"
+    code, said, error = silofl("watch", JOB, "--kit", tmp_path, "--download", folder)
+    assert (code, error) == (0, "") and (folder / JOB / "meta.json").is_file()
+    report = f"its report: python -m silofl report '{folder / JOB}'"
+    assert said.endswith(f"job {JOB} has ended, {ENDED}; its result is in {folder / JOB}; {report}\n")
+
+
+def test_a_look_at_a_job_downloads_nothing(server, refused, tmp_path):
+    error = refused("watch", JOB, "--kit", tmp_path, "--json", "--download", tmp_path / "results")
+    assert "--download must be given without --json" in error and not (tmp_path / "results").exists()
 
 
 def test_a_kit_without_the_right_is_refused_with_the_one_that_has_it(server, silofl, tmp_path):

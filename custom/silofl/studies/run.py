@@ -6,6 +6,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 
 import yaml
 from rich.console import Console
@@ -125,15 +126,17 @@ def start(job: Path, kit: Kit, out: Path, retries: int, console: Console) -> int
                 results = watch.carry_out()
         except KeyboardInterrupt:
             console.print(
-                f"\ninterrupted; job {watch.number} runs on: fetch its result with nvflare job download, or "
-                f"end it with nvflare job abort and go on later with silofl continue {out}",
+                f"\ninterrupted; job {watch.number} runs on: fetch its result with silofl watch {watch.number} "
+                f"--kit {quote(str(kit.folder))} --download DIR, or end it with nvflare job abort and go on later with "
+                f"silofl continue {quote(str(out))}",
                 markup=False,
             )
             return ExitCode.INTERRUPTED
     print_results(results, console)
     console.print(f"downloaded to {out}; report: {write_report(out)}", markup=False)
     if results.status == "FAILED":
-        console.print(f"to go on once that is put right: silofl continue {out} --kit {kit.folder}", markup=False)
+        again = f"{quote(str(out))} --kit {quote(str(kit.folder))}"
+        console.print(f"to go on once that is put right: silofl continue {again}", markup=False)
     return ExitCode[results.status]
 
 

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -15,6 +16,7 @@ from silofl.errors import ConfigError, ExitCode, TrainingError, printable
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import Round
 from silofl.federation.round_line import round_line
+from silofl.files import make_folder
 from silofl.flare.kit import read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.options import add_json, console_for
@@ -36,6 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB", help="NVFlare's id of the job, as submitting printed it")
     parser.add_argument("--kit", type=Path, required=True, help="startup kit of the lead who submitted it")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page that loads itself again")
+    parser.add_argument("--download", type=Path, metavar="DIR", help="bring the result of the ended job into DIR/JOB")
     add_json(parser, "status, run, rounds and numbers, once,")
 
 
@@ -44,11 +47,13 @@ def run(options: argparse.Namespace) -> int:
     kit, console = read_kit(options.kit, ("admin",)), console_for(options)
     if not re.fullmatch("[0-9A-Za-z-]+", options.job):
         raise ConfigError(f"JOB must be the id that submitting printed, of letters, digits and -, not {options.job!r}")
+    if options.json and options.download:
+        raise ConfigError("--download must be given without --json, which looks once and ends; leave one out")
     with Lead(kit, PATIENCE_S) as lead:
         try:
             watch = Watch(lead, options.job)
             if not options.json:
-                return follow(watch, options.html, console)
+                return follow(watch, options.html, console, options.download)
             print(json.dumps(watch.look().as_dict(), indent=1))
             return ExitCode.COMPLETE
         except TrainingError as error:
@@ -116,23 +121,24 @@ class Watch:
             )
 
 
-def follow(watch: Watch, page: Path | None, console: Console) -> int:
+def follow(watch: Watch, page: Path | None, console: Console, folder: Path | None = None) -> int:
     """Show a job's rounds until it has ended, one line each above a table of its sites.
 
     Args:
         watch: The job.
         page: Where its page goes; None for no page.
         console: Shows rounds and sites.
+        folder: Where the job's result goes once it has ended, which it may have done before; None for nowhere.
 
     Returns:
         0 where NVFlare calls the job completed, else 1.
 
     Raises:
-        ConfigError: The job has ended before, or the errors of `Watch.look`.
+        ConfigError: The job has ended before and nothing is to be downloaded, or the errors of `Watch.look`.
         TrainingError: As for `Watch.look`.
     """
     seen = watch.look()
-    if seen.has_ended:
+    if seen.has_ended and folder is None:
         on = "" if seen.status == COMPLETED else f"; to go on: silofl continue {watch.job}"
         raise ConfigError(f"job {watch.job} must run, or wait to, not be {seen.status}; {_fetch(watch)}{on}")
     show, shown = _writer(page), 0
@@ -150,7 +156,8 @@ def follow(watch: Watch, page: Path | None, console: Console) -> int:
     if not console.is_terminal:
         # There the last table is printed without an end of its line.
         console.line()
-    console.print(printable(f"job {watch.job} has ended, {seen.status}; {_fetch(watch)}"), markup=False)
+    result = _fetch(watch) if folder is None else _downloaded(watch, folder)
+    console.print(printable(f"job {watch.job} has ended, {seen.status}; {result}"), markup=False)
     return ExitCode.COMPLETE if seen.status == COMPLETED else ExitCode.FAILED
 
 
@@ -173,4 +180,12 @@ def _writer(page: Path | None) -> Callable[[Watched], None]:
 
 
 def _fetch(watch: Watch) -> str:
-    return f"fetch its result: nvflare job download {watch.job} --startup-kit {watch.lead.kit.folder / 'startup'}"
+    kit = quote(str(watch.lead.kit.folder))
+    return f"fetch its result: python -m silofl watch {watch.job} --kit {kit} --download DIR"
+
+
+def _downloaded(watch: Watch, folder: Path) -> str:
+    """Download the job's result and say where it is."""
+    make_folder(folder)
+    found = watch.lead.download(watch.job, folder.resolve())
+    return f"its result is in {found}; its report: python -m silofl report {quote(str(found))}"
