@@ -447,14 +447,17 @@ def attempt(kit, log, is_over, seconds=60):
 
 
 @pytest.mark.slow
-def test_a_study_that_fails_is_no_completed_job_and_its_reason_is_downloaded(network, tmp_path):
+def test_a_study_that_fails_is_no_completed_job_and_its_reason_is_downloaded(network, silofl, tmp_path):
     job = small_job(tmp_path / "fails", "fedavg_phantoms", rounds=1)
     path = job / "app" / "config" / "study.yaml"
     study = yaml.safe_load(path.read_text())
     path.write_text(yaml.safe_dump(study | {"labels": {1: "something else"}, "name": "fails"}))
     number, status = network.run_job(job, LIMIT_S)
     assert status != "FINISHED:COMPLETED"
-    results = json.loads((result_of(network, number, tmp_path / "results") / "results.json").read_text())
+    lead, found = network.kit_of("lead").folder, tmp_path / "results" / number
+    code, said, _ = silofl("watch", number, "--kit", lead, "--download", tmp_path / "results")
+    assert code == 1 and said.endswith(f"its result is in {found}; its report: python -m silofl report {found}\n")
+    results = json.loads((found / "workspace" / "silofl" / "results.json").read_text())
     assert results["status"] == "FAILED" and "the site's data have a fault" in results["reasons"][0]
 
 
