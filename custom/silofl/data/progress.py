@@ -19,10 +19,10 @@ def follow(items: Iterable[T], total: int, title: str, has_progress: bool = True
         has_progress: Whether a terminal shows a bar.
         unit: Name of the items.
     """
-    if has_progress and sys.stderr.isatty():
-        yield from _with_bar(items, total, printable(title))
-        return
     title = printable(title)
+    if has_progress and sys.stderr.isatty():
+        yield from _with_bar(items, total, title)
+        return
     print(f"{title}: {total} {unit}", file=sys.stderr, flush=True)
     yield from items
     print(f"{title}: done", file=sys.stderr, flush=True)
