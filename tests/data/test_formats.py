@@ -203,17 +203,28 @@ def test_a_series_lies_where_its_headers_say_whatever_its_class_is(tmp_path, wri
 def test_a_radiograph_that_counts_from_white_is_turned_round(tmp_path, write_dicom):
     file = write_dicom(tmp_path / "series", VOLUME[..., :1]) / "99.dcm"
     data = pydicom.dcmread(file)
-    data.PhotometricInterpretation = "MONOCHROME1"
+    data.PhotometricInterpretation, data.Modality = "MONOCHROME1", "CR"
     data.save_as(file)
     # Of 16 bits with a sign, -32768 becomes 32767 and 0 becomes -1.
     np.testing.assert_array_equal(read_image(file).array, -1 - VOLUME[None, ..., :1])
+
+
+@pytest.mark.parametrize("modality", ["CT", "MR", "NM", "PT"])
+def test_measured_numbers_are_never_turned_round(tmp_path, write_dicom, modality):
+    folder = write_dicom(tmp_path / "series", VOLUME)
+    for file in folder.iterdir():
+        data = pydicom.dcmread(file)
+        data.PhotometricInterpretation, data.Modality = "MONOCHROME1", modality
+        data.save_as(file)
+    with pytest.raises(DataError, match="series must be shown with its largest value white .MONOCHROME2., not black"):
+        read_image(folder)
 
 
 def test_a_refusal_does_not_say_where_in_its_source_a_library_failed(tmp_path, write_dicom):
     file = write_dicom(tmp_path / "series", VOLUME[..., :1]) / "99.dcm"
     data = pydicom.dcmread(file)
     # GDCM cannot turn such numbers round.
-    data.PhotometricInterpretation, data.BitsStored, data.HighBit = "MONOCHROME1", 12, 11
+    data.PhotometricInterpretation, data.BitsStored, data.HighBit, data.Modality = "MONOCHROME1", 12, 11, "CR"
     data.save_as(file)
     with pytest.raises(DataError, match="99.dcm must be a whole file, .* one .An invalid logic behavior") as caught:
         read_image(file)

@@ -25,6 +25,8 @@ UNKNOWN_COMPRESSION = r"1\.2\.840\.10008\.1\.2\.4\.[12]\d\d(\.1)?"
 DRAWN = {"SEG": "segmentation", "RTSTRUCT": "structure set"}
 # Whose tables lead back to the beam's intensity; programs show and measure the image without them.
 ANGIOGRAPHY = ("XA", "RF")
+# Whose numbers mean the same however they are shown, as Hounsfield units.
+MEASURED = ("CT", "MR", "NM", "PT")
 # Its warnings would print full paths.
 SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)
 # Reading needs no more, and each takes memory.
@@ -145,6 +147,9 @@ def _check_pixels(header: Any, name: str) -> None:  # noqa: ANN401 (pydicom is i
             f"{name} must have a rescale slope and intercept, not a table of intensities (Modality LUT), which is not "
             "read; export it with the table applied"
         )
+    if header.get("PhotometricInterpretation") == "MONOCHROME1" and header.get("Modality") in MEASURED:
+        # GDCM turns the numbers themselves round, as a radiograph needs.
+        raise DataError(f"{name} must be shown with its largest value white (MONOCHROME2), not black; export it so")
 
 
 def _check_size(path: Path | str, count: int, name: str, item_bytes: int | None = None) -> None:

@@ -83,8 +83,11 @@ def _check_numbers(picture: Image.Image, name: str, is_label: bool) -> None:
         # It turns eight bits round and not sixteen; of a mask nobody knows whether the numbers or the colours count.
         if is_label or picture.mode not in ("1", "L"):
             raise DataError(f"{name} must have 0 as black, not as white (PhotometricInterpretation 0); save it as PNG")
-    if is_label and picture.mode.startswith("RGB") and any(";16" in str(tile.args) for tile in picture.tile):
-        raise DataError(f"{name} must hold label numbers of 16 bits as grey, not as colours; save it as grey")
+    if picture.mode.startswith("RGB") and any(";16" in str(tile.args) for tile in picture.tile):
+        if is_label:
+            raise DataError(f"{name} must hold label numbers of 16 bits as grey, not as colours; save it as grey")
+        # It reads the upper eight alone: of the 12 bits of a camera, the upper four.
+        raise DataError(f"{name} must hold colours of 8 bits, not of 16; save it with 8, scaled to its whole range")
 
 
 def _check_sums(path: Path, picture: Image.Image) -> None:
