@@ -56,8 +56,8 @@ def test_a_set_is_a_site_whose_patients_stay_in_one_part(source, tmp_path, study
     summary = import_layout("nuclei-histology", source, tmp_path / "target")
     # 3 patients: 1 test, round(2 * 0.2) = 0 but at least 1 validation, 1 training; two pictures each, MoNuSeg's one
     counts = dict.fromkeys(("training", "validation", "test"), 2)
-    assert summary.examples == {"tnbc": counts, "monuseg": dict.fromkeys(counts, 1), "monusac": counts}
-    assert summary.patients == {"tnbc": 3, "monuseg": 3, "monusac": 3}
+    assert summary.examples == {"tnbc": counts, "monuseg": dict.fromkeys(counts, 1), "monusac-kidney": counts}
+    assert summary.patients == {"tnbc": 3, "monuseg": 3, "monusac-kidney": 3}
     manifests = {site: read_manifest(tmp_path / "target" / site, study()) for site in summary.examples}
     patients = {
         site: {record.patient for records in manifest.parts.values() for record in records}
@@ -66,9 +66,9 @@ def test_a_set_is_a_site_whose_patients_stay_in_one_part(source, tmp_path, study
     assert patients == {
         "tnbc": {"Slide_01", "Slide_02", "Slide_03"},
         "monuseg": {"TCGA-18-5591", "TCGA-18-5592", "TCGA-18-5593"},
-        "monusac": {"TCGA-5P-A9K1", "TCGA-5P-A9K2", "TCGA-5P-A9K3"},
+        "monusac-kidney": {"TCGA-5P-A9K1", "TCGA-5P-A9K2", "TCGA-5P-A9K3"},
     }
-    data = load_site_data(tmp_path / "target" / "monusac", study(channels=3), tmp_path / "cache")
+    data = load_site_data(tmp_path / "target" / "monusac-kidney", study(channels=3), tmp_path / "cache")
     assert data.training.images.shape == (2, 3, 6, 8)
 
 
@@ -80,6 +80,26 @@ def test_one_of_the_sets_is_enough(source, tmp_path, kept):
     assert len(summary.examples) == 1
 
 
+def test_monusac_is_divided_by_the_organ_of_the_hospitals_study(source, tmp_path):
+    pictures = source / "MoNuSAC_images_and_annotations"
+    codes = {"breast": ("A2", "E2", "EW"), "lung": ("55", "6A", "MP"), "prostate": ("G9", "KK", "YL")}
+    for code in sum(codes.values(), ()):
+        name = f"TCGA-{code}-A001-01Z-00-DX1"
+        save_picture(pictures / name / f"{name}_1.tif", 7)
+        (pictures / name / f"{name}_1.xml").write_text(xml([SQUARE]))
+    summary = import_layout("nuclei-histology", source, tmp_path / "target")
+    sites = {"monusac-breast", "monusac-kidney", "monusac-lung", "monusac-prostate", "monuseg", "tnbc"}
+    assert summary.patients == dict.fromkeys(sites, 3)
+
+
+def test_tissue_of_another_organ_is_refused(source, tmp_path):
+    pictures = source / "MoNuSAC_images_and_annotations"
+    # A hospital of the study of colon cancer.
+    (pictures / "TCGA-5P-A9K2-01Z-00-DX1").rename(pictures / "TCGA-AA-A9K2-01Z-00-DX1")
+    with pytest.raises(DataError, match="must be of breast, kidney, lung, prostate, by the hospital.*not of 'AA'"):
+        import_layout("nuclei-histology", source, tmp_path / "target")
+
+
 def test_masks_become_one_where_there_is_a_nucleus(source, tmp_path):
     import_layout("nuclei-histology", source, tmp_path / "target")
     written = np.asarray(Image.open(tmp_path / "target" / "tnbc" / "masks" / "01_2.png"))
@@ -87,7 +107,7 @@ def test_masks_become_one_where_there_is_a_nucleus(source, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("site", "case"), [("monuseg", "TCGA-18-5591-01Z-00-DX1"), ("monusac", "TCGA-5P-A9K1-01Z-00-DX1_1")]
+    ("site", "case"), [("monuseg", "TCGA-18-5591-01Z-00-DX1"), ("monusac-kidney", "TCGA-5P-A9K1-01Z-00-DX1_1")]
 )
 def test_outlines_are_filled(source, tmp_path, site, case):
     import_layout("nuclei-histology", source, tmp_path / "target")

@@ -1,4 +1,4 @@
-"""Cell nuclei in H&E-stained tissue of three public sets, as in HarmoFL's table; a set is a site.
+"""Cell nuclei in H&E-stained tissue of three public sets, six sites as in HarmoFL's table.
 
 HarmoFL (Jiang et al., AAAI 2022, arXiv:2112.10775) takes TNBC (Naylor et al., IEEE TMI 2018; from Zenodo, TNBC Nuclei
 Segmentation), MoNuSeg (Kumar et al., IEEE TMI 2019; there called MoNuSAC2018, from monuseg.grand-challenge.org) and
@@ -16,9 +16,11 @@ MoNuSAC2020 (Verma et al., IEEE TMI 2021; from monusac-2020.grand-challenge.org)
           TCGA-5P-A9K0-01Z-00-DX1_1.tif
           TCGA-5P-A9K0-01Z-00-DX1_1.xml ...
 
-The sites are tnbc, monuseg and monusac. HarmoFL divides MoNuSAC2020 into four by organ, which the files do not name:
-here it is one. A patient is a slide of TNBC, or the first three parts of a TCGA name. Pictures keep their size. An
-outline in XML is filled; what is called Ambiguous, or has fewer than three corners, is no nucleus.
+The sites are tnbc, monuseg, and MoNuSAC2020 by organ, as HarmoFL divides it: monusac-breast, monusac-kidney,
+monusac-lung and monusac-prostate. The organ is that of the study for which a hospital collected tissue, by its code in
+the second part of a TCGA name. A patient is a slide of TNBC, or the first three parts of that name. What a
+set releases for training and for the test is joined and split anew. Pictures keep their size. An outline in XML is
+filled; what is called Ambiguous, or has fewer than three corners, is no nucleus.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,30 +37,67 @@ from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import Pair, SitePlan, chosen_labels, copy_of, plan_pairs
 from silofl.errors import DataError
 
+# Organ -> codes of the hospitals that collected tissue for TCGA's studies of it (BRCA; KICH, KIRC, KIRP; LUAD, LUSC;
+# PRAD), by the Genomic Data Commons' table of tissue source sites.
+HOSPITALS: Mapping[str, str] = {
+    "breast": (
+        "3C 3J 4H 5L 5T A1 A2 A7 A8 AC AN AO AQ AR B6 BH C8 D8 E2 E9 EW GI GM HN JL LD LL LQ MS OK OL PE PL S3 TV "
+        "UL UU V7 W8 WT XX Z7"
+    ),
+    "kidney": (
+        "2K 2Z 3Z 4A 5P 6D A3 A4 AK AL AS AT B0 B1 B2 B3 B4 B8 B9 BP BQ CB CJ CW CZ DV DW DZ EU EV F9 G6 G7 GK GL "
+        "HE IA IZ J7 KL KM KN KO KV L8 MH MM MW NP O9 P4 PJ Q2 SX T7 UN UW UZ V8 V9 WM WN Y8"
+    ),
+    "lung": (
+        "05 11 17 18 21 22 33 34 35 37 38 39 43 44 46 49 4B 50 51 52 53 55 56 58 60 62 63 64 66 67 68 69 6A 70 71 "
+        "73 75 77 78 79 80 82 83 85 86 8C 90 91 92 93 94 95 96 97 98 99 J1 J2 L3 L4 L9 LA ME MF ML MN MP NB NC NJ "
+        "NK O1 O2 OC S2 T6 UJ WG XC ZE"
+    ),
+    "prostate": (
+        "2A 4L 4S CH EJ FC G9 H9 HC HI J4 J9 KC KK M7 MG QU SU TK TP UR V1 V2 VN VP WW X4 XA XJ XK XQ Y6 YJ YL ZG"
+    ),
+}
+
 
 class Form(NamedTuple):
-    """Where a set's pictures are, how the file of a picture's nuclei is found, and how its patient."""
+    """Where a set's pictures are, how the file of a picture's nuclei is found, how its patient, and how its site."""
 
     pictures: str
     nuclei: Callable[[Path], Path]
     patient: Callable[[Path], str]
+    site: Callable[[Path], str]
 
 
 def _barcode(picture: Path) -> str:
     return "-".join(picture.stem.split("-")[:3])
 
 
-FORMS: Mapping[str, Form] = {
-    "tnbc": Form(
+def _organ(picture: Path) -> str:
+    code = picture.parent.name.split("-")[1]
+    organ = next((organ for organ, codes in HOSPITALS.items() if code in codes.split()), None)
+    if organ is None:
+        raise DataError(
+            f"{picture.name} must be of {', '.join(HOSPITALS)}, by the hospital's code in its folder's name, not of "
+            f"{code!r}; leave it out"
+        )
+    return f"monusac-{organ}"
+
+
+FORMS = (
+    Form(
         "Slide_*/*.png",
         lambda picture: picture.parents[1] / picture.parent.name.replace("Slide_", "GT_") / picture.name,
         lambda picture: picture.parent.name,
+        lambda picture: "tnbc",
     ),
-    "monuseg": Form(
-        "Tissue Images/*.tif", lambda picture: picture.parents[1] / "Annotations" / f"{picture.stem}.xml", _barcode
+    Form(
+        "Tissue Images/*.tif",
+        lambda picture: picture.parents[1] / "Annotations" / f"{picture.stem}.xml",
+        _barcode,
+        lambda picture: "monuseg",
     ),
-    "monusac": Form("MoNuSAC*/TCGA-*/*.tif", lambda picture: picture.with_suffix(".xml"), _barcode),
-}
+    Form("MoNuSAC*/TCGA-*/*.tif", lambda picture: picture.with_suffix(".xml"), _barcode, _organ),
+)
 
 
 def plan_histology(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
@@ -66,16 +105,21 @@ def plan_histology(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
 
     Raises:
         ConfigError: More than one label is named.
-        DataError: SOURCE holds none of them, or a picture lacks its nuclei.
+        DataError: SOURCE holds none of them, a picture lacks its nuclei, or its organ is not known.
     """
     labels = chosen_labels(options.labels, ("nucleus",), first=1)
-    pairs = {site: _pairs(source, form) for site, form in FORMS.items()}
-    if not any(pairs.values()):
+    pairs: dict[str, list[Pair]] = {}
+    for form in FORMS:
+        for picture in sorted(source.rglob(form.pictures)):
+            if not picture.name.startswith("."):
+                pair = _pair(picture, form.nuclei(picture), form.patient(picture))
+                pairs.setdefault(form.site(picture), []).append(pair)
+    if not pairs:
         raise DataError(
             f"{source.name} must hold Slide_01/*.png of TNBC, Tissue Images/*.tif of MoNuSeg or MoNuSAC*/TCGA-*/*.tif, "
             "none is there: is it one of these sets?"
         )
-    return {site: plan_pairs(site, found, labels, options) for site, found in pairs.items() if found}
+    return {site: plan_pairs(site, found, labels, options) for site, found in pairs.items()}
 
 
 def outlines(content: bytes, name: str) -> list[list[tuple[float, float]]]:
@@ -96,11 +140,6 @@ def outlines(content: bytes, name: str) -> list[list[tuple[float, float]]]:
             f"{name} must be XML with the X and Y of each Vertex, not broken ({error}); copy it again"
         ) from None
     return [corners for corners in found if len(corners) > 2]
-
-
-def _pairs(source: Path, form: Form) -> list[Pair]:
-    pictures = [path for path in sorted(source.rglob(form.pictures)) if not path.name.startswith(".")]
-    return [_pair(picture, form.nuclei(picture), form.patient(picture)) for picture in pictures]
 
 
 def _pair(picture: Path, nuclei: Path, patient: str) -> Pair:
