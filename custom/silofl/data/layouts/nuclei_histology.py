@@ -16,11 +16,11 @@ MoNuSAC2020 (Verma et al., IEEE TMI 2021; from monusac-2020.grand-challenge.org)
           TCGA-5P-A9K0-01Z-00-DX1_1.tif
           TCGA-5P-A9K0-01Z-00-DX1_1.xml ...
 
-The sites are tnbc, monuseg, and MoNuSAC2020 by organ, as HarmoFL divides it: monusac-breast, monusac-kidney,
-monusac-lung and monusac-prostate. The organ is that of the study for which a hospital collected tissue, by its code in
-the second part of a TCGA name. A patient is a slide of TNBC, or the first three parts of that name. What a
-set releases for training and for the test is joined and split anew. Pictures keep their size. An outline in XML is
-filled; what is called Ambiguous, or has fewer than three corners, is no nucleus.
+The sites are tnbc, monuseg, and MoNuSAC2020 by organ, as HarmoFL divides it: monusac-breast, monusac-kidney, monusac-
+lung and monusac-prostate. The organ is that of the study for which a hospital collected tissue, by its code in the
+second part of a TCGA name. A patient is a slide of TNBC, or the first three parts of that name. What a set releases for
+training and for the test is joined and split anew. Pictures keep their size. An outline in XML is filled; what is
+called Ambiguous, or has fewer than three corners, is no nucleus.
 """
 
 from collections.abc import Callable, Mapping
