@@ -59,7 +59,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "nnunet": Layout(plan_nnunet, _FIFTHS),
     "brats": Layout(plan_brats, _FIFTHS),
     "nuclei-dsb2018": Layout(plan_nuclei, _FIFTHS),
-    "nuclei-histology": Layout(plan_histology, _FIFTHS),
+    "nuclei-histology": Layout(plan_histology, {**_FIFTHS, "test": None}),
     "spine-gm": Layout(plan_spine, {"test": None, "validation": None}),
     "prostate-saml": Layout(plan_prostate, _FIFTHS),
     "fundus-disc-cup": Layout(plan_fundus, _FIFTHS),

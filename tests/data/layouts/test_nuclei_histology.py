@@ -1,8 +1,10 @@
+import json
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.data.importers import import_layout
+from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.layouts.nuclei_histology import outlines
 from silofl.data.manifest import read_manifest
 from silofl.data.site_data import load_site_data
@@ -90,6 +92,52 @@ def test_monusac_is_divided_by_the_organ_of_the_hospitals_study(source, tmp_path
     summary = import_layout("nuclei-histology", source, tmp_path / "target")
     sites = {"monusac-breast", "monusac-kidney", "monusac-lung", "monusac-prostate", "monuseg", "tnbc"}
     assert summary.patients == dict.fromkeys(sites, 3)
+
+
+@pytest.fixture
+def with_tests(source):
+    """The three sets with the further folders that two of them release for the test."""
+    for number in (7, 8):
+        name = f"TCGA-2Z-A9J{number}-01A-01-TS1"
+        save_picture(source / "MoNuSegTestData" / f"{name}.tif", number)
+        (source / "MoNuSegTestData" / f"{name}.xml").write_text(xml([SQUARE]))
+    name = "TCGA-5P-A9K9-01Z-00-DX1"
+    pictures = source / "MoNuSAC Testing Data and Annotations" / name
+    save_picture(pictures / f"{name}_1.tif", 9)
+    (pictures / f"{name}_1.xml").write_text(xml([SQUARE]))
+    return source
+
+
+def test_what_a_set_releases_for_the_test_is_tested_alone(with_tests, tmp_path):
+    import_layout("nuclei-histology", with_tests, tmp_path / "target")
+    patients = {
+        site: {
+            part: {record["patient"] for record in records}
+            for part, records in json.loads((tmp_path / "target" / site / "dataset.json").read_text()).items()
+            if part in ("training", "validation", "test")
+        }
+        for site in ("tnbc", "monuseg", "monusac-kidney")
+    }
+    assert patients["monuseg"]["test"] == {"TCGA-2Z-A9J7", "TCGA-2Z-A9J8"}
+    assert patients["monusac-kidney"]["test"] == {"TCGA-5P-A9K9"}
+    # Of the three others 0.2 are 0.6 patients, so one is for validation; TNBC releases none for the test.
+    sizes = {
+        site: [len(parts[part]) for part in ("training", "validation", "test")] for site, parts in patients.items()
+    }
+    assert sizes == {"tnbc": [1, 1, 1], "monuseg": [2, 1, 2], "monusac-kidney": [2, 1, 1]}
+
+
+def test_a_share_for_the_test_is_drawn_from_all_patients(with_tests, tmp_path):
+    summary = import_layout("nuclei-histology", with_tests, tmp_path / "target", ImportOptions(test=0.6))
+    # 0.6 of five patients, with a picture each.
+    assert summary.examples["monuseg"] == {"training": 1, "validation": 1, "test": 3}
+
+
+def test_a_test_without_training_is_divided(with_tests, tmp_path):
+    (tmp_path / "alone").mkdir()
+    (with_tests / "MoNuSegTestData").rename(tmp_path / "alone" / "MoNuSegTestData")
+    summary = import_layout("nuclei-histology", tmp_path / "alone", tmp_path / "target")
+    assert summary.examples == {"monuseg": {"training": 1, "validation": 0, "test": 1}}
 
 
 def test_tissue_of_another_organ_is_refused(source, tmp_path):

@@ -4,26 +4,32 @@ HarmoFL (Jiang et al., AAAI 2022, arXiv:2112.10775) takes TNBC (Naylor et al., I
 Segmentation), MoNuSeg (Kumar et al., IEEE TMI 2019; there called MoNuSAC2018, from monuseg.grand-challenge.org) and
 MoNuSAC2020 (Verma et al., IEEE TMI 2021; from monusac-2020.grand-challenge.org)::
 
-    SOURCE/                                      with one of these or more, in folders of any name
+    SOURCE/                                      with one of these or more, as they are unpacked
       TNBC_NucleiSegmentation/
         Slide_01/01_1.png ...                    the pictures of a patient
         GT_01/01_1.png ...                       their masks; not 0 is a nucleus
       MoNuSeg 2018 Training Data/
         Tissue Images/TCGA-18-5592-01Z-00-DX1.tif ...
         Annotations/TCGA-18-5592-01Z-00-DX1.xml ...
+      MoNuSegTestData/
+        TCGA-2Z-A9J9-01A-01-TS1.tif              a picture and its outlines of nuclei, of the same name
+        TCGA-2Z-A9J9-01A-01-TS1.xml ...
       MoNuSAC_images_and_annotations/
-        TCGA-5P-A9K0-01Z-00-DX1/                 a picture and its outlines of nuclei, of the same name
+        TCGA-5P-A9K0-01Z-00-DX1/
           TCGA-5P-A9K0-01Z-00-DX1_1.tif
           TCGA-5P-A9K0-01Z-00-DX1_1.xml ...
+      MoNuSAC Testing Data and Annotations/      as before
 
-The sites are tnbc, monuseg, and MoNuSAC2020 by organ, as HarmoFL divides it: monusac-breast, monusac-kidney, monusac-
-lung and monusac-prostate. The organ is that of the study for which a hospital collected tissue, by its code in the
-second part of a TCGA name. A patient is a slide of TNBC, or the first three parts of that name. What a set releases for
-training and for the test is joined and split anew. Pictures keep their size. An outline in XML is filled; what is
-called Ambiguous, or has fewer than three corners, is no nucleus.
+The sites are tnbc, monuseg, and MoNuSAC2020 by organ, as HarmoFL divides it: monusac-breast, monusac-kidney,
+monusac-lung and monusac-prostate. The organ is that of the study for which a hospital collected tissue, by its code in
+the second part of a TCGA name. A patient is a slide of TNBC, or the first three parts of that name. Patients whom a set
+releases for the test are a site's test, unless a share for the test is given; without them it is a fifth of the
+patients. Pictures keep their size. An outline in XML is filled; what is called Ambiguous, or has fewer than three
+corners, is no nucleus.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -57,19 +63,28 @@ HOSPITALS: Mapping[str, str] = {
         "2A 4L 4S CH EJ FC G9 H9 HC HI J4 J9 KC KK M7 MG QU SU TK TP UR V1 V2 VN VP WW X4 XA XJ XK XQ Y6 YJ YL ZG"
     ),
 }
+FIFTH = 0.2
 
 
 class Form(NamedTuple):
-    """Where a set's pictures are, how the file of a picture's nuclei is found, how its patient, and how its site."""
+    """Where pictures are, how the file of a picture's nuclei is found, how its patient, and how its site.
+
+    `is_test` says whether a set releases them for the test.
+    """
 
     pictures: str
     nuclei: Callable[[Path], Path]
     patient: Callable[[Path], str]
     site: Callable[[Path], str]
+    is_test: bool = False
 
 
 def _barcode(picture: Path) -> str:
     return "-".join(picture.stem.split("-")[:3])
+
+
+def _outlines(picture: Path) -> Path:
+    return picture.with_suffix(".xml")
 
 
 def _organ(picture: Path) -> str:
@@ -96,7 +111,9 @@ FORMS = (
         _barcode,
         lambda picture: "monuseg",
     ),
-    Form("MoNuSAC*/TCGA-*/*.tif", lambda picture: picture.with_suffix(".xml"), _barcode, _organ),
+    Form("MoNuSegTest*/TCGA-*.tif", _outlines, _barcode, lambda picture: "monuseg", is_test=True),
+    Form("MoNuSAC_*/TCGA-*/*.tif", _outlines, _barcode, _organ),
+    Form("MoNuSAC Test*/TCGA-*/*.tif", _outlines, _barcode, _organ, is_test=True),
 )
 
 
@@ -109,17 +126,21 @@ def plan_histology(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     """
     labels = chosen_labels(options.labels, ("nucleus",), first=1)
     pairs: dict[str, list[Pair]] = {}
+    tested: dict[str, set[str]] = {}
     for form in FORMS:
         for picture in sorted(source.rglob(form.pictures)):
             if not picture.name.startswith("."):
-                pair = _pair(picture, form.nuclei(picture), form.patient(picture))
-                pairs.setdefault(form.site(picture), []).append(pair)
+                site, patient = form.site(picture), form.patient(picture)
+                pairs.setdefault(site, []).append(_pair(picture, form.nuclei(picture), patient))
+                if form.is_test and options.test is None:
+                    tested.setdefault(site, set()).add(patient)
     if not pairs:
         raise DataError(
             f"{source.name} must hold Slide_01/*.png of TNBC, Tissue Images/*.tif of MoNuSeg or MoNuSAC*/TCGA-*/*.tif, "
             "none is there: is it one of these sets?"
         )
-    return {site: plan_pairs(site, found, labels, options) for site, found in pairs.items()}
+    filled = replace(options, test=FIFTH if options.test is None else options.test)
+    return {site: plan_pairs(site, found, labels, filled, tested=tested.get(site, ())) for site, found in pairs.items()}
 
 
 def outlines(content: bytes, name: str) -> list[list[tuple[float, float]]]:

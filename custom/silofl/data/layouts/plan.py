@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -80,6 +80,7 @@ def plan_pairs(
     labels: Mapping[int, str],
     options: ImportOptions,
     channel_names: tuple[str, ...] = (),
+    tested: Collection[str] = (),
 ) -> SitePlan:
     """Plan a segmentation site whose images are split by patient, or each by itself where one's patient is not known.
 
@@ -89,6 +90,8 @@ def plan_pairs(
         labels: Name by number.
         options: Fractions and seed.
         channel_names: The contrasts in the order of each case's images, where they have names.
+        tested: Patients whom the set itself releases for the test; a site with such patients and others has no further
+            ones in its test.
 
     Raises:
         DataError: The site has fewer than two patients, so that training and test cannot be kept apart.
@@ -96,7 +99,11 @@ def plan_pairs(
     pairs = list(pairs)
     is_known = all(pair.patient is not None for pair in pairs)
     units = [str(pair.patient) if is_known else pair.case for pair in pairs]
-    part_of = split_patients(site, units, options, "patients" if is_known else "images")
+    others = [unit for unit in units if unit not in tested]
+    if others and len(others) < len(units):
+        part_of = dict.fromkeys(units, "test") | split_by_patient(others, 0, options.validation, options.seed)
+    else:
+        part_of = split_patients(site, units, options, "patients" if is_known else "images")
     records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
     for pair, unit in zip(pairs, units, strict=True):
         records[part_of[unit]].append(pair.record)
