@@ -229,8 +229,9 @@ def test_a_site_that_the_outputs_do_not_name_says_so(beside):
     assert "the selector's outputs must name site 'east', not only ['north', 'south', 'west']" in answer.meta["error"]
 
 
-def test_a_site_that_joins_late_gets_an_output(beside):
-    game, late = beside(sites=("east", "west")), beside(sites=("north",), folder="late")
+@pytest.mark.parametrize("learning", ["gradients", "local_steps", "moments"])
+def test_a_site_that_joins_late_gets_an_output(beside, learning):
+    game, late = (beside(sites=s, folder=s[0], learning=learning) for s in (("east", "west"), ("north",)))
     game.round()
     before = game.server.parts["selector"]
     game.server.join("north")

@@ -276,6 +276,7 @@ class SiteSelector(SitePart):
             self._optimizer = torch.optim.Adam(self._model.parameters(), lr=self._settings.learning_rate)
             if kept := self.work.kept.get(self.name):
                 self._optimizer.load_state_dict(kept["optimizer"])
+                _add_outputs(self._optimizer)
         loss: Loss = nn.functional.cross_entropy if site is None else site_loss(outputs.index(site))
         step = plain_step if self._optimizer is not None else self._gradient
         if self._settings.labels != "ensemble":
@@ -334,6 +335,14 @@ def _parameters_and_moments(arrays: Arrays) -> tuple[Arrays, Arrays, Arrays]:
 
 def _sum(arrays: Arrays, difference: Arrays) -> Arrays:
     return {name: array + difference[name] if name in difference else array for name, array in arrays.items()}
+
+
+def _add_outputs(optimizer: torch.optim.Optimizer) -> None:
+    """Give Adam's moments the outputs of sites that have come since, of which nothing is known yet."""
+    for parameter, state in optimizer.state.items():
+        for key in ("exp_avg", "exp_avg_sq"):
+            more = state[key].new_zeros(len(parameter) - len(state[key]), *parameter.shape[1:])
+            state[key] = torch.cat([state[key], more])
 
 
 def _with_new_output(arrays: Arrays) -> Arrays:
