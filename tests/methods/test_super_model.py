@@ -156,6 +156,18 @@ def test_a_selector_that_learns_the_best_model_needs_no_threshold(fedsm):
     assert {role_of(name) for name in game.sent["test_super_model"]["east"].of("super_model")} == {"selector"}
 
 
+@pytest.mark.parametrize("labels", ["best_model", "ensemble"])
+def test_a_site_that_joins_once_all_models_are_out_is_chosen_at_every_site(fedsm, labels):
+    options = {"selector": {"labels": labels}, "super_model": {"answer": "ensemble"}, "extra_rounds": 2}
+    game, late = fedsm(("east", "west"), **options), fedsm(("north",), folder="late", **options)
+    game.rounds(2)
+    game.server.join("north")
+    game.sites["north"] = late.sites["north"]
+    assert game.finish().scores.keys() == set(SITES)
+    assert game.server.ledger[-1].answered == list(SITES)
+    assert set(read(game.folder("east") / "supermodel").models) == {"global", *SITES}
+
+
 def test_models_that_come_with_the_test_are_not_measured_on_validation_data(fedsm):
     game, held = (fedsm(folder=folder, super_model={"threshold": 0.5}) for folder in ("state", "held"))
     west, ask = game.sites["west"], game.ask

@@ -134,6 +134,10 @@ class SuperModelPart(Part):
         holders, refused = self.holders | set(replies.accepted), self.refused | replies.refused
         return replace(self, holders=holders, threshold=threshold, refused=refused)
 
+    def joined(self, site: str) -> SuperModelPart:
+        """Bring all models to every site once more: those that are out are without the new site's."""
+        return replace(self, holders=frozenset())
+
     def notes(self, exchange: Exchange) -> Sequence[str]:
         """Return why sites have no say in the threshold."""
         refused = self.refused.items() if exchange.task == ASSEMBLE else ()
