@@ -133,6 +133,17 @@ def test_local_training_fixes_its_own_amplitude_after_the_first_round(play):
     assert torch.equal(first, amplitudes[0])
 
 
+def test_a_site_that_trains_alone_and_missed_the_first_round_fixes_it_after_its_own_first_one(play):
+    game = play(name="local", input="harmofl", rounds=3)
+    game.round(absent=("north",))
+    assert game.round().missed == game.round().missed == []
+    first, second = (game.kept("north", number)["models"]["home"] for number in (2, 3))
+    assert first["model/input_norm.is_fixed"]
+    assert torch.equal(*(state["model/input_norm.running_amplitude"] for state in (first, second)))
+    # Before that it had no model to validate.
+    assert [set(record.validation) for record in game.server.ledger[:2]] == [{"east", "west"}, set(game.sites)]
+
+
 def test_every_written_model_holds_the_mean(play):
     game = play(rounds=1, **PAPER)
     game.finish()

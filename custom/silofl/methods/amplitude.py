@@ -125,9 +125,9 @@ class SiteAmplitude(SitePart):
                 norm.fix(self.work.message.arrays[MEAN])
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
-        """Return the amplitude where it is wanted; a site that trains alone fixes its own after the first round."""
+        """Return the amplitude where it is wanted; a site that trains alone fixes its own after its first round."""
         norms = self._norms()
-        if self.work.study.recipe.stays_home == "everything" and self.work.number == 1:
+        if self.work.study.recipe.stays_home == "everything":
             for norm in norms:
                 norm.fix(norm.running_amplitude)
         if not self.work.message.about(ROLE).get("is_wanted"):

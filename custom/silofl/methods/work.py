@@ -205,7 +205,9 @@ class Work:
         # anyway: as an exchange of its own it would send every model once more. After the last round no such task
         # follows, and `Course` asks for it.
         learners = self.learners()
-        scores = self.scores() if self.number > 1 else {}
+        # A site that trains alone has no model before its own first round, which may be a later one.
+        has_model = self.held > 0 or self.study.recipe.stays_home != "everything"
+        scores = self.scores() if self.number > 1 and has_model else {}
         results = self.train(learners, self.data.training)
         update = Message()
         for part in self.parts:
