@@ -239,9 +239,13 @@ def test_a_checkpoint_brings_back_the_same_weights(play):
     assert (again.history, again.without) == (part.history, part.without) and part.without
 
 
-def test_a_network_without_batchnorm_is_refused_before_any_round(make_study):
-    with pytest.raises(ConfigError, match="BatchNorm"):
-        start_parts(make_study(rounds=4, name="adafed", model={"normalization": "group"}), ["a", "b"], None)
+@pytest.mark.parametrize(
+    ("normalization", "sentence"),
+    [("group", "must have a BatchNorm layer"), ("batch_stateless", "must keep running statistics to compare sites by")],
+)
+def test_a_network_to_compare_no_sites_by_is_refused_before_any_round(make_study, normalization, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        start_parts(make_study(rounds=4, name="adafed", model={"normalization": normalization}), ["a", "b"], None)
 
 
 def test_statistics_travel_by_layer_under_the_parts_own_name():

@@ -67,12 +67,12 @@ class StatisticsPart(Part):
         """Return the server half before any statistics.
 
         Raises:
-            ConfigError: The network has no layer to compare sites by.
+            ConfigError: The network has no layer to compare sites by, or none that keeps running statistics.
         """
-        settings = study.recipe.mixing
-        layers = "all" if settings.source == "running" else settings.layers
-        sizes = tuple(statistics_sizes(build_plain_model(study, study.seed), layers))
-        return [cls(study, sizes, (pretrained or {}) if settings.needs_pretrained else {})]
+        settings, model = study.recipe.mixing, build_plain_model(study, study.seed)
+        if settings.source == "pretrained":
+            return [cls(study, tuple(statistics_sizes(model, settings.layers)), pretrained or {})]
+        return [cls(study, tuple(len(mean) for mean, _ in running_statistics(model)))]
 
     @property
     def settings(self) -> Similarity:
