@@ -227,7 +227,8 @@ class SiteGuard(SitePart):
             model.load_state_dict(before["state"])
         is_head, head = step <= math.ceil(rounds / 2), head_names(model)
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(not is_head or name in head)
+            if is_head and name not in head:
+                parameter.requires_grad_(False)
         optimizer = make_optimizer(work.study.training, model)
         settings = work.study.training
         set_learning_rate(optimizer, learning_rate(settings.schedule, settings.learning_rate, step, rounds))
