@@ -3,9 +3,11 @@ import copy
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from silofl.errors import ConfigError
 from silofl.models import build_plain_model
+from silofl.models.networks import NETWORKS
 from silofl.studies.traffic import count_traffic
 from silofl.training.losses import make_loss
 
@@ -70,6 +72,20 @@ def test_option_two_is_the_mean_gradient_of_the_sites_own_steps(scaffold):
         expected = -change.of("model")[name] / (change.meta["steps"] * 0.05)
         np.testing.assert_allclose(own.numpy(), expected, rtol=1e-5, atol=1e-7)
     assert before.keys() == game.models("east").keys()
+
+
+@pytest.mark.parametrize("option", [1, 2])
+def test_what_the_loss_does_not_depend_on_has_a_control_of_zero(scaffold, monkeypatch, option):
+    def build(settings, in_channels, out_channels, dimensions):
+        network = nn.Conv2d(in_channels, out_channels, 1)
+        network.spare = nn.Parameter(torch.ones(2))
+        return network
+
+    monkeypatch.setitem(NETWORKS, "unet", build)
+    game = scaffold(option, network={})
+    assert game.rounds(2).answered == list(SITES)
+    np.testing.assert_array_equal(game.server.parts["control"].control["network.spare"], [0, 0])
+    np.testing.assert_array_equal(game.models("east")["model/network.spare"], [1, 1])
 
 
 def trained(game, site, number, x, correction, rate):

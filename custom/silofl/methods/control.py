@@ -151,7 +151,8 @@ class SiteControl(SitePart):
         work = self.work
         trained = _parameters(work.models[MODEL], work.study)
         if self._settings.option == 1:
-            self._new = {name: self._gradient[name] for name in self._own}
+            # What the loss does not depend on has no gradient, and option II leaves it at zero.
+            self._new = {name: self._gradient.get(name, np.zeros_like(array)) for name, array in self._own.items()}
         else:
             training = work.study.training
             reach = norm(results[MODEL].steps, training.momentum, nesterov=training.is_nesterov)
