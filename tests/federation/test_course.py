@@ -120,6 +120,23 @@ def test_who_listens_to_whom_is_computed_once_a_round(play, monkeypatch):
     assert roles == ["model"]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"average_last": 0.9},
+        {"name": "scaffold", "training": {"optimizer": "sgd", "momentum": 0.0}},
+        {"name": "fedsm", "selector": {"learning": "moments"}, "model": {"normalization": "instance"}},
+    ],
+)
+def test_what_all_sites_are_sent_is_in_memory_once(play, options):
+    game = play(rounds=2, **options)
+    game.finish()
+    both = [(sent["east"].arrays, sent["west"].arrays) for sent in game.sent.values()]
+    pairs = [(east[name], west[name]) for east, west in both for name in east.keys() & west.keys()]
+    alike = [pair for pair in pairs if np.array_equal(*pair)]
+    assert alike and all(first is second for first, second in alike)
+
+
 def test_the_order_of_answers_does_not_matter(play):
     games = [play(folder=folder) for folder in ("one", "two")]
     ask = games[1].ask

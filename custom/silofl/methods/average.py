@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -94,8 +95,8 @@ class AveragePart(Part):
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Return all that a validation of the last round brings, with the means in place of its models."""
         if exchange.task == TASK:
-            return run.task(site, replace(exchange, task=VALIDATE)) | self._models(site)
-        return self._models(site) if exchange.task in (TEST, COLLECT) and self.chosen else Message()
+            return run.task(site, replace(exchange, task=VALIDATE)) | self._message(site)
+        return self._message(site) if exchange.task in (TEST, COLLECT) and self.chosen else Message()
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> AveragePart:
         """Take a round's models into the means, or decide whether the means are reported."""
@@ -163,13 +164,18 @@ class AveragePart(Part):
         return {site: before.get(site, shared).with_model(arrays) for site, arrays in models.items()}
 
     def _as_part(self, role: str, part: ModelPart) -> ModelPart:
-        means = {site: mean.model() for site, mean in self.means[role].items()}
-        return replace(part, own=means) if part.own else replace(part, common=means[""])
+        models = self._models[role]
+        return replace(part, own=models) if part.own else replace(part, common=models[""])
 
-    def _models(self, site: str) -> Message:
+    @cached_property
+    def _models(self) -> dict[str, dict[str, Arrays]]:
+        """Return role -> site -> mean as a model; what all sites share is the same arrays for all."""
+        return {role: {site: mean.model() for site, mean in means.items()} for role, means in self.means.items()}
+
+    def _message(self, site: str) -> Message:
         arrays = {}
-        for role, means in self.means.items():
-            arrays |= with_role(role, means.get(site, means.get("", Mean())).model())
+        for role, models in self._models.items():
+            arrays |= with_role(role, models.get(site, models.get("", {})))
         return Message(arrays, {ROLE: {"is_sent": True}})
 
     def _sentence(self, scores: Mapping[str, SiteScore], best: Reported, is_better: bool) -> str:

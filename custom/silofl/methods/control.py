@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -75,9 +76,9 @@ class ControlPart(Part):
         # In float64: small changes are added to this sum for as long as the run lasts.
         return [cls(study, tuple(sites), {name: np.zeros(array.shape) for name, array in names.items()})]
 
-    @property
+    @cached_property
     def control(self) -> Arrays:
-        """The server's c, in float32.
+        """The server's c, in float32; the same arrays for all sites.
 
         A site that never answered has c_i = 0; it counts like the mean site until its examples are known.
         """
