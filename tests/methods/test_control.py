@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from silofl.errors import ConfigError
+from silofl.methods.part import Message
 from silofl.models import build_plain_model
 from silofl.models.networks import NETWORKS
 from silofl.studies.traffic import count_traffic
@@ -42,14 +43,18 @@ def test_the_servers_control_is_the_mean_of_the_sites_also_after_a_round_without
     assert any(np.abs(array).max() > 0 for array in game.server.parts["control"].control.values())
 
 
-def test_with_weights_by_examples_it_is_their_weighted_mean(scaffold):
+def test_with_weights_by_examples_it_is_their_weighted_mean_also_where_a_site_has_lost_some(scaffold):
+    def forgotten(task, site, answer):
+        return answer | Message(meta=answer.meta | {"num_examples": 3}) if site == "east" else answer
+
     game = scaffold(weights="examples")
-    game.round()
-    own = kept_controls(game, 1)
-    for name, array in game.server.parts["control"].control.items():
-        # 5, 4 and 3 training examples
-        mean = sum(count * own[site][name].numpy() for site, count in zip(SITES, (5, 4, 3), strict=True)) / 12
-        np.testing.assert_allclose(array, mean, rtol=1e-4, atol=1e-6)
+    # 5, 4 and 3 training examples, then 2 fewer.
+    for number, (counts, change) in enumerate((((5, 4, 3), None), ((3, 4, 3), forgotten)), start=1):
+        assert game.round(change=change).examples == dict(zip(SITES, counts, strict=True))
+        own = kept_controls(game, number)
+        for name, array in game.server.parts["control"].control.items():
+            mean = np.average([own[site][name].numpy() for site in SITES], axis=0, weights=counts)
+            np.testing.assert_allclose(array, mean, rtol=1e-4, atol=1e-6)
 
 
 def test_the_first_round_is_fedavgs_for_all_controls_are_zero(scaffold, play, make_study):

@@ -110,7 +110,9 @@ class ControlPart(Part):
         for site, answer in replies.accepted.items():
             changes = {name: np.asarray(change, np.float64) for name, change in answer.of(ROLE).items()}
             before = own.get(site) or {name: np.zeros(array.shape) for name, array in total.items()}
-            total |= {name: total[name] + new[site] * change for name, change in changes.items()}
+            # All of a site's c_i counts by the examples that it has now; it may have fewer than before.
+            more = new[site] - self.weights_of_sites.get(site, new[site])
+            total |= {name: total[name] + new[site] * one + more * before[name] for name, one in changes.items()}
             own[site] = before | {name: before[name] + change for name, change in changes.items()}
         holds = self.holds | {s: exchange.round for s, answer in replies.accepted.items() if answer.of(ROLE)}
         return replace(self, total=total, weights_of_sites=self.weights_of_sites | new, holds=holds, own=own)
