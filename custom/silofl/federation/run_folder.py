@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -230,14 +229,9 @@ class RunFolder:
         self._copy(RECORDS, target)
 
     def _copy(self, patterns: Sequence[str], target: Path) -> None:
-        if target.resolve() == self.path.resolve():
-            return
-        make_folder(target)
-        for path in [path for pattern in patterns for path in self.path.glob(pattern)]:
-            if path.is_dir():
-                shutil.copytree(path, target / path.name, dirs_exist_ok=True)
-            else:
-                copy_file(path, target / path.name)
+        if target.resolve() != self.path.resolve():
+            for path in result_files(self.path, patterns):
+                copy_file(path, target / path.relative_to(self.path))
 
     def _read(self) -> tuple[dict[str, Any] | None, list[str]]:
         """Return the last whole checkpoint, if any, and what is wrong with those after it."""
@@ -305,9 +299,9 @@ class RunFolder:
         return MODEL_README.format(**known, where=where, code=case_code(folder, shape))
 
 
-def result_files(folder: Path) -> Iterator[Path]:
+def result_files(folder: Path, patterns: Sequence[str] = RESULTS) -> Iterator[Path]:
     """Yield the files of a run's results in a folder, those below its folders too, and nothing else that is there."""
-    for path in (path for pattern in RESULTS for path in folder.glob(pattern)):
+    for path in (path for pattern in patterns for path in folder.glob(pattern)):
         yield from (one for one in (path, *path.rglob("*")) if one.is_file())
 
 
