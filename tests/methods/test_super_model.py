@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from silofl.algorithms.fedsm import THRESHOLDS
 from silofl.inference.directory import read
 from silofl.methods.model import complete_state
 from silofl.methods.part import Message
@@ -38,14 +39,14 @@ def test_the_threshold_comes_from_all_sites_counts_and_the_answers_are_those_of_
     game = fedsm(rounds=3)
     tests = game.finish().scores
     part = game.server.parts["super_model"]
-    assert part.threshold in part.thresholds and tests.keys() == set(SITES)
+    assert part.threshold in part.selector.thresholds and tests.keys() == set(SITES)
     for site, test in tests.items():
         assert sum(test.choices.values()) == 2
         assert set(test.models) == {"global", *SITES, "ensemble", "super"}
         kept = read(game.folder(site) / "supermodel")
         assert kept.threshold == part.threshold
         assert kept.models.keys() == {"global", *SITES}
-        row = dict(zip(part.thresholds, test.by_threshold, strict=True))[part.threshold]
+        row = dict(zip(part.selector.thresholds, test.by_threshold, strict=True))[part.threshold]
         assert row[0] / row[1] == pytest.approx(test.value)
 
 
@@ -113,12 +114,12 @@ def test_a_server_cannot_ask_for_thresholds_between_which_the_score_of_a_single_
     answer = game.sites["east"].answer(
         "test_super_model", Message(message.arrays, message.meta | {"super_model": entry})
     )
-    assert len(answer.meta["metrics"]["test"]["by_threshold"]) == len(game.server.parts["super_model"].thresholds)
+    assert len(answer.meta["metrics"]["test"]["by_threshold"]) == len(THRESHOLDS)
 
 
 def test_a_site_whose_counts_do_not_fit_has_no_say_in_the_threshold_and_the_others_have(fedsm):
     game = fedsm()
-    thresholds = game.server.parts["super_model"].thresholds
+    thresholds = game.server.parts["super_model"].selector.thresholds
     best_at_half = [[0.9 if threshold <= 0.5 else 0.1, 1] for threshold in thresholds]
     game.finish(change=counting(east=best_at_half, north=[[1.0, 2]], west="nothing"))
     part = game.server.parts["super_model"]
@@ -149,7 +150,7 @@ def test_a_selector_that_learns_the_best_model_needs_no_threshold(fedsm):
     tests = game.finish().scores
     part = game.server.parts["super_model"]
     assert game.server.parts["selector"].outputs == ("global", *SITES)
-    assert part.thresholds == () and part.contents(game.server).threshold is None
+    assert part.selector.thresholds == () and part.contents(game.server).threshold is None
     assert all(test.by_threshold == () for test in tests.values())
     # All models before its rounds; the selector, which learnt in them, with the test.
     assert {role_of(name) for name in game.sent["assemble"]["east"].of("super_model")} == {"global", *SITES}
@@ -223,7 +224,7 @@ def test_the_result_says_what_each_model_is_worth_and_whom_the_selector_chose(fe
     assert found.models["east"] == tests["east"].models and found.choices["east"] == tests["east"].choices
     assert found.selector.outputs == SITES
     assert {sum(found.selector.cases[site].values()) for site in SITES} == {2}
-    assert [row.threshold for row in found.by_threshold] == list(part.thresholds)
+    assert [row.threshold for row in found.by_threshold] == list(part.selector.thresholds)
     first = np.mean([test.by_threshold[0][0] / test.by_threshold[0][1] for test in tests.values()])
     assert found.by_threshold[0].value == pytest.approx(first)
 

@@ -102,6 +102,11 @@ class Selector(Answer):
         """Whether it learns in the extra rounds which model is the best for an image (Eq. 1)."""
         return not self.learns_site
 
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """The candidates for the paper's gamma; none where the global model is one of its outputs."""
+        return THRESHOLDS if self.learns_site else ()
+
     def check_images(self, shape: Sequence[int]) -> None:
         """Refuse images of which VGG's five poolings would leave nothing, and volumes for a selector that mixes."""
         if len(shape) == 4 and self.labels == "ensemble":

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from silofl.algorithms.fedsm import THRESHOLDS, SuperModel, tune_threshold
+from silofl.algorithms.fedsm import THRESHOLDS, Selector, tune_threshold
 from silofl.algorithms.mixing import Arrays
 from silofl.data.batches import evaluation_batches
 from silofl.data.parts import Examples
@@ -72,25 +72,15 @@ class SuperModelPart(Part):
     entry: ClassVar[type[Entry]] = Entry
 
     @property
-    def settings(self) -> SuperModel:
-        """The recipe's answer."""
-        return self.study.recipe.answer(ROLE)
-
-    @property
-    def learns_site(self) -> bool:
-        """Whether the selector has learnt together with the models."""
-        return _learns_site(self.study)
-
-    @property
-    def thresholds(self) -> tuple[float, ...]:
-        """The candidates for the threshold."""
-        return _thresholds(self.study)
+    def selector(self) -> Selector:
+        """The recipe's answer on the selector."""
+        return self.study.recipe.answer(SELECTOR)
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Bring all models to sites that lack them: before a round of the selector alone, or at the end."""
-        is_before_extra = moment == BEFORE and number > self.study.rounds and not self.learns_site
+        is_before_extra = moment == BEFORE and number > self.study.rounds and not self.selector.learns_site
         lacking = tuple(site for site in run.sites if site not in self.holders)
-        if not lacking or not (is_before_extra or (moment == END and self.learns_site)):
+        if not lacking or not (is_before_extra or (moment == END and self.selector.learns_site)):
             return ()
         return (Exchange(ASSEMBLE, run.reported.round, sites=lacking, is_needed=False),)
 
@@ -100,7 +90,7 @@ class SuperModelPart(Part):
             return Message()
         is_holder = site in self.holders
         # With FedSM-extra the selector goes on learning after the models were sent, so the test brings it again.
-        has_selector = not is_holder if self.learns_site else exchange.task == TEST
+        has_selector = not is_holder if self.selector.learns_site else exchange.task == TEST
         arrays = ({} if is_holder else _all_models(run)) | (_selector(run) if has_selector else {})
         return Message(with_role(ROLE, arrays), {ROLE: self._facts(run)})
 
@@ -109,9 +99,9 @@ class SuperModelPart(Part):
         test = answer.numbers.metrics.test if exchange.task == TEST else None
         table = test.by_threshold if test else answer.entries[ROLE].by_threshold
         is_needed = test is not None or bool(table)
-        if is_needed and len(table) != len(self.thresholds):
+        if is_needed and len(table) != len(self.selector.thresholds):
             raise AggregationError(
-                f"site {site!r} must send by_threshold for {len(self.thresholds)} thresholds, not {len(table)}"
+                f"site {site!r} must send by_threshold for {len(self.selector.thresholds)} thresholds, not {len(table)}"
             )
         for total, cases in table:
             if total > cases:
@@ -127,7 +117,7 @@ class SuperModelPart(Part):
             return replace(self, holders=self.holders - replies.missing.keys())
         tables = [answer.entries[ROLE].by_threshold for answer in replies.accepted.values()]
         counts = [table for table in tables if table]
-        threshold = self.settings.threshold if self.thresholds else None
+        threshold = self.study.recipe.answer(ROLE).threshold if self.selector.thresholds else None
         if threshold == "tuned":
             # Without counts the largest, 1: a model that nobody could measure on its choice is never chosen.
             threshold = tune_threshold(counts) if counts else THRESHOLDS[-1]
@@ -154,13 +144,13 @@ class SuperModelPart(Part):
             **results_of_selector(run.reported.parts[SELECTOR].outputs, tests),
             threshold=self.threshold,
             threshold_without=self.refused,
-            by_threshold=_mean_by_threshold(self.thresholds, [test.by_threshold for test in tests.values()]),
+            by_threshold=_mean_by_threshold(self.selector.thresholds, [test.by_threshold for test in tests.values()]),
         )
         return {"super_model": results}
 
     def _facts(self, run: Run) -> dict[str, Any]:
         # Sites take the candidates from the study; earlier ones of the same release from here.
-        settings = {"thresholds": list(self.thresholds), "threshold": self.threshold}
+        settings = {"thresholds": list(self.selector.thresholds), "threshold": self.threshold}
         return write_facts(run, run.reported.parts[SELECTOR].outputs) | settings
 
 
@@ -172,16 +162,16 @@ class SiteSuperModel(SitePart):
 
     def answer(self, task: str) -> Message:
         """Store a received super model and score each threshold on validation data, or test the stored one."""
+        # The study's and not the server's: between many narrow ones the score of each single case would show.
+        thresholds = self.work.study.recipe.answer(SELECTOR).thresholds
         if task == TEST:
-            # The study's and not the server's: between many narrow ones the score of each single case would show.
-            thresholds = _thresholds(self.work.study)
             return Message(meta={"metrics": {"test": tested(self.work, self._settled(), thresholds)}})
         work, contents = self.work, self._receive()
         if contents.selector is None or len(work.data.validation) == 0:
             return Message()
         model = Loaded(contents, work.device)
         results = case_results(model, work.data.validation, work.study)
-        counts = counts_by_threshold(model, results, _thresholds(work.study))
+        counts = counts_by_threshold(model, results, thresholds)
         return Message(meta={ROLE: {"by_threshold": counts}})
 
     def _receive(self) -> Contents:
@@ -226,15 +216,6 @@ def fixed_models(work: Work, outputs: Sequence[str]) -> list[nn.Module]:
 
 
 PART, SITE = SuperModelPart, SiteSuperModel
-
-
-def _learns_site(study: Study) -> bool:
-    return study.recipe.answer(SELECTOR).learns_site
-
-
-def _thresholds(study: Study) -> tuple[float, ...]:
-    """Return the candidates for the threshold; none where the selector knows the global model too."""
-    return THRESHOLDS if _learns_site(study) else ()
 
 
 def _all_models(run: Run) -> Arrays:
