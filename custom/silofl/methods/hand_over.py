@@ -50,6 +50,7 @@ from silofl.models.nearest import NUM_FEATURES, Moments, discriminant, features_
 from silofl.models.roles import SELECTOR, role_of, with_role
 from silofl.study import Study
 from silofl.training.evaluation import evaluate, outputs_of, pieces_of
+from silofl.training.local_model import state_of
 from silofl.training.loop import TrainingResult
 from silofl.training.site_score import SuperScore
 
@@ -305,8 +306,7 @@ class SiteHandOver(SitePart):
             model.train()
         best = self._best.value if self._best else None
         if best is None or (value is not None and value > best):
-            state = {name: one.detach().cpu().clone() for name, one in model.state_dict().items()}
-            self._best = Best(state, value)
+            self._best = Best(state_of(model), value)
 
 
 PART, SITE = HandOverPart, SiteHandOver
