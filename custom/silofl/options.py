@@ -80,6 +80,11 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="folder with one folder a site; phantoms/ by default")
 
 
+def add_cache(parser: argparse.ArgumentParser) -> None:
+    """Add ``--cache``."""
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="folder of decoded images that runs share; in DATA")
+
+
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     """Add ``--json`` for a command that prints ``what`` as JSON."""
     parser.add_argument("--json", action="store_true", help=f"{what} on standard output, the rest on stderr")

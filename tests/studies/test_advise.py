@@ -151,6 +151,13 @@ def test_the_advice_is_told_with_a_command_that_compares_it(silofl, job, write_s
     assert f"silofl compare {job} --data {data} " in out and " --pretrained f.pt " in out
 
 
+def test_images_are_decoded_into_the_folder_that_is_named_as_in_the_command(silofl, job, write_sites, tmp_path):
+    data, cache = write_sites(), tmp_path / "cache"
+    code, out, _ = silofl("advise", job, "--data", data, "--cache", cache)
+    assert code == 0 and f" --cache {cache} " in out
+    assert list(cache.glob("*/index.json")) and not (data / ".silofl-cache").exists()
+
+
 def test_one_site_alone_cannot_be_advised(refused, job, write_sites):
     data = write_sites((1,), (0.5,))
     error = refused("advise", job, "--data", data, "--set", "federation.min_sites=1")

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,19 @@ def test_finished_runs_are_used_again(compare, training):
     code, out, table = compare(seeds="0,1")
     assert code == 0 and training.carried_out == ["fedavg_phantoms-seed1"]
     assert "already finished" in out and table["seeds"] == [0, 1]
+
+
+def test_images_of_data_that_cannot_be_written_to_are_decoded_elsewhere(compare, training, phantoms, tmp_path):
+    data, cache = tmp_path / "data", tmp_path / "cache"
+    shutil.copytree(phantoms, data, ignore=shutil.ignore_patterns(".silofl-cache"))
+    # As nothing keeps root from writing, a file is in the folder's place.
+    (data / ".silofl-cache").write_text("")
+    code, out, _ = compare("--data", data, seeds="0")
+    assert code == 2 and "or name another folder with cache_dir in site.yaml, in a simulation with --cache" in out
+    assert compare("--data", data, "--pooled", "--cache", cache, seeds="0")[0] == 0
+    assert training.carried_out == ["fedavg_phantoms-seed0", "centralised-seed0"]
+    # north, south and their pool
+    assert len(list(cache.glob("*/index.json"))) == 3
 
 
 def test_an_unfinished_run_goes_on(compare, training):

@@ -42,6 +42,13 @@ def test_a_model_is_trained_on_pooled_training_data_and_says_so_loudly(windows, 
     assert "network.head.weight" in state
 
 
+def test_images_are_decoded_into_the_folder_that_is_named(windows, write_windows_job, tmp_path):
+    job, cache = write_windows_job("adafed_activity"), tmp_path / "cache"
+    arguments = ["pretrain", job, "--data", windows, "--out", tmp_path / "f.pt", "--epochs", 1, "--cache", cache]
+    assert main([str(argument) for argument in arguments]) == 0
+    assert len(list(cache.glob("*/index.json"))) == 3
+
+
 @pytest.mark.parametrize(
     ("out", "share", "message"),
     [("f.txt", 0.2, "must be a new file that ends in .pt"), ("f.pt", 0.0, "--share must be above 0 and at most 1")],

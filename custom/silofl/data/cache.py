@@ -97,7 +97,7 @@ def _load_or_prepare(target: Path, prepare: Callable[[], Cases], source: Source)
             reason = error.strerror or type(error).__name__
             raise DataError(
                 f"cache_dir must be a folder with room that can be written; the system said {reason!r}: "
-                "free space or set cache_dir in site.yaml"
+                "free space, or name another folder with cache_dir in site.yaml, in a simulation with --cache"
             ) from None
     raise DataError("cache_dir must keep what is written to it; the cache was damaged again: check the disk")
 

@@ -12,7 +12,16 @@ from rich.console import Console
 from silofl.algorithms import advice
 from silofl.algorithms.advice import KINDS, Advice
 from silofl.errors import ConfigError, ExitCode
-from silofl.options import add_pretrained, add_seed, add_set, add_weights, changes_of, console_for, text_of
+from silofl.options import (
+    add_cache,
+    add_pretrained,
+    add_seed,
+    add_set,
+    add_weights,
+    changes_of,
+    console_for,
+    text_of,
+)
 from silofl.report.tables import TextTable, print_table
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation, settled
@@ -27,6 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl advise``."""
     parser.add_argument("job", type=Path, help="job folder, whose study prepares the images and names the network")
     parser.add_argument("--data", type=Path, help="folder with one folder a site, or DIR/{site}; phantoms/ by default")
+    add_cache(parser)
     add_pretrained(parser)
     add_weights(parser)
     add_seed(parser)
@@ -42,6 +52,7 @@ def run(options: argparse.Namespace) -> int:
         data=text_of(data),
         pretrained=text_of(options.pretrained),
         weights=text_of(options.weights and weights_file(options.weights)),
+        cache=text_of(options.cache),
     )
     study, simulation = settled(options.job, wanted, changes_of(options))
     found = advise(study, simulation)
@@ -54,6 +65,7 @@ def run(options: argparse.Namespace) -> int:
     command = f"python -m silofl compare {job} --data {data} --out RUNS --methods local,fedavg"
     command += " --pretrained f.pt" if study.recipe.needs_pretrained else ""
     command += f" --weights {quote(str(simulation.weights))}" if simulation.weights else ""
+    command += f" --cache {quote(str(simulation.cache))}" if simulation.cache else ""
     console.print(f"\nto try it:\n  {command} --set 'algorithm={{{algorithm}}}' --as advised", markup=False)
     return ExitCode.COMPLETE
 

@@ -17,6 +17,7 @@ from silofl.federation.results import Results, read_results
 from silofl.files import write_atomically, write_json, write_text
 from silofl.options import (
     add_backend,
+    add_cache,
     add_data,
     add_json,
     add_pretrained,
@@ -67,6 +68,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("jobs", type=Path, nargs="+", metavar="JOB", help="job folder; methods take the first's study")
     add_data(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and the table; goes on in it")
+    add_cache(parser)
     parser.add_argument("--seeds", type=_seeds, default=(0, 1, 2), help="as 0,1,2, which is the default")
     parser.add_argument("--methods", type=names, default=[], help="in the first job's study, as a,b; named below")
     add_pretrained(parser)
@@ -108,6 +110,7 @@ def run(options: argparse.Namespace) -> int:
         pretrained=text_of(options.pretrained),
         weights=text_of(options.weights and weights_file(options.weights)),
         is_alone=options.alone,
+        cache=text_of(options.cache),
         sweep=sweep_of(options),
         has_equal_rounds=options.equal_rounds,
     )

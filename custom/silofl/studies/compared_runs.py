@@ -43,6 +43,7 @@ class Comparison:
         pretrained: File of a pretrained model for those that need one.
         weights: File of weights that everybody starts from, in the rows without a pretrained model.
         is_alone: Whether all sites of a run take turns in one process, without NVFlare.
+        cache: Folder of decoded images; in the folder of the data where None.
         sweep: Values with which every row runs.
         has_equal_rounds: Whether extra rounds, of fine-tuning or of a selector alone, count among the study's.
     """
@@ -58,6 +59,7 @@ class Comparison:
     pretrained: str | None = None
     weights: str | None = None
     is_alone: bool = False
+    cache: str | None = None
     sweep: Sweep = NO_SWEEP
     has_equal_rounds: bool = False
 
@@ -112,7 +114,7 @@ def planned(asked: Comparison, out: Path) -> list[ComparedRun]:
             raise ConfigError(
                 f"jobs, methods and --as must have names of their own, not {name!r} twice; rename the job's folder"
             )
-    wanted = Simulation(asked.data, (), asked.threads, is_alone=asked.is_alone)
+    wanted = Simulation(asked.data, (), asked.threads, is_alone=asked.is_alone, cache=asked.cache)
     patterns = [ComparedRun(name, 0, out, job, wanted, changes, row=name) for name, job, changes in entries]
     if asked.sweep.values:
         patterns = [_at(pattern, point) for pattern in patterns for point in asked.sweep.points()]

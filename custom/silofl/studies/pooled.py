@@ -37,7 +37,7 @@ def centralised_runs(asked: Comparison, out: Path, console: Console) -> list[Com
     # one site FedAvg is plain training.
     alone = study.federation.model_dump(exclude={"sites"}) | {"min_sites": 1}
     changes = {"algorithm": {"name": "fedavg"}, "federation": alone}
-    wanted = Simulation(str(data), (POOLED_SITE,), is_alone=asked.is_alone)
+    wanted = Simulation(str(data), (POOLED_SITE,), is_alone=asked.is_alone, cache=asked.cache)
     # What is set of the federation for every row is in `alone`, and would take back its one site.
     others = {key: value for key, value in asked.changes.items() if key.partition(".")[0] != "federation"}
     runs = seeded(replace(asked, changes=others), out, ComparedRun(CENTRALISED, 0, out, job, wanted, changes))

@@ -20,7 +20,7 @@ from silofl.data.transforms import augmentation
 from silofl.errors import ConfigError, ExitCode
 from silofl.files import save_tensors, write_json
 from silofl.models import build_plain_model
-from silofl.options import add_data, console_for, count, text_of
+from silofl.options import add_cache, add_data, console_for, count, text_of
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation, settled
 from silofl.study import Study
@@ -40,6 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl pretrain``."""
     parser.add_argument("job", type=Path, help="job folder, as jobs/adafed_activity")
     add_data(parser)
+    add_cache(parser)
     parser.add_argument("--out", type=Path, required=True, help="new file for the model, ending in .pt")
     parser.add_argument("--share", type=float, default=0.2, help="of each site's training examples; 0.2 by default")
     parser.add_argument("--epochs", type=count, help="passes over them; the study's rounds x local epochs by default")
@@ -47,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train and write a pretrained model."""
-    wanted = Simulation(data=text_of(options.data))
+    wanted = Simulation(data=text_of(options.data), cache=text_of(options.cache))
     pretrain(options.job, options.out, wanted, options.share, options.epochs, console_for(options))
     return ExitCode.COMPLETE
 

@@ -30,6 +30,7 @@ from silofl.models.networks import check_network
 from silofl.models.weights import read_start
 from silofl.options import (
     add_backend,
+    add_cache,
     add_data,
     add_json,
     add_pretrained,
@@ -80,7 +81,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", type=Path, nargs="?", help="job folder, as jobs/harmofl_phantoms")
     add_data(parser)
     parser.add_argument("--out", type=Path, help="new folder for the run")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="folder of decoded images that runs share; in DATA")
+    add_cache(parser)
     add_rounds(parser)
     add_seed(parser)
     add_set(parser)
