@@ -6,7 +6,18 @@ import numpy as np
 from matplotlib.lines import Line2D
 from PIL import Image as Picture
 
-from silofl.report.canvas import Image, as_values, legend, line_style, literal, panels, png, point_style
+from silofl.report.canvas import (
+    MUTED,
+    Image,
+    as_values,
+    legend,
+    line_style,
+    literal,
+    panels,
+    png,
+    point_style,
+    style_axes,
+)
 
 
 def test_a_figure_becomes_a_png_of_its_size():
@@ -56,3 +67,14 @@ def test_dollar_signs_and_underscores_in_names_are_drawn_and_not_read():
 
 def test_missing_values_are_gaps():
     np.testing.assert_array_equal(as_values([1.0, None]), [1.0, np.nan])
+
+
+def test_all_numbers_at_an_axis_are_of_one_size_and_colour():
+    figure, ((axes,),) = panels(1, 1, (3, 3))
+    axes.plot([0.74, 0.86], [0.74, 0.86])
+    style_axes(axes, "variances", "of the inputs")
+    # Within a decade the numbers stand at minor ticks alone.
+    axes.set_yscale("log")
+    png(figure)
+    labels = axes.get_yticklabels(which="both")
+    assert {(label.get_fontsize(), label.get_color()) for label in labels if label.get_text()} == {(8.5, MUTED)}

@@ -115,7 +115,6 @@ def lines_image(rows: Sequence[SiteLandscape], title: str) -> Image:
         for site, axes in zip(sites, line, strict=True):
             style_axes(axes, f"{site}, scale {scale:g}", "distance along a direction")
             axes.set_yscale("log" if isinstance(norm, LogNorm) else "linear")
-            axes.tick_params(which="minor", length=0)
         line[0].set_ylabel("loss", fontsize=9, color=INK)
     handles = [Line2D([], [], linewidth=2.2, **(line_style(i) | {"marker": None})) for i in range(len(runs))]
     legend(figure, handles, runs)

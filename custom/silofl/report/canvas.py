@@ -72,7 +72,7 @@ def style_axes(axes: Axes, title: str, label: str) -> None:
     """Style axes: a title, a label below, few lines."""
     axes.set_title(literal(title), loc="left", fontsize=10.5, color=INK, fontweight="bold")
     axes.set_xlabel(literal(label), fontsize=9, color=MUTED)
-    axes.tick_params(labelsize=8.5, colors=MUTED, length=0)
+    axes.tick_params(which="both", labelsize=8.5, colors=MUTED, length=0)
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
