@@ -3,6 +3,7 @@ import json
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
 from PIL import Image as Picture
 
@@ -142,3 +143,15 @@ def test_a_level_or_unknown_landscape_is_drawn_without_a_warning(kind, losses, r
     found.losses[:] = losses
     assert DRAW[kind]([SiteLandscape("a", "b", 1.0, 5, found)], "x").png.startswith(b"\x89PNG")
     assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_a_long_name_of_a_run_stays_beside_its_row(monkeypatch):
+    figures = []
+    monkeypatch.setattr(landscape_figures, "png", lambda figure, dpi: figures.append(figure) or b"")
+    plane_image(rows_of("plane", runs=(f"1: harmofl {'learning_rate=0.003 ' * 5}", "2: fedavg")), "dice of images")
+    FigureCanvasAgg(figures[0]).draw()
+    named = [axes for axes in figures[0].axes if "direction" in axes.get_ylabel()]
+    assert len(named) == 4
+    for axes in named:
+        label, panel = axes.yaxis.label.get_window_extent(), axes.get_window_extent()
+        assert panel.y0 <= label.y0 and label.y1 <= panel.y1

@@ -27,6 +27,8 @@ NOTE = (
 )
 COLOURS, CONTOURS = "viridis", 8
 PANEL_INCH, DPI = 2.4, 110
+# Of a run's name, which begins with its number, beside a panel.
+NAME_LETTERS = 26
 RIM = {"linestyle": "", "path_effects": [withStroke(linewidth=3, foreground="black")]}
 MARKS = {
     "the model": {"marker": "+", "markersize": 10, "color": "white", "markeredgewidth": 1.6, **RIM},
@@ -92,7 +94,8 @@ def plane_image(rows: Sequence[SiteLandscape], title: str) -> Image:
         for row in shown:
             _draw_plane(block[runs.index(row.run), sites.index(row.site)], row, norm)
         for run, axes in zip(runs, block[:, 0], strict=True):
-            axes.set_ylabel(literal(f"{run}\nscale {scale:g}\n2nd direction"), fontsize=8.5, color=INK)
+            name = run if len(run) <= NAME_LETTERS else f"{run[: NAME_LETTERS - 3]}..."
+            axes.set_ylabel(literal(f"{name}\nscale {scale:g}\n2nd direction"), fontsize=8.5, color=INK)
         bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=block.ravel().tolist(), fraction=0.05)
         bar.set_label(f"loss, scale {scale:g}", fontsize=8.5, color=INK)
         bar.ax.tick_params(labelsize=7.5, colors=MUTED)
