@@ -73,7 +73,14 @@ def test_an_unfinished_run_goes_on(compare, training):
     assert training.carried_out[1:] == ["fedavg_phantoms-seed0", "fedavg_phantoms-seed1"]
 
 
-@pytest.mark.parametrize(("option", "key"), [(["--rounds", "7"], "rounds"), (["--methods", "local"], None)])
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [
+        (["--rounds", "7"], "rounds"),
+        (["--set", "training.batch_size=3"], "training.batch_size"),
+        (["--methods", "local"], None),
+    ],
+)
 def test_a_run_of_another_study_is_refused_and_not_silently_used(compare, training, option, key):
     compare(seeds="0")
     code, out, _ = compare(*option, seeds="0")

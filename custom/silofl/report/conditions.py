@@ -32,7 +32,7 @@ def by_name(runs: Sequence[RunRecords]) -> dict[str, list[RunRecords]]:
 
 def all_settings(run: RunRecords) -> dict[str, str]:
     """Return dotted key -> value of all that the run's study decides; of a run without its study what is known."""
-    known = (_flat(plain_study(run.study)) if run.study else {}) | _known_settings(run.results)
+    known = (flat_settings(plain_study(run.study)) if run.study else {}) | _known_settings(run.results)
     sections = list(dict.fromkeys(key.partition(".")[0] for key in known))
     return dict(sorted(known.items(), key=lambda item: sections.index(item[0].partition(".")[0])))
 
@@ -127,6 +127,17 @@ def listed(groups: Mapping[str, Sequence[str]]) -> str:
     return "; ".join(f"{text} ({', '.join(names)})" for text, names in groups.items())
 
 
+def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return dotted key -> text of the values of a study; its labels, regions and transforms are one value each."""
+    flat: dict[str, str] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and key not in ("labels", "regions"):
+            flat |= flat_settings(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value if isinstance(value, str) else _words(value)
+    return flat
+
+
 def _compared_settings(run: RunRecords) -> dict[str, str]:
     settings = {key: text for key, text in all_settings(run).items() if key.partition(".")[0] not in NOT_COMPARED}
     # The extra ones are a key of the algorithm, and rounds of the run all the same.
@@ -146,18 +157,7 @@ def _known_settings(results: Results) -> dict[str, str]:
         "algorithm": {"name": results.algorithm, "preset": results.preset, **answers},
     }
     known["algorithm"] |= results.recipe.get("constants", {})
-    return {key: text for key, text in _flat(known).items() if text != "null"}
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return dotted key -> text of the values of a study; its labels, regions and transforms are one value each."""
-    flat: dict[str, str] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping) and key not in ("labels", "regions"):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value if isinstance(value, str) else _words(value)
-    return flat
+    return {key: text for key, text in flat_settings(known).items() if text != "null"}
 
 
 def _words(value: object) -> str:

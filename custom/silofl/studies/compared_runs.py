@@ -10,6 +10,7 @@ from pathlib import Path
 from silofl.errors import ConfigError
 from silofl.inference.directory import plain_study
 from silofl.options import replaces, set_keys
+from silofl.report.conditions import flat_settings
 from silofl.studies import simulate
 from silofl.studies.methods import algorithm_of
 from silofl.studies.simulation import (
@@ -241,7 +242,7 @@ def _with_name(run: ComparedRun) -> Iterator[None]:
 
 def _check_same(run: ComparedRun, study: Study, simulation: Simulation) -> None:
     """Refuse an earlier run of another study, or on other data or sites."""
-    wanted, found = plain_study(study), plain_study(load_study(study_file(run.path / "job")))
+    wanted, found = (flat_settings(plain_study(one)) for one in (study, load_study(study_file(run.path / "job"))))
     differences = [key for key in sorted(wanted.keys() | found.keys()) if wanted.get(key) != found.get(key)]
     earlier = read_simulation(run.path)
     compared = ("data", "sites", "left_out", "pretrained", "weights")
