@@ -142,13 +142,13 @@ def test_a_table_that_leaves_out_an_image_is_refused(run, source, rows):
 @pytest.mark.parametrize("header", ["name,patient", "", "file"])
 def test_a_table_without_its_columns_is_refused(run, source, header):
     (source / "north" / "patients.csv").write_text(f"{header}\nscan0,p0")
-    with pytest.raises(DataError, match="patients.csv must have the columns file and patient, not"):
+    with pytest.raises(DataError, match="patients.csv of site 'north' must have the columns file and patient, not"):
         run()
 
 
 def test_a_table_in_another_encoding_is_refused(run, source):
     (source / "north" / "patients.csv").write_bytes("file,patient\nscan0,Müller".encode("latin-1"))
-    with pytest.raises(DataError, match="patients.csv must be text in UTF-8"):
+    with pytest.raises(DataError, match="patients.csv of site 'north' must be text in UTF-8"):
         run()
 
 

@@ -97,7 +97,7 @@ def plan_brats(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     sites = [find_cases(place.name, place, form.patterns) for place in places]
     notes: tuple[str, ...] = ()
     if has_table:
-        sites, notes = _by_institution(sites[0], read_columns(source / TABLE, "Subject_ID", "Partition_ID"))
+        sites, notes = _by_institution(sites[0], read_columns(source / TABLE, TABLE, "Subject_ID", "Partition_ID"))
     _check_patients(sites, form)
     names = chosen_labels(options.labels, LABELS, first=1).values()
     values = Values(dict(zip(form.values, names, strict=True)), "download it again, or leave the case out")

@@ -24,7 +24,8 @@ def read_patients(found: SiteCases) -> dict[str, str] | dict[str, None]:
     tables = [found.folder / name for name in TABLES if (found.folder / name).exists()]
     if not tables:
         return dict.fromkeys(found.images)
-    rows, table = read_columns(tables[0], "file", "patient"), f"{tables[0].name} of site {found.site!r}"
+    table = f"{tables[0].name} of site {found.site!r}"
+    rows = read_columns(tables[0], table, "file", "patient")
     named = {
         case: {patient for name in (case, *found.image_names(case)) for patient in rows.get(name, ())}
         for case in found.images
@@ -54,11 +55,12 @@ def say_unknown(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
     return {**plans, **{site: replace(plans[site], notes=tuple(notes[site])) for site in unknown}}
 
 
-def read_columns(table: Path, key: str, value: str) -> dict[str, set[str]]:
+def read_columns(table: Path, name: str, key: str, value: str) -> dict[str, set[str]]:
     """Return what a table with a header says of each name: the values of one column by those of another.
 
     Args:
         table: The file; its columns are separated by tabs, semicolons or commas.
+        name: The file's, for errors.
         key: The column of the names.
         value: The column of what is said of them; empty ones say nothing.
 
@@ -66,17 +68,17 @@ def read_columns(table: Path, key: str, value: str) -> dict[str, set[str]]:
         DataError: The table cannot be read, is not in UTF-8, or lacks a column.
     """
     try:
-        lines = read_bytes(table, table.name).decode("utf-8-sig").splitlines()
+        lines = read_bytes(table, name).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise DataError(f"{table.name} must be text in UTF-8, not something else; save it anew") from None
+        raise DataError(f"{name} must be text in UTF-8, not something else; save it anew") from None
     delimiter = next((d for d in "\t;," if lines and d in lines[0]), ",")
     try:
         header, *rows = list(csv.reader(lines, delimiter=delimiter)) or [[""]]
     except csv.Error as error:
-        raise DataError(f"{table.name} must be a table of columns, not broken ({error}); save it anew") from None
+        raise DataError(f"{name} must be a table of columns, not broken ({error}); save it anew") from None
     columns = [column.strip() for column in header]
     if not {key, value} <= set(columns):
-        raise DataError(f"{table.name} must have the columns {key} and {value}, not {', '.join(columns)}; rename them")
+        raise DataError(f"{name} must have the columns {key} and {value}, not {', '.join(columns)}; rename them")
     found: dict[str, set[str]] = {}
     for row in rows:
         values = dict(zip(columns, map(str.strip, row), strict=False))
