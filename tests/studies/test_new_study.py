@@ -7,7 +7,7 @@ import yaml
 from PIL import Image
 
 from silofl.studies.new_study import _resize
-from silofl.studies.simulation import study_file
+from silofl.studies.simulation import Simulation, settled, study_file
 from silofl.study import load_study
 
 from .conftest import JOB
@@ -124,8 +124,18 @@ def test_windows_stay_as_they_are(silofl, windows, tmp_path):
     assert code == 0 and f"silofl pretrain {tmp_path / 'own'} --data {windows}" in " ".join(out.split())
 
 
+def test_the_command_for_one_sites_data_names_the_folder_that_holds_the_site(silofl, pictures, tmp_path):
+    target = tmp_path / "own"
+    out = silofl("new-study", target, "--from", JOBS / "harmofl_camelyon17", "--data", pictures / "ward")[1]
+    command = f"silofl simulate {target} --data {pictures} --sites ward --out RUN"
+    assert command in out
+    settled(target, Simulation(str(pictures), ("ward",)), {})
+
+
 def test_one_sites_own_data_are_enough_and_the_quorum_follows(silofl, windows, tmp_path):
-    silofl("new-study", tmp_path / "own", "--from", JOBS / "adafed_activity", "--data", windows / "ann")
+    out = silofl("new-study", tmp_path / "own", "--from", JOBS / "adafed_activity", "--data", windows / "ann")[1]
+    # It pools all sites of a folder.
+    assert "silofl pretrain" not in out
     study = load_study(study_file(tmp_path / "own"))
     assert study.federation.min_sites == 1 and study.labels == {0: "slow", 1: "fast"}
 

@@ -11,6 +11,7 @@ import numpy as np
 import yaml
 
 from silofl.algorithms.recipe import Answer
+from silofl.data.manifest import FILE_NAME
 from silofl.data.preparation import prepare_image
 from silofl.data.survey import Survey, survey
 from silofl.errors import ConfigError, ExitCode
@@ -54,10 +55,14 @@ def run(options: argparse.Namespace) -> int:
     found, console = survey(options.data), console_for(options)
     study = new_study(options.target, options.job, found)
     target, data = quote(str(options.target)), quote(str(options.data))
+    if is_one := (options.data / FILE_NAME).is_file():
+        site = options.data.resolve()
+        data = f"{quote(str(site.parent))} --sites {quote(site.name)}"
     console.print(f"wrote {options.target}: read its app/config/study.yaml before you train", markup=False)
     asked = f"--sites {len(found.sites)} --bandwidth 50Mbit{_examples(study, found)}"
     console.print(f"  silofl estimate {target} {asked}", markup=False)
-    if study.recipe.needs_pretrained:
+    # It pools all sites of a folder.
+    if study.recipe.needs_pretrained and not is_one:
         command = f"silofl pretrain {target} --data {data} --out f.pt   # then --pretrained f.pt"
         console.print(f"  {command}", markup=False)
     console.print(f"  silofl simulate {target} --data {data} --out RUN", markup=False)
