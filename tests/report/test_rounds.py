@@ -134,6 +134,11 @@ def test_a_smooth_run_has_no_incidents(record):
     assert incidents([record(1), record(2)]) == []
 
 
+def test_the_traffic_after_the_last_round_is_said_to_be_left_out(record, run):
+    records = read_run(run().ledger(record(1)).path)
+    assert "sent after the last round, to be validated and tested, are not counted" in traffic_image(records).caption
+
+
 def test_traffic_adds_up_over_rounds_and_sites(record):
     rows = traffic_table([record(1), record(2)], ["east", "west"]).rows
     # two rounds of 1 MB to and 0.5 MB from each site

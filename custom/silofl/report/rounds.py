@@ -122,7 +122,10 @@ def traffic_image(run: RunRecords) -> Image | None:
         return None
     longest = duration(max(record.seconds for record in run.ledger))
     alt = f"Bars of the megabytes and seconds of {len(run.ledger)} rounds; the longest took {longest}."
-    caption = "Bytes of the arrays, before the transport wraps them. The time includes waiting for the slowest site."
+    caption = (
+        "Bytes of the rounds' arrays, before the transport wraps them; the models that are sent after the last round, "
+        "to be validated and tested, are not counted. The time includes waiting for the slowest site."
+    )
     return Image(traffic_bars(run.ledger), alt, caption)
 
 
@@ -162,7 +165,7 @@ def incidents(ledger: Sequence[Round]) -> list[str]:
 
 
 def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
-    """Return one row a site: the bytes of all arrays to and from it, and those of one round."""
+    """Return one row a site: the bytes of the rounds' arrays to and from it, and those of one round."""
     rows = [
         _traffic_row(site, [r.bytes_to.get(site) for r in ledger], [r.bytes_from.get(site) for r in ledger])
         for site in sites
