@@ -14,6 +14,8 @@ from silofl.errors import ConfigError
 from silofl.options import console_for
 from silofl.studies.methods import method_names
 
+from .conftest import JOBS
+
 TESTS = [path.read_text() for path in Path(__file__).parent.rglob("test_*.py")]
 ENDINGS = {"import": LAYOUTS, "compare": method_names()}
 
@@ -30,6 +32,15 @@ def test_help_names_every_command_and_what_it_does(silofl):
     assert code == 0
     for command, (_, purpose) in COMMANDS.items():
         assert command in out and purpose in " ".join(out.split())
+
+
+def test_a_path_may_begin_with_the_home_folder(refused, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert f"--data must be a folder that holds one folder a site, not {tmp_path / 'home' / 'set'}" in refused(
+        "simulate", JOBS / "fedavg_phantoms", "--data=~/set", "--out=~/run"
+    )
+    # Nobody has such a name.
+    assert "~nobody-at-all/run must be" in refused("report", "~nobody-at-all/run")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

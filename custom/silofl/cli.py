@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 
 from silofl import __version__
 from silofl.errors import ExitCode, SiloFLError, one_line, printable, shown
@@ -63,6 +64,8 @@ class CommandParser(Parser):
 
     def __init__(self, *, module: str, **options: str) -> None:
         super().__init__(**options)
+        # A shell leaves the ~ of --data=~/set to the program.
+        self.register("type", Path, lambda text: Path(os.path.expanduser(text)))
         self._module: str | None = module
 
     def load(self) -> None:
