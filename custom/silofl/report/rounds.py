@@ -129,6 +129,11 @@ def traffic_image(run: RunRecords) -> Image | None:
     return Image(traffic_bars(run.ledger), alt, caption)
 
 
+def is_validated_with_selector(run: RunRecords) -> bool:
+    """Return whether a site validates its two models together, as a selector chooses between them."""
+    return any(selector_accuracy(record, site) is not None for record in run.ledger for site in run.sites)
+
+
 def participation_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
     """Return one row a site: the rounds in which it was asked, answered, was late, failed or was refused."""
     columns = ("site", "asked", "answered", *KINDS, "training examples")
@@ -391,7 +396,7 @@ def _finish(axes: Axes, ledger: Sequence[Round], title: str, best_round: int | N
 
 
 def _model_image(run: RunRecords, curves: bytes) -> Image:
-    has_accuracy = any(selector_accuracy(record, site) is not None for record in run.ledger for site in run.sites)
+    has_accuracy = is_validated_with_selector(run)
     alt = f"Validation {run.metric} of the global model and of the personalised models of {len(run.sites)} sites"
     alt += f" over {len(run.ledger)} rounds{', and the accuracy of the selector' if has_accuracy else ''}."
     return Image(curves, alt, ACCURACY_CURVES if has_accuracy else MODEL_CURVES)
