@@ -32,6 +32,7 @@ def runs(tmp_path, phantoms):
         seeds=(3,),
         data=str(phantoms),
         threads=1,
+        cache=str(tmp_path / "cache"),
         sweep=Sweep({"training.local_epochs": (1, 2)}),
     )
     return planned(asked, tmp_path / "out")[::2]
@@ -56,7 +57,7 @@ def test_the_command_of_a_run_means_the_run(runs):
         options = parser.parse_args(arguments)
         assert command == "simulate" and changes_of(options) == dict(run.changes)
         assert (options.job, options.out, options.threads, options.alone) == (run.job, run.path, 1, False)
-        assert str(options.data) == run.wanted.data
+        assert (str(options.data), str(options.cache)) == (run.wanted.data, run.wanted.cache)
 
 
 def test_a_run_that_has_begun_is_resumed(runs):

@@ -69,7 +69,7 @@ def command(run: ComparedRun) -> list[str]:
         return [*silofl, "resume", str(run.path)]
     wanted = run.wanted
     options = {"--out": run.path, "--data": wanted.data, "--threads": wanted.threads}
-    options |= {"--pretrained": wanted.pretrained, "--weights": wanted.weights}
+    options |= {"--cache": wanted.cache, "--pretrained": wanted.pretrained, "--weights": wanted.weights}
     given = [str(part) for option, value in options.items() if value is not None for part in (option, value)]
     given += ["--sites", ",".join(wanted.sites)] if wanted.sites else []
     given += ["--alone"] if wanted.is_alone else []
