@@ -14,6 +14,7 @@ from silofl.studies.compared_runs import Comparison
 from silofl.studies.pooled import by_their_sites, centralised_runs, read_scores
 from silofl.studies.simulation import settled
 from silofl.study import Study
+from silofl.training.joined import Joined
 from silofl.training.pictures import write_scores
 
 from .conftest import JOB, write_result
@@ -40,6 +41,16 @@ def test_the_one_model_of_a_pool_is_every_sites_on_all_test_data(result):
     everyone = Everyone(0.75, 0.5, {"pooled": {"accuracy": 0.75, "balanced_accuracy": 0.5}}, 3)
     found = by_their_sites(replace(result, everyone=everyone), SCORES)
     assert averages_also(found, ["north", "south"])["everyone_balanced_accuracy"] == 0.5
+
+
+def test_the_choice_of_a_pool_is_no_sites(result):
+    choice = Joined(
+        chosen="blend", default="blend", lead=0.0, margin=0.2, unit="patient", num_units=9, is_one_person=False,
+        validation={}, test={}, difference=None, low=None, high=None, p_below=None, num_test_units=3,
+        verdict="too few to say",
+    )  # fmt: skip
+    found = by_their_sites(replace(result, joining={"pooled": choice}), SCORES)
+    assert found.joining is None and found.sites == {"north": 0.625, "south": 1.0}
 
 
 def test_a_pool_in_which_no_case_counts_has_no_values(result):

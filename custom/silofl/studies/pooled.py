@@ -62,6 +62,8 @@ def by_their_sites(results: Results, scores: Mapping[str, float]) -> Results:
         spread=float(np.std(list(means.values()))) if means else None,
         pooled=float(np.mean(list(scores.values()))) if scores else None,
         tested=replace(results.tested, cases={site: len(found) for site, found in values.items()}, patients=None),
+        # It chose between models on the pool, which is no site.
+        joining=None,
         # The one model is every site's.
         everyone=everyone and replace(everyone, by_site=dict.fromkeys(means, everyone.by_site[POOLED_SITE])),
     )
