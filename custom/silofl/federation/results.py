@@ -34,9 +34,8 @@ class Tested:
         patients: Site -> patients of these cases; null where nobody knows one of them; absent from older results.
         excluded_cases: Site -> test cases left out because truth and prediction are both empty.
         by_label: Site -> label's name, or region's -> mean value of it alone; of a class its recall.
-        validation: Site -> its score on validation data of the model that is reported; with a selector of what the site
-            has in the reported round: its personalised model where the selector gives a case to the site, else the
-            global one, without a threshold.
+        validation: Site -> its score on validation data of the model that is reported; where one is put together
+            after the last round, of what the site itself has of it in the reported one.
         empty_cases: Of a segmentation: site -> test cases without any label in truth, of sites that have some.
         false_positive_cases: Site -> those of them in which a label is predicted; they count in the value as 0.
         with_truth: Site -> the mean over its cases with a label in truth, of sites with empty cases.
