@@ -57,7 +57,7 @@ def test_volumes_are_planned_from_both_sites(plan, volumes):
 def test_the_planned_study_says_why(silofl, volumes, tmp_path):
     code, out, error = silofl("plan", VOLUMES_JOB, "--data", volumes, "--out", tmp_path / "planned", *PLAIN)
     assert code == 0, error
-    assert "median spacing X x Y x Z, mm" in out and f"silofl simulate {tmp_path / 'planned'} --data {volumes}" in out
+    assert "X x Y x Z, mm; 1 of pictures" in out and f"silofl simulate {tmp_path / 'planned'} --data {volumes}" in out
     text, study = study_file(tmp_path / "planned").read_text(), load_study(study_file(tmp_path / "planned"))
     assert "# planned, planned from harmofl_volumes and the training data of north, west" in text
     assert "volume_transforms:  # nnU-Net: the median spacing by axis, 5 x 5 x 5 mm" in text

@@ -142,7 +142,7 @@ def print_plan(plan: Plan, console: Console) -> None:
         (site, str(facts["cases"]), _by_axis(facts["spacing_mm"]), _by_axis(facts["shape"]))
         for site, facts in plan.sites.items()
     ]
-    columns = ("site", "training cases", f"median spacing {' x '.join(AXES)}, mm", "median voxels")
+    columns = ("site", "training cases", f"median spacing {' x '.join(AXES)}, mm; 1 of pictures", "median voxels")
     print_table(TextTable(columns, tuple(rows)), console)
     console.print()
     print_table(TextTable(("planned", "value"), tuple(map(_row, plan.decisions)), num_text=2), console)
