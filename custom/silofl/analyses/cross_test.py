@@ -20,7 +20,7 @@ from silofl.errors import ExitCode
 from silofl.inference.case_results import value_of
 from silofl.inference.contents import Contents
 from silofl.options import add_json
-from silofl.report.canvas import INK, MUTED, Image, as_values, literal, panels, png
+from silofl.report.canvas import INK, MUTED, Image, as_values, panels, png, without_math
 from silofl.report.tables import TextTable, mean_of_known, number
 from silofl.studies.leave_out import networks_of_sites
 from silofl.study import Study
@@ -94,8 +94,8 @@ def cross_image(values: Values, metric: str) -> Image:
     figure, ((axes,),) = panels(1, 1, (2.2 + 0.8 * len(columns), 1.4 + 0.5 * len(values)))
     # Of a metric from 0 to 1.
     axes.imshow(cells, cmap=colormaps[COLOURS], vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(len(columns)), map(literal, columns), rotation=30, ha="right")
-    axes.set_yticks(range(len(values)), map(literal, values))
+    axes.set_xticks(range(len(columns)), map(without_math, columns), rotation=30, ha="right")
+    axes.set_yticks(range(len(values)), map(without_math, values))
     axes.set_ylabel("model of", fontsize=9, color=MUTED)
     axes.set_title(f"{metric} at", loc="left", fontsize=10.5, color=INK, fontweight="bold")
     axes.tick_params(labelsize=8.5, colors=MUTED, length=0)

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from silofl.report.canvas import INK, MUTED, Image, is_wide, legend, line_style, literal, panels, png, style_axes
+from silofl.report.canvas import INK, MUTED, Image, is_wide, legend, line_style, panels, png, style_axes, without_math
 from silofl.report.tables import MISSING, TextTable
 from silofl.training.landscape import Landscape
 
@@ -95,7 +95,7 @@ def plane_image(rows: Sequence[SiteLandscape], title: str) -> Image:
             _draw_plane(block[runs.index(row.run), sites.index(row.site)], row, norm)
         for run, axes in zip(runs, block[:, 0], strict=True):
             name = run if len(run) <= NAME_LETTERS else f"{run[: NAME_LETTERS - 3]}..."
-            axes.set_ylabel(literal(f"{name}\nscale {scale:g}\n2nd direction"), fontsize=8.5, color=INK)
+            axes.set_ylabel(without_math(f"{name}\nscale {scale:g}\n2nd direction"), fontsize=8.5, color=INK)
         bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=block.ravel().tolist(), fraction=0.05)
         bar.set_label(f"loss, scale {scale:g}", fontsize=8.5, color=INK)
         bar.ax.tick_params(labelsize=7.5, colors=MUTED)
@@ -146,7 +146,7 @@ def _figure(rows: int, columns: int, title: str, shares_y: bool = False) -> tupl
     # Room at the right for colours, at the left for names, and for the title.
     size = (max(PANEL_INCH * columns + 1.8, 6.4), PANEL_INCH * rows + 1.3)
     figure, grid = panels(rows, columns, size, shares_y="row" if shares_y else False)
-    figure.suptitle(literal(title), fontsize=10, color=INK, wrap=True)
+    figure.suptitle(without_math(title), fontsize=10, color=INK, wrap=True)
     return figure, grid
 
 
@@ -174,7 +174,7 @@ def _draw_plane(axes: Axes, row: SiteLandscape, norm: Normalize) -> None:
     axes.set_aspect("equal")
     axes.set_facecolor(MUTED)
     loss, rise = (_text(finite(value), 3) for value in (row.found.centre, row.found.mean_rise))
-    axes.set_title(literal(f"{row.site}\ncentre {loss}, rise {rise}"), fontsize=8.5, color=INK)
+    axes.set_title(without_math(f"{row.site}\ncentre {loss}, rise {rise}"), fontsize=8.5, color=INK)
     axes.tick_params(labelsize=7.5, colors=MUTED, length=2)
     axes.spines[:].set_visible(False)
 

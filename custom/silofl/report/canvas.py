@@ -70,8 +70,8 @@ def png(figure: Figure, dpi: int = DPI, is_trimmed: bool = False) -> bytes:
 
 def style_axes(axes: Axes, title: str, label: str) -> None:
     """Style axes: a title, a label below, few lines."""
-    axes.set_title(literal(title), loc="left", fontsize=10.5, color=INK, fontweight="bold")
-    axes.set_xlabel(literal(label), fontsize=9, color=MUTED)
+    axes.set_title(without_math(title), loc="left", fontsize=10.5, color=INK, fontweight="bold")
+    axes.set_xlabel(without_math(label), fontsize=9, color=MUTED)
     axes.tick_params(which="both", labelsize=8.5, colors=MUTED, length=0)
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -127,7 +127,7 @@ def legend(figure: Figure, handles: Sequence[object], names: Sequence[str], size
         columns = max(1, int(letters / (max(map(len, names)) + 9)))
         figure.legend(
             handles,
-            [literal(name) for name in names],
+            [without_math(name) for name in names],
             loc="outside lower center",
             ncols=min(columns, len(handles)),
             frameon=False,
@@ -138,7 +138,7 @@ def legend(figure: Figure, handles: Sequence[object], names: Sequence[str], size
         )
 
 
-def literal(text: str) -> str:
+def without_math(text: str) -> str:
     """Escape the dollar signs that matplotlib would read as mathematics."""
     return text.replace("$", r"\$")
 

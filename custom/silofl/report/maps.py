@@ -24,10 +24,10 @@ from silofl.report.canvas import (
     Image,
     handle,
     legend,
-    literal,
     panels,
     png,
     point_style,
+    without_math,
 )
 from silofl.report.run_records import RunRecords, SelectorFeatures, SiteWeights
 from silofl.report.tables import TextTable, markdown_table, print_lines, print_table
@@ -299,7 +299,7 @@ def _write_number(axes: Axes, row: int, column: int, text: str, background: obje
 
 
 def _name_axes(axes: Axes, sites: Sequence[str], title: str) -> None:
-    names, size = [literal(site) for site in sites], 8.5 if len(sites) <= MOST_SITES_WITH_NUMBERS else 7
+    names, size = [without_math(site) for site in sites], 8.5 if len(sites) <= MOST_SITES_WITH_NUMBERS else 7
     is_wide = sum(map(len, names)) > 40
     axes.set_title(title, loc="left", fontsize=10.5, color=INK, fontweight="bold")
     axes.set_xticks(range(len(sites)), names, rotation=90 if is_wide else 0)
@@ -336,8 +336,8 @@ def _dots(
 
 def _style_dots(axes: Axes, sites: Sequence[str], classes: Sequence[str]) -> None:
     turn = 90 if max(map(len, sites), default=0) > 3 else 0
-    axes.set_xticks(range(len(sites)), [literal(site) for site in sites], rotation=turn)
-    axes.set_yticks(range(len(classes)), [literal(name) for name in classes])
+    axes.set_xticks(range(len(sites)), [without_math(site) for site in sites], rotation=turn)
+    axes.set_yticks(range(len(classes)), [without_math(name) for name in classes])
     axes.set(xlim=(-0.6, len(sites) - 0.4), ylim=(len(classes) - 0.4, -0.6), aspect="equal")
     axes.tick_params(labelsize=9, colors=INK, length=0)
     axes.grid(color=GRID, linewidth=0.8)

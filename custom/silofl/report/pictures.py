@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.report.canvas import INK, LINE_STYLES, MUTED, Image, handle, legend, literal, panels, png
+from silofl.report.canvas import INK, LINE_STYLES, MUTED, Image, handle, legend, panels, png, without_math
 from silofl.report.run_records import Pictures, RunRecords, run_names
 from silofl.report.tables import number
 
@@ -230,9 +230,9 @@ def _outline(axes: Axes, mask: NDArray, labels: Mapping[int, str]) -> None:
 def _head(axes: Axes, title: str, name: str) -> None:
     short = name if len(name) <= 26 else "..." + name[-23:]
     title = title if len(title) <= 24 else title[:21] + "..."
-    axes.set_title(literal(title), fontsize=10.5, color=INK, fontweight="bold", pad=17)
+    axes.set_title(without_math(title), fontsize=10.5, color=INK, fontweight="bold", pad=17)
     axes.annotate(
-        literal(short),
+        without_math(short),
         (0.5, 1),
         xycoords="axes fraction",
         xytext=(0, 4),

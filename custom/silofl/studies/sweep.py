@@ -16,7 +16,7 @@ import numpy as np
 from silofl.errors import ConfigError, shown
 from silofl.federation.results import SiteResult
 from silofl.options import count, replaces
-from silofl.report.canvas import Image, is_wide, legend, line_style, literal, panels, png, style_axes
+from silofl.report.canvas import Image, is_wide, legend, line_style, panels, png, style_axes, without_math
 from silofl.report.comparison import Method
 from silofl.report.methods import mean_and_deviation
 from silofl.report.tables import MISSING, TextTable
@@ -308,6 +308,6 @@ def _mark(panel: Axes, positions: Mapping[str, float]) -> None:
     """Put a tick at each place, on a logarithmic axis where the values are wide apart."""
     if is_wide(min(positions.values()), max(positions.values())):
         panel.set_xscale("log")
-    panel.set_xticks(list(positions.values()), [literal(place) for place in positions])
+    panel.set_xticks(list(positions.values()), [without_math(place) for place in positions])
     panel.set_xticks([], minor=True)
     panel.tick_params(axis="x", labelrotation=30 if len("".join(positions)) > MOST_LETTERS else 0)
