@@ -53,7 +53,8 @@ def test_a_case_without_a_row_is_refused(patients, rows):
 
 
 def test_a_table_that_is_broken_is_refused(patients):
-    with pytest.raises(DataError, match=r"patients.csv must be a table of columns, not broken \(field larger"):
+    sentence = r"patients.csv of site 'north' must be a table of columns, not broken .field larger"
+    with pytest.raises(DataError, match=sentence):
         patients("file,patient", f"a,{'x' * (1 << 18)}")
 
 
