@@ -160,7 +160,7 @@ def with_lost(share: float) -> Margin:
 
 
 def guard(differences: NDArray, level: float = ERROR_RATE / NUM_OTHERS) -> tuple[NDArray, NDArray]:
-    """The rule of `silofl.algorithms.guard`: one more unit, on which the candidate loses outright."""
+    """The rule of `silofl.algorithms.guard`: with one more unit that is lost outright, or above a tenth without it."""
     return leads_and_margins(differences, level)
 
 
@@ -205,7 +205,7 @@ def always(index: int) -> Rule:
     return lambda scores, default: np.full(scores.shape[1], index)
 
 
-GUARD, GUARD_OF_BLEND = "**... and one unit lost outright: the guard**", "**the guard, default the blend**"
+GUARD, GUARD_OF_BLEND = "**... or above a tenth without it: the guard**", "**the guard, default the blend**"
 # Name -> a rule, and the default that it leaves.
 RULES: dict[str, tuple[Rule, int]] = {
     "always federated": (always(FEDERATED), FEDERATED),
@@ -215,10 +215,11 @@ RULES: dict[str, tuple[Rule, int]] = {
     "best on validation, ties to federated": (best, FEDERATED),
     "beyond one standard error": (beyond(standard_error), FEDERATED),
     "Student's bound, cross-fitted": (cross_fitted(student), FEDERATED),
-    "... and one unit lost outright": (cross_fitted(guard), FEDERATED),
+    "... and one unit lost outright": (cross_fitted(with_lost(1)), FEDERATED),
     "Student's bound, Bonferroni": (beyond(student), FEDERATED),
     "... and one unit lost by half": (beyond(with_lost(0.5)), FEDERATED),
     "... and one unit lost by three quarters": (beyond(with_lost(0.75)), FEDERATED),
+    "... and one unit lost outright, Bonferroni": (beyond(with_lost(1)), FEDERATED),
     GUARD: (beyond(guard), FEDERATED),
     "betting bound, Bonferroni": (beyond(betting), FEDERATED),
     GUARD_OF_BLEND: (beyond(guard), BLEND),
