@@ -42,6 +42,7 @@ def test_a_default_without_rivals_is_kept():
     assert choose(scores([0.5, NAN]), "federated") == Choice("federated", "federated", 0.0, 1.0, 1)
 
 
+@pytest.mark.filterwarnings("ignore:Precision loss")  # of differences that are all the same
 @pytest.mark.parametrize("n", [3, 8, 40])
 @pytest.mark.parametrize("draw", ["binary", "continuous"])
 def test_a_lead_counts_by_a_t_test_with_one_unit_lost_outright_or_by_two_tests_without(n, draw):
