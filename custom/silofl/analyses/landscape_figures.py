@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
+from silofl.errors import one_line
 from silofl.report.canvas import INK, MUTED, Image, is_wide, legend, line_style, panels, png, style_axes, without_math
 from silofl.report.tables import MISSING, TextTable
 from silofl.training.landscape import Landscape
@@ -94,7 +95,7 @@ def plane_image(rows: Sequence[SiteLandscape], title: str) -> Image:
         for row in shown:
             _draw_plane(block[runs.index(row.run), sites.index(row.site)], row, norm)
         for run, axes in zip(runs, block[:, 0], strict=True):
-            name = run if len(run) <= NAME_LETTERS else f"{run[: NAME_LETTERS - 3]}..."
+            name = one_line(run, NAME_LETTERS)
             axes.set_ylabel(without_math(f"{name}\nscale {scale:g}\n2nd direction"), fontsize=8.5, color=INK)
         bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=block.ravel().tolist(), fraction=0.05)
         bar.set_label(f"loss, scale {scale:g}", fontsize=8.5, color=INK)
