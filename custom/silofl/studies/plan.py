@@ -14,7 +14,7 @@ from silofl.algorithms.plan import AXES, Decision, Plan, make_plan
 from silofl.data.data_fingerprint import measure_site
 from silofl.data.manifest import read_manifest
 from silofl.data.transforms import check_transforms
-from silofl.errors import ConfigError, DataError, ExitCode
+from silofl.errors import ConfigError, DataError, ExitCode, one_line
 from silofl.files import read_json, write_json, write_text
 from silofl.methods.plan import FILE, draft_of
 from silofl.models.networks import build_plain_model
@@ -154,8 +154,7 @@ def print_plan(plan: Plan, console: Console) -> None:
 
 
 def _row(one: Decision) -> tuple[str, str]:
-    text = json.dumps(one.value)
-    return one.key, text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
+    return one.key, one_line(json.dumps(one.value), LONGEST_VALUE)
 
 
 def _by_axis(values: Sequence[float]) -> str:
