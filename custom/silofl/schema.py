@@ -7,7 +7,7 @@ its docstring their meanings.
 import inspect
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -65,10 +65,18 @@ def read_file(kind: type[R], path: Path) -> R | None:
     return None if values is None else _of_this_version(kind, values, path)
 
 
-def read_list(kind: type[R], path: Path) -> list[R] | None:
-    """Return the records in a JSON file that lists them; None where there is none; the errors of `read_file`."""
+def read_list(kind: type[R], path: Path, known: Sequence[R] = ()) -> list[R] | None:
+    """Return the records in a JSON file that lists them; None where there is none; the errors of `read_file`.
+
+    Args:
+        kind: Of each.
+        path: The file.
+        known: The first of them, which are not read again.
+    """
     values = read_json(path, list, absent=None)
-    return None if values is None else [_of_this_version(kind, value, path) for value in values]
+    if values is None:
+        return None
+    return [*known[: len(values)], *(_of_this_version(kind, value, path) for value in values[len(known) :])]
 
 
 def plain(record: object) -> object:

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.federation.ledger import Round, absence_sentence, best_of, is_better, metrics_csv, read_ledger
+from silofl.federation.ledger import Round, absence_sentence, best_of, is_better, metrics_csv, read_ledger, validators
 from silofl.schema import plain
 from silofl.training.site_score import SiteScore
 
@@ -69,12 +69,12 @@ def validated(number, **values):
 def test_rounds_are_compared_on_the_sites_that_validated_both(new, best, expected):
     best = None if best is None else validated(2, **best)
     before = [validated(1, a=0.1, b=0.1, c=0.1), *([best] if best else [])]
-    assert is_better(validated(3, **new), best, before) is expected
+    assert is_better(validated(3, **new), best, validators(before)) is expected
 
 
 def test_a_round_is_no_better_than_itself():
     record = validated(1, a=0.3, b=0.4)
-    assert not is_better(record, record, [record])
+    assert not is_better(record, record, validators([record]))
 
 
 def test_the_loss_of_a_site_does_not_freeze_the_best_round_and_its_return_counts_again():
@@ -87,6 +87,20 @@ def test_the_loss_of_a_site_does_not_freeze_the_best_round_and_its_return_counts
     assert best_of([Round(1), validated(2, a=0.0)]).round == 2
 
 
+def test_each_round_is_looked_at_a_few_times_however_many_there_are():
+    class Counted(Round):
+        looks = 0
+
+        @property
+        def validated(self):
+            Counted.looks += 1
+            return super().validated
+
+    rounds = [Counted(number, validation=validated(number, a=0.1).validation) for number in range(1, 101)]
+    assert best_of(rounds).round == 1
+    assert Counted.looks <= 4 * len(rounds)
+
+
 def test_the_choice_says_which_site_had_no_say():
     rounds = [validated(1, a=0.1, b=0.2), Round(2), validated(3, a=0.5)]
     assert absence_sentence(rounds, rounds[2]) == (
@@ -94,6 +108,19 @@ def test_the_choice_says_which_site_had_no_say():
     )
     assert absence_sentence(rounds, rounds[0]) == "rounds were compared on the sites that validated both"
     assert absence_sentence(rounds[:2], rounds[0]) is None
+
+
+def test_of_rounds_that_were_read_before_only_the_last_is_read_again(tmp_path):
+    rounds = [validated(1, a=0.1), validated(2, a=0.2), Round(3)]
+    (tmp_path / "ledger.json").write_text(json.dumps(plain(rounds)))
+    known = read_ledger(tmp_path)
+    rounds[2:] = [validated(3, a=0.3), Round(4)]
+    (tmp_path / "ledger.json").write_text(json.dumps(plain(rounds)))
+    again = read_ledger(tmp_path, known)
+    assert again == rounds
+    assert [one is before for one, before in zip(again, known, strict=False)] == [True, True, False]
+    (tmp_path / "ledger.json").write_text(json.dumps(plain(rounds[:1])))
+    assert read_ledger(tmp_path, known) == rounds[:1]
 
 
 def test_a_misspelt_key_of_the_ledger_is_named_with_the_nearest_one(tmp_path):

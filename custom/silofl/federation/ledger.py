@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -128,7 +128,12 @@ def software_of(ledger: Sequence[Round]) -> dict[str, dict[str, str]]:
     return {site: one for record in ledger for site, one in record.software.items()}
 
 
-def is_better(record: Round, best: Round | None, before: Iterable[Round]) -> bool:
+def validators(ledger: Iterable[Round]) -> set[str]:
+    """Return the sites that validated a round."""
+    return {site for record in ledger for site in record.validated}
+
+
+def is_better(record: Round, best: Round | None, known: Collection[str]) -> bool:
     """Return whether a round replaces the best one so far: on the sites that validated both, its mean is higher.
 
     A site that is absent in one of the two has no say, or a round would win or lose by an easy or difficult site's
@@ -139,10 +144,10 @@ def is_better(record: Round, best: Round | None, before: Iterable[Round]) -> boo
     Args:
         record: The round.
         best: The best of the rounds before it; None where none was validated.
-        before: All rounds before it.
+        known: The `validators` of all rounds before it.
     """
     new, old = record.validated, best.validated if best else {}
-    if new.keys() - {site for earlier in before for site in earlier.validated}:
+    if new.keys() - known:
         return True
     shared = sorted(new.keys() & old.keys())
     if not shared:
@@ -152,9 +157,10 @@ def is_better(record: Round, best: Round | None, before: Iterable[Round]) -> boo
 
 def best_of(ledger: Sequence[Round]) -> Round | None:
     """Return the best round by `is_better`, one after the other; None where no round was validated."""
-    best = None
-    for number, record in enumerate(ledger):
-        best = record if is_better(record, best, ledger[:number]) else best
+    best, known = None, set()
+    for record in ledger:
+        best = record if is_better(record, best, known) else best
+        known |= record.validated.keys()
     return best
 
 
@@ -175,7 +181,7 @@ def rounds_since_best(ledger: Sequence[Round], first: int = 0) -> int:
 
 def absence_sentence(ledger: Sequence[Round], best: Round) -> str | None:
     """Return how the best round was chosen among rounds that other sites validated; None where all had the same."""
-    everyone = {site for record in ledger for site in record.validated}
+    everyone = validators(ledger)
     if all(record.validated.keys() == everyone for record in ledger if record.validated):
         return None
     absent = ", ".join(sorted(everyone - best.validated.keys()))
@@ -183,13 +189,18 @@ def absence_sentence(ledger: Sequence[Round], best: Round) -> str | None:
     return f"rounds were compared on the sites that validated both{without}"
 
 
-def read_ledger(folder: Path) -> list[Round] | None:
+def read_ledger(folder: Path, known: Sequence[Round] = ()) -> list[Round] | None:
     """Return the finished rounds in a run's folder; None where there is no ledger yet.
+
+    Args:
+        folder: The run's.
+        known: What it returned before, of the same run; of these only the last is read again, which has its scores a
+            round later.
 
     Raises:
         ConfigError: The file cannot be read, or is not what this version of silofl writes.
     """
-    return read_list(Round, folder / FILE)
+    return read_list(Round, folder / FILE, known[:-1])
 
 
 def metrics_csv(ledger: Sequence[Round], metric: str, tested_round: int, tests: Mapping[str, float | None]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from silofl.federation.ledger import Round, absence_sentence, is_better
+from silofl.federation.ledger import Round, absence_sentence, is_better, validators
 from silofl.methods.part import Reported
 from silofl.training.site_score import SiteScore
 
@@ -27,7 +27,7 @@ def is_better_than_best(server: ServerRounds, validation: Mapping[str, SiteScore
     """Return whether other models' validation after the last round is better than the best round's."""
     best = server.ledger[server.best_round - 1] if server.best_round else None
     other = Round(server.finished_rounds, validation=validation)
-    return bool(other.validated) and is_better(other, best, server.ledger)
+    return bool(other.validated) and is_better(other, best, validators(server.ledger))
 
 
 def _how_chosen(server: ServerRounds, number: int) -> str:

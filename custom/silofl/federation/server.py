@@ -20,7 +20,7 @@ from silofl.algorithms.fedavg import example_weights, uniform_weights
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError, ConfigError
-from silofl.federation.ledger import Round, is_better
+from silofl.federation.ledger import Round, is_better, validators
 from silofl.federation.numbers import check_numbers
 from silofl.federation.reported import Reported, is_better_than_best, reported_of
 from silofl.methods.answer import Answer, Metrics, read_answer
@@ -198,7 +198,7 @@ class ServerRounds:
         record.validation = {site: score for site, one in metrics.items() if (score := one.validation)}
         record.test = {site: score for site, one in metrics.items() if (score := one.round_test)} or None
         best = self.ledger[self.best_round - 1] if self.best_round else None
-        if is_better(record, best, self.ledger[:-1]):
+        if is_better(record, best, validators(self.ledger[:-1])):
             self.best_round = record.round
             self.best_parts = {role: part for role, part in self.parts.items() if part.follows_best}
 

@@ -252,8 +252,10 @@ class RunRecords:
     @property
     def best_round(self) -> int | None:
         """The reported round; without a result, the first of the best on validation so far."""
+        if self.results.best_round:
+            return self.results.best_round
         best = best_of(self.ledger)
-        return self.results.best_round or (best and best.round)
+        return best and best.round
 
     @property
     def is_simulation(self) -> bool:

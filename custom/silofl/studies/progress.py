@@ -21,7 +21,7 @@ class RoundLines:
     def __init__(self, study: Study, run: Path, console: Console) -> None:
         self.study, self.run, self.console = study, run, console
         # The rounds of earlier starts are not printed again.
-        self.shown = len(read_ledger(run) or ())
+        self.shown = read_ledger(run) or []
         self._stamp = 0
 
     def show(self) -> None:
@@ -31,7 +31,7 @@ class RoundLines:
         if stamp == self._stamp:
             return
         self._stamp = stamp
-        ledger = read_ledger(self.run) or []
-        for number in range(self.shown, len(ledger)):
+        ledger = read_ledger(self.run, self.shown) or []
+        for number in range(len(self.shown), len(ledger)):
             self.console.print(round_line(self.study, ledger[: number + 1]), markup=False)
-        self.shown = max(self.shown, len(ledger))
+        self.shown = max(self.shown, ledger, key=len)
