@@ -180,3 +180,10 @@ def test_a_study_or_a_patient_must_be_given_and_cases_are_a_patients(refused, si
     assert "STUDY must be given, or --patient" in refused("forget", "--yes")
     assert "STUDY must be given, or --patient" in refused("forget", "organs", "--cases", "a")
     assert "study must be letters" in refused("forget", "..", "--patient", "p7")
+
+
+@pytest.mark.parametrize("patient", ["", " "])
+def test_a_patient_without_an_id_is_refused_and_no_study_is_deleted_in_its_place(refused, site, patient):
+    # As a script gives it whose variable is empty.
+    assert "--patient: must be an ID, not '" in refused("forget", "organs", "--patient", patient, "--yes")
+    assert (site / "state/organs" / RUN / "egress.jsonl").is_file()

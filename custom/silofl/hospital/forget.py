@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from silofl.errors import ConfigError, ExitCode, nearest
+from silofl.errors import ConfigError, ExitCode, nearest, shown
 from silofl.federation.egress_log import LOCK
 from silofl.files import held
 from silofl.hospital import forget_patient
@@ -46,12 +46,20 @@ class Kept:
     shared: dict[Path, str]
 
 
+def patient_id(text: str) -> str:
+    """Read a patient's ID; an empty one would be as if none were given, and the whole study meant."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"must be an ID, not {shown(text)}")
+    return text
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl forget``."""
     parser.add_argument("study", metavar="STUDY", nargs="?", help="name of the study; with --patient all by default")
     parser.add_argument("--site-config", type=Path, default=Path("local/site.yaml"), help="the site's site.yaml")
     parser.add_argument("--site", metavar="NAME", help="of this site, where {site} stands in site.yaml")
-    parser.add_argument("--patient", metavar="ID", help="only this patient, whom dataset.json must name no more")
+    patient = "only this patient, whom dataset.json must name no more"
+    parser.add_argument("--patient", type=patient_id, metavar="ID", help=patient)
     parser.add_argument(
         "--cases", type=names, default=[], metavar="NAMES", help="the patient's cases, where no cache knows them"
     )
