@@ -77,7 +77,7 @@ def test_a_line_that_was_cut_off_is_removed_and_the_chain_goes_on_after_the_last
     assert caplog.text == ""
     EgressLog(tmp_path, "north", "organs", RISKS).write([record(2)])
     assert [line["round"] for line in lines(tmp_path)] == [1, 1, 2]
-    assert "egress.jsonl ended within a record that a kill has cut off; it goes on after record 2" in caplog.text
+    assert "egress.jsonl ended within a record, as after a kill; it goes on after record 2" in caplog.text
     assert verdict(tmp_path).fault is None and verdict(tmp_path).last.number == 3
 
 

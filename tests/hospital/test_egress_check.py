@@ -65,3 +65,20 @@ def test_a_record_that_went_on_holds_the_hash_that_was_noted(silofl, record):
 
 def test_a_record_that_is_not_there_is_refused(refused, tmp_path):
     assert "must be a record of what left a site" in refused("egress-check", tmp_path / "egress.jsonl")
+
+
+@pytest.mark.parametrize("noted", ["", "record 4", "0" * 63])
+def test_what_is_no_hash_was_not_noted(refused, record, noted):
+    # An empty one, as of a script whose file is gone, must not pass as one that was found.
+    assert "--noted: must be a hash of 64 digits" in refused("egress-check", record, "--noted", noted)
+
+
+def test_a_hash_is_the_same_in_capitals_and_between_the_pages_quotes(silofl, record):
+    noted = last_hash(silofl("egress-check", record)[1])
+    assert silofl("egress-check", record, "--noted", f" `{noted.upper()}`")[0] == 0
+
+
+def test_a_line_without_its_end_may_also_have_been_cut_by_somebody(silofl, record):
+    record.write_bytes(record.read_bytes()[:-1])
+    code, out, _ = silofl("egress-check", record)
+    assert code == 0 and "a kill cut it off before its answer left, or somebody has since" in out

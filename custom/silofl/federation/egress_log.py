@@ -139,7 +139,7 @@ class EgressLog:
             self._add(records)
             if torn:
                 logger.warning(
-                    "%s ended within a record that a kill has cut off; it goes on after record %s, the last whole one",
+                    "%s ended within a record, as after a kill; it goes on after record %s, the last whole one",
                     self.path.name,
                     self._last.number,
                 )

@@ -1,17 +1,26 @@
 """``silofl egress-check``: whether the record of what left a site is as it was written."""
 
 import argparse
+import re
 from pathlib import Path
 
-from silofl.errors import ConfigError, ExitCode
+from silofl.errors import ConfigError, ExitCode, shown
 from silofl.federation.egress_chain import Verdict, checked
 from silofl.federation.egress_log import FILE
+
+
+def noted_hash(text: str) -> str:
+    """Read a hash as this command prints it, and as ``egress.md`` shows it."""
+    if not re.fullmatch("[0-9a-f]{64}", found := text.strip(" `").lower()):
+        raise argparse.ArgumentTypeError(f"must be a hash of 64 digits, as this command prints it, not {shown(text)}")
+    return found
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl egress-check``."""
     parser.add_argument("file", type=Path, metavar="FILE", help=f"{FILE} of a run, or the run's folder in state_dir")
-    parser.add_argument("--noted", metavar="HASH", help="a last hash that was noted elsewhere at an earlier time")
+    noted = "a last hash that was noted elsewhere at an earlier time"
+    parser.add_argument("--noted", type=noted_hash, metavar="HASH", help=noted)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,7 +48,10 @@ def _findings(verdict: Verdict, noted: str | None) -> list[str]:
     last = verdict.last
     lines = [f"{last.number} records, each as it was written, in their order; none is missing before the last one"]
     if verdict.is_torn:
-        lines.append("a further line without its end is no record: a kill cut it off, and its answer did not leave")
+        lines.append(
+            "a further line without its end is no record: a kill cut it off before its answer left, or somebody has "
+            "since"
+        )
     lines.append(f"last record: number {last.number}, hash {last.hash}")
     if noted:
         number = next(link.number for link in verdict.links if link.hash == noted)
