@@ -100,6 +100,17 @@ def test_a_site_whose_count_is_lost_trains_no_more(play, private, content):
     assert f"{FILE} in its state folder is missing, broken or older" in record.failed["east"]
 
 
+@pytest.mark.parametrize("content", [None, "{", '{"spent": []}'])
+def test_a_new_run_does_not_begin_the_count_anew_where_it_is_lost(play, private, content):
+    first = play(study=private())
+    first.round()
+    path = first.folder("east").parent / FILE
+    path.unlink() if content is None else path.write_text(content)
+    again = play(study=private())
+    again.server.id = "another"
+    assert f"{FILE} in its state folder is missing, broken or older" in again.round().failed["east"]
+
+
 def test_the_gate_lets_no_loss_and_no_intensities_leave(play, private):
     run = play(study=private())
     run.round()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from silofl.training.site_score import SiteScore
 from silofl.training.spent import Privacy
 
 ROLE = "dp_sgd"
-# Beside the runs of a study.
+# Beside the runs of a study; and in each run as that has left it, to know in other runs whether the count is lost.
 FILE = "dp_sgd.json"
 
 
@@ -80,7 +81,8 @@ class SiteDpSgd(SitePart):
             # Another run of the study may have counted since this one began.
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._count()
-            write_json(path, {"spent": [one._asdict() for one in self._spent]})
+            for place in (path, self.work.folder / FILE):
+                write_json(place, {"spent": [one._asdict() for one in self._spent]})
         return Message()
 
     def measured(self) -> dict[str, float]:
@@ -89,7 +91,7 @@ class SiteDpSgd(SitePart):
 
     def kept(self) -> dict[str, Any]:
         """Return how many steps had been counted, to know whether the count is lost."""
-        return {"steps": sum(one.steps for one in self._spent)}
+        return {"steps": _steps(self._spent)}
 
     def _count(self) -> None:
         """Add the round to what is spent.
@@ -110,21 +112,32 @@ class SiteDpSgd(SitePart):
         """Return what all runs of the study have spent here.
 
         Raises:
-            TrainingError: The count is missing, broken, or older than the site's state.
+            TrainingError: The count is missing, broken, or older than the site's state or any run's copy.
         """
-        path, kept = self.work.folder.parent / FILE, self.work.kept.get(ROLE) or {"steps": 0}
+        path, least = self.work.folder.parent / FILE, (self.work.kept.get(ROLE) or {"steps": 0})["steps"]
         try:
-            found = read_json_document(path)
-            spent = [] if found is ABSENT else [Spent(**one) for one in found["spent"]]
-            counted = sum(one.steps for one in spent)
+            # The copies first: another run of the study writes its own after the count.
+            least = max([least, *(_steps(_spent(copy)) for copy in path.parent.glob(f"*/{FILE}"))])
+            spent = _spent(path)
+            counted = _steps(spent)
         except (OSError, ValueError, TypeError, KeyError):
             counted = -1
-        if counted < kept["steps"]:
+        if counted < least:
             raise TrainingError(
                 f"site {self.work.site!r} must hold the count of what its answers have spent of its patients' privacy; "
                 f"{FILE} in its state folder is missing, broken or older than its state: restore it"
             )
         return spent
+
+
+def _spent(path: Path) -> list[Spent]:
+    """Return what a count says; nothing where there is none."""
+    found = read_json_document(path)
+    return [] if found is ABSENT else [Spent(**one) for one in found["spent"]]
+
+
+def _steps(spent: Sequence[Spent]) -> int:
+    return sum(one.steps for one in spent)
 
 
 PART, SITE = DpSgdPart, SiteDpSgd
