@@ -2,13 +2,17 @@
 
 import ast
 import json
+import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from queue import Queue
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from nvflare.apis.analytix import AnalyticsData, AnalyticsDataType, LogWriterName
 from nvflare.apis.dxo import from_shareable
-from nvflare.apis.fl_constant import EventScope, FLContextKey, ReservedKey
+from nvflare.apis.fl_constant import EventScope, FLContextKey, ProcessType, ReservedKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.apis.workspace import Workspace
@@ -88,6 +92,24 @@ def test_the_guides_receivers_are_classes_of_nvflare_with_the_arguments_that_it_
     (start,) = [node for node in found.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
     (given,) = [one["args"] for one in RECEIVERS if one["path"] == path]
     assert given.keys() <= {argument.arg for argument in start.args.args}
+
+
+def test_weights_and_biases_takes_what_the_guide_gives_it(monkeypatch):
+    path, (given,) = PATHS["wandb"], [one["args"] for one in RECEIVERS if one["id"] == "wandb"]
+    # The package need not be installed: each site's own process, which alone calls it, does not start here.
+    monkeypatch.setitem(sys.modules, "wandb", ModuleType("wandb"))
+    module = import_module(path.rpartition(".")[0])
+    monkeypatch.delitem(sys.modules, module.__name__)
+    monkeypatch.setenv("WANDB_MODE", "")
+    monkeypatch.setattr(module, "Queue", Queue)
+    monkeypatch.setattr(module, "Process", lambda **options: SimpleNamespace(start=lambda: None))
+    context = FLContext()
+    engine = SimpleNamespace(get_clients=lambda: [SimpleNamespace(name="east")])
+    for key, value in ((ReservedKey.ENGINE, engine), (FLContextKey.PROCESS_TYPE, ProcessType.SERVER_JOB)):
+        context.set_prop(key, value, private=True, sticky=False)
+    receiver = module.WandBReceiver(**given)
+    receiver.initialize(context)
+    assert receiver.get_task_queue("east").get_nowait().task_data["project"] == "nuclei"
 
 
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
