@@ -8,6 +8,8 @@ from enum import IntEnum
 
 # Without dots: Markdown makes a link of www.example.org.
 PLAIN = re.compile(r"[\w +/-]*")
+# What begins code, emphasis, a tag, a link or an image in Markdown, and what makes a link of a plain address.
+MARKS = re.compile(r"[\\`*<\[]|(?<=www)\.|:(?=//)")
 
 
 class ExitCode(IntEnum):
@@ -126,6 +128,11 @@ def literal(name: str) -> str:
     """
     line = printable(name)
     return line if PLAIN.fullmatch(line) else f"`{line.replace('`', chr(39)).replace('|', '/')}`"
+
+
+def escaped(text: str) -> str:
+    """Return a sentence with names from elsewhere as Markdown shows it, letter by letter and on one line."""
+    return MARKS.sub(r"\\\g<0>", printable(text))
 
 
 def one_line(text: object, most: int = 200) -> str:

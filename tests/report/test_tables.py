@@ -228,6 +228,14 @@ def test_markdown_has_the_best_in_bold_the_level_ones_underlined_and_the_notes_b
     ]
 
 
+def test_names_in_a_markdown_table_and_its_notes_are_no_links_images_tags_or_code():
+    name = "![a](https://e.org/1.png) <b>`|`*c*\n\x1b# www.e.org"
+    text = markdown_table(TextTable(("method", name), ((name, "1"),)), [name], [name])
+    shown = r"!\[a](https\://e.org/1.png) \<b>\`|\`\*c\*  # www\.e.org"
+    cell = shown.replace("|", "/")
+    assert text == f"- {shown}\n\n| method | {cell} |\n| --- | --- |\n| {cell} | 1 |\n\n- {shown}\n"
+
+
 def test_markdown_says_first_what_a_reader_must_know_before_the_numbers():
     lines = markdown_table(TextTable(("method",), (("a",),)), ["Below."], ["Above."]).splitlines()
     assert lines == ["- Above.", "", "| method |", "| --- |", "| a |", "", "- Below."]

@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from silofl.errors import printable
+from silofl.errors import escaped, printable
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results
 from silofl.study_sections import SEGMENTATION_ONLY
@@ -274,11 +274,11 @@ def markdown_table(table: TextTable, notes: Sequence[str], above: Sequence[str] 
         notes: Sentences below it.
         above: Sentences that a reader must know before the numbers.
     """
-    lines = [table.columns, ("---",) * len(table.columns)]
+    lines = [tuple(map(escaped, table.columns)), ("---",) * len(table.columns)]
     for i, row in enumerate(table.rows):
-        lines.append(tuple(_emphasised(cell, table, (i, j)) for j, cell in enumerate(row)))
+        lines.append(tuple(_emphasised(escaped(cell), table, (i, j)) for j, cell in enumerate(row)))
     text = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
-    before, after = ("".join(f"- {sentence}\n" for sentence in sentences) for sentences in (above, notes))
+    before, after = ("".join(f"- {escaped(sentence)}\n" for sentence in sentences) for sentences in (above, notes))
     return f"{before}\n{text}\n\n{after}" if above else f"{text}\n\n{after}"
 
 
