@@ -81,6 +81,15 @@ def test_a_line_that_was_cut_off_is_removed_and_the_chain_goes_on_after_the_last
     assert verdict(tmp_path).fault is None and verdict(tmp_path).last.number == 3
 
 
+@pytest.mark.parametrize("line", ["[]", "{}", '{"number": 3, "hash": "a"}'])
+def test_a_line_that_is_no_record_is_refused_in_a_sentence_whatever_json_it_is(tmp_path, line):
+    EgressLog(tmp_path, "north", "organs", RISKS).write([record(1)])
+    with (tmp_path / "egress.jsonl").open("a") as stream:
+        stream.write(f"{line}\n")
+    with pytest.raises(ConfigError, match="must hold records as they were written"):
+        EgressLog(tmp_path, "north", "organs", RISKS)
+
+
 def test_two_processes_with_the_same_record_write_one_chain(tmp_path):
     first, second = EgressLog(tmp_path, "north", "organs", RISKS), EgressLog(tmp_path, "north", "organs", RISKS)
     for number, log in enumerate((first, second, first), start=1):

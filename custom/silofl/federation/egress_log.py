@@ -16,6 +16,8 @@ from silofl.federation.egress_chain import Link, link_of, sealed
 from silofl.files import make_folder, open_own, write_text
 
 FILE, LOCK = "egress.jsonl", "lock"
+# Facts that every record has and the page adds up.
+SUMMED = {"time", "round", "task", "kind", "purpose", "refused"}
 HEADER = """# What left site {site}
 
 Study {study}, run {run}, to the study's server; first {begin}, last {end} (UTC).
@@ -147,12 +149,15 @@ class EgressLog:
 
     def _parsed(self, line: bytes) -> dict[str, Any]:
         try:
-            return json.loads(line)
-        except ValueError:
-            raise ConfigError(
-                f"{self.path} must hold records as they were written, not a line that is no JSON; egress-check says "
-                "which: keep the file at another place, and a new one is begun"
-            ) from None
+            record = json.loads(line)
+            if record.keys() >= SUMMED:
+                return record
+        except (ValueError, AttributeError):
+            pass
+        raise ConfigError(
+            f"{self.path} must hold records as they were written, not a line that is none; egress-check says "
+            "which: keep the file at another place, and a new one is begun"
+        )
 
     def _add(self, records: Iterable[Mapping[str, Any]]) -> None:
         for record in records:
