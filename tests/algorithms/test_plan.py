@@ -93,6 +93,13 @@ def test_pictures_keep_the_scale_of_their_type_and_magnetic_resonance_gets_one_b
     assert planned(replace(DRAFT, modality="MR"))["data.intensity"] == "zscore"
 
 
+def test_an_only_channel_of_the_name_ct_is_ct_unless_the_modality_says_otherwise():
+    named = replace(DRAFT, channel_names=("ct",))
+    assert planned(named)["data.intensity"] == "raw"
+    assert planned(replace(named, modality="MR"))["data.intensity"] == "zscore"
+    assert planned(replace(DRAFT, channel_names=("T1",)))["data.intensity"] == "zscore"
+
+
 def test_channels_stay_and_their_comment_counts_the_sites_that_have_them():
     draft = replace(DRAFT, channel_names=("T1", "T2"))
     numbers = [[0, 1, 2, 1, 1]] * 2
