@@ -131,7 +131,7 @@ def test_a_site_is_warned_of_where_it_is_far_from_the_plan():
     assert plan.warnings == (
         "site 'b' has a median spacing of 0.4 mm along Y, 0.4 times the plan's 1 mm",
         "site 'b' has a median spacing of 5 mm along Z, 2.5 times the plan's 2 mm",
-        "site 'b' has no case, or too few patients, with organ",
+        "site 'b' has no case, or too few patients, annotated with organ",
     )
 
 

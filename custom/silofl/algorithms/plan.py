@@ -206,7 +206,7 @@ def warnings(draft: Draft, target: NDArray[np.float64], fingerprints: Mapping[st
         first = 1 if draft.task == "segmentation" else 0
         absent = [draft.labels[i] for i in range(first, len(one.classes)) if one.classes[i] == 0]
         if absent:
-            sentences.append(f"site {site!r} has no case, or too few patients, with {', '.join(absent)}")
+            sentences.append(f"site {site!r} has no case, or too few patients, annotated with {', '.join(absent)}")
         # Without names there is no channel to lack.
         lacking = [name for name, is_here in zip(draft.channel_names, one.channels, strict=False) if not is_here]
         if lacking:
