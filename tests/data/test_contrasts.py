@@ -211,7 +211,7 @@ def test_amplitude_normalisation_refuses_contrasts_that_come_and_go(volumes, tmp
     with pytest.raises(ConfigError, match="training.drop_channels must be 0 for amplitude"):
         small("harmofl", drop_channels=0.2)
     folder = volumes(images=(None, "T2"))
-    with pytest.raises(DataError, match="all cases must have all contrasts for amplitude normalisation; T1 is missing"):
+    with pytest.raises(DataError, match="all cases must have all contrasts for amplitude normalisation; some lack T1"):
         load_site_data(folder, small("harmofl"), tmp_path / "cache")
 
 
@@ -322,7 +322,7 @@ def test_a_survey_finds_the_contrasts_of_all_sites(volumes, tmp_path):
 
 def test_a_new_study_is_refused_where_its_algorithm_needs_what_the_data_lack(volumes, tmp_path):
     found = survey(volumes(images=(None, "T2")).parent)
-    with pytest.raises(DataError, match="all cases must have all contrasts for amplitude normalisation; T1 is missing"):
+    with pytest.raises(DataError, match="all cases must have all contrasts for amplitude normalisation; some lack T1"):
         new_study(tmp_path / "own", JOBS / "harmofl_nuclei", found)
     assert not (tmp_path / "own").exists()
     study = new_study(tmp_path / "own", JOBS / "fedsm_spine", found)

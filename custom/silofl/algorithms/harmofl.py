@@ -52,8 +52,8 @@ class Amplitude(Answer):
         """Refuse images without a contrast: zeros have a phase of 0, and the others' amplitude would make a peak."""
         if missing:
             raise DataError(
-                f"all cases must have all contrasts for {self.section} normalisation; {', '.join(missing)} is missing: "
-                "add it, or choose an algorithm without input normalisation for the study"
+                f"all cases must have all contrasts for {self.section} normalisation; some lack {', '.join(missing)}: "
+                "add what they lack, or choose an algorithm without input normalisation for the study"
             )
 
     def layer(self, shape: Sequence[int]) -> AmplitudeNorm:
