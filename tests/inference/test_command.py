@@ -63,7 +63,8 @@ def test_every_input_gets_its_label_map_its_record_and_its_line(predict, super_m
     assert volume["super_model"] == fingerprint_of(super_model)
     # As sha256sum prints it.
     assert plane["sha256"] == {"pic.png": hashlib.sha256(picture.read_bytes()).hexdigest()}
-    assert volume["silofl"] == silofl.__version__
+    assert volume["versions"].keys() == {"silofl", "torch", "monai", "numpy"}
+    assert volume["versions"]["silofl"] == silofl.__version__
     assert plane["volumes_ml"] is None
     image = nibabel.load(tmp_path / "out" / volume["label_map"])
     np.testing.assert_allclose(image.affine, np.diag([-0.5, -0.75, 2, 1]))

@@ -11,14 +11,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from silofl import __version__
 from silofl.data.access import content_digest, name_of
 from silofl.data.contrasts import Case, files_in, parse_case
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
 from silofl.files import write_atomically, write_json
 from silofl.inference.dicom_seg import check_can_write, is_dicom, write_dicom_seg
-from silofl.inference.directory import fingerprint_of
+from silofl.inference.directory import fingerprint_of, versions
 from silofl.inference.output import SUFFIXES, model_sentence, record_of, sentence_of, stem_of, write_label_map
 from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
@@ -136,7 +135,7 @@ class _Runner:
         """Return an input's record and its line; an input that cannot be predicted has its error in both."""
         files = files_in(case)
         name = name_of(files[0])
-        record = {"input": name, "super_model": self.fingerprint, "silofl": __version__}
+        record = {"input": name, "super_model": self.fingerprint, "versions": versions()}
         try:
             prediction, line = self._predicted(case)
             return record | prediction, f"{name}: {line}"

@@ -141,7 +141,7 @@ def _facts(contents: Contents, weights: dict[str, dict[str, str]]) -> dict[str, 
         **({"beside": contents.beside} if contents.beside else {}),
         "domain": schema.plain(contents.domain),
         "facts": contents.facts,
-        "versions": _versions(),
+        "versions": versions(),
         "weights": weights,
     }
     return facts | {"fingerprint": _fingerprint(facts, study)}
@@ -172,7 +172,8 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of what computes a model's answers here."""
     # Asked of the installation: importing MONAI takes seconds and memory that most sites can spare.
     return {"silofl": __version__, "torch": str(torch.__version__)} | {n: version(n) for n in ("monai", "numpy")}
 
