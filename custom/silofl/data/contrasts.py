@@ -132,25 +132,26 @@ def _channels(images: Sequence[Image | None], source: Source, is_resampled: bool
     """Return the contrasts that are there by name, all on the grid of the first."""
     if len(images) == 1 != len(source.channels):
         (image,), name = images, source.first[1]
-        _check_count(image, len(source.channels), name)
+        _check_channels(image, source.channels, name)
         return {one: replace(image, array=image.array[[i]]) for i, one in enumerate(source.channels)}
     found: dict[str, Image] = {}
     first: Image | None = None
     for channel, image, file in zip(source.channels, images, source.files, strict=True):
         if image is None:
             continue
-        _check_count(image, 1, file[1])
+        _check_channels(image, [channel], file[1])
         first = first or image
         found[channel] = _on_grid(image, first, file[1], source.first[1]) if is_resampled else image
         check_grid(found[channel], first, file[1], source.first[1])
     return found
 
 
-def _check_count(image: Image, wanted: int, name: str) -> None:
-    if len(image.array) != wanted:
+def _check_channels(image: Image, wanted: Sequence[str], name: str) -> None:
+    if len(image.array) != len(wanted):
         raise DataError(
-            f"{name} must hold {wanted} channel{'s' * (wanted > 1)}, as many as the names that dataset.json or the "
-            f"command gives it, not {len(image.array)}; correct the names, or save it so"
+            f"{name} must hold {len(wanted)} channel{'s' * (len(wanted) > 1)}, {', '.join(wanted)}, not "
+            f"{len(image.array)}; save it so, or say which contrast each file holds: {wanted[0]}=FILE for predict, "
+            "channel_names in dataset.json"
         )
 
 
