@@ -32,8 +32,12 @@ RATES = {
 }
 # What refuses Adam is tried with SGD where the set's job has Adam, at rates of its own.
 ADAM = ("nuclei", "spine")
-OF_SGD = {"fednova": {}, "apfl": {}, "scaffold": {"algorithm.control.has_momentum": True}}
-OF_SGD |= {"pfedme": {"training.momentum": 0.0}}
+OF_SGD: dict[str, Choices] = {
+    "fednova": {},
+    "apfl": {},
+    "scaffold": {"algorithm.control.has_momentum": True},
+    "pfedme": {"training.momentum": 0.0},
+}
 RATES_OF_SGD = (0.01, 0.03, 0.1)
 BASELINE = "local"
 SHARED = ("fedavg", "fedprox", "scaffold", "fednova", "fedopt", "moon")

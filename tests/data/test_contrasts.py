@@ -151,17 +151,9 @@ def test_contrasts_that_lie_on_one_grid_are_not_resampled(volumes, read):
         ),
         ({"names": ()}, {}, "channel_names in dataset.json must be some or all of the study's, T1, T2, not none"),
         ({"names": ("T1", "T1")}, {}, "channel_names in dataset.json must be a list of different names"),
-        (
-            {"images": ("T1",) * 1},
-            {},
-            "a/T1.nii.gz must hold 2 channels, T1, T2, not 1; save it so, or",
-        ),
+        ({"images": ("T1",) * 1}, {}, "a/T1.nii.gz must hold 2 channels, T1, T2, not 1; save it so, or"),
         ({"images": ("T1", "T2", "both")}, {}, "case 'a/T1' must name an image, or one for each of T1, T2, not 3"),
-        (
-            {"images": ("T1", "both")},
-            {},
-            "a/both.nii.gz must hold 1 channel, T2, not 2; save it so",
-        ),
+        ({"images": ("T1", "both")}, {}, "a/both.nii.gz must hold 1 channel, T2, not 2; save it so"),
         (
             {"image": "T1", "names": ("T1",)},
             {"channel_names": [], "channels": 1},

@@ -237,7 +237,8 @@ def _intensity(draft: Draft, found: PooledFingerprint) -> list[Decision]:
 
 def _is_clipped(draft: Draft, found: PooledFingerprint) -> bool:
     # nnU-Net goes by the channel's name, which files without a modality have alone.
-    is_ct = [name.upper() for name in ([draft.modality] if draft.modality else draft.channel_names)] == ["CT"]
+    names = [draft.modality] if draft.modality else draft.channel_names
+    is_ct = [name.upper() for name in names] == ["CT"]
     # MONAI's transform has one range for all channels, and none of a single value.
     is_one = len(found.intensity) == 1 and found.intensity[0, 0] < found.intensity[0, 2]
     return is_ct and bool(is_one) and draft.intensity != "dtype"
