@@ -150,14 +150,14 @@ class EgressLog:
     def _parsed(self, line: bytes) -> dict[str, Any]:
         try:
             record = json.loads(line)
-            if record.keys() >= SUMMED:
-                return record
-        except (ValueError, AttributeError):
-            pass
-        raise ConfigError(
-            f"{self.path} must hold records as they were written, not a line that is none; egress-check says "
-            "which: keep the file at another place, and a new one is begun"
-        )
+        except ValueError:
+            record = None
+        if not isinstance(record, dict) or not record.keys() >= SUMMED:
+            raise ConfigError(
+                f"{self.path} must hold records as they were written, not a line that is none; egress-check says "
+                "which: keep the file at another place, and a new one is begun"
+            )
+        return record
 
     def _add(self, records: Iterable[Mapping[str, Any]]) -> None:
         for record in records:
