@@ -40,6 +40,7 @@ NotNegative = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=LARGEST
 # Names become parts of paths and file names.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 Name = Annotated[str, Field(pattern=NAME)]
+SHA256 = r"^[0-9a-f]{64}$"
 
 
 WORDS = {

@@ -10,11 +10,11 @@ from pydantic import AfterValidator, Field
 
 from silofl.errors import ConfigError, PauseError, PinError, nearest
 from silofl.extensions import Extension
-from silofl.settings import NAME, WORDS, Count, Name, Positive, Section
+from silofl.settings import NAME, SHA256, WORDS, Count, Name, Positive, Section
 
 
 def _digest(value: str) -> str:
-    if not re.fullmatch("[0-9a-f]{64}", value):
+    if not re.fullmatch(SHA256, value):
         raise ValueError("the 64 digits that check-site prints")
     return value
 

@@ -13,10 +13,10 @@ from pydantic import Field, Strict
 
 import silofl
 from silofl.errors import ConfigError
-from silofl.settings import Section
+from silofl.settings import SHA256, Section
 
 Version = Annotated[str, Strict(), Field(pattern=r"^[0-9A-Za-z.+!-]{1,40}$")]
-Digest = Annotated[str, Strict(), Field(pattern=r"^[0-9a-f]{64}$")]
+Digest = Annotated[str, Strict(), Field(pattern=SHA256)]
 
 
 class Software(Section):

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from silofl.errors import ConfigError, shown
 from silofl.extensions import Extension, is_extension
 from silofl.settings import (
+    SHA256,
     BelowOne,
     Count,
     Fraction,
@@ -40,7 +41,7 @@ Modality = Literal["CT", "MR", "PT", "NM", "US", "DX", "MG", "XA", "RF", "OP", "
 
 
 def _sha256(value: str) -> str:
-    if not re.fullmatch("[0-9a-f]{64}", value):
+    if not re.fullmatch(SHA256, value):
         raise ValueError("the 64 digits of the file's SHA-256, as sha256sum prints them")
     return value
 

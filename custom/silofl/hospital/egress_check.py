@@ -7,11 +7,12 @@ from pathlib import Path
 from silofl.errors import ConfigError, ExitCode, shown
 from silofl.federation.egress_chain import Verdict, checked
 from silofl.federation.egress_log import FILE
+from silofl.settings import SHA256
 
 
 def noted_hash(text: str) -> str:
     """Read a hash as this command prints it, and as ``egress.md`` shows it."""
-    if not re.fullmatch("[0-9a-f]{64}", found := text.strip(" `").lower()):
+    if not re.fullmatch(SHA256, found := text.strip(" `").lower()):
         raise argparse.ArgumentTypeError(f"must be a hash of 64 digits, as this command prints it, not {shown(text)}")
     return found
 
