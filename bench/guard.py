@@ -5,7 +5,8 @@
 A population of units is drawn for each kind of score and each true difference between local and federated training;
 sites draw their validation units from it, choose, and are judged by the population's own means, which they do not see.
 The candidates predict the same pixels of the same units, of shared difficulty; the blend is the mean of two
-candidates' probabilities. Takes about a minute and a half on one core; the seed is fixed.
+candidates' probabilities, equal or with the shares of `silofl.algorithms.guard.local_share`, here in steps of 0.05.
+Takes about two minutes on one core; the seed is fixed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,12 +18,12 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import expit, stdtrit
 
-from silofl.algorithms.guard import ERROR_RATE, leads_and_margins
+from silofl.algorithms.guard import ERROR_RATE, leads_and_margins, local_share
 
 CANDIDATES = ("federated", "averaged", "fine_tuned", "local", "blend")
 FEDERATED, LOCAL, BLEND = (CANDIDATES.index(name) for name in ("federated", "local", "blend"))
 SIZES = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200)
-DIFFERENCES = (-0.3, -0.2, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.2, 0.3)
+DIFFERENCES = (-0.7, -0.5, -0.3, -0.2, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
 TRIALS = 1000
 UNITS, PIXELS = 4000, 64
 # Candidates that differ by less count as equally good: a population of 4000 units says no more.
@@ -31,6 +32,8 @@ EQUAL = 0.002
 NOISE = {"federated": (0.5, 1.0), "averaged": (0.5, 0.9), "fine_tuned": (0.6, 0.6), "local": (0.8, 0.0)}
 # A model trained alone is surer than it may be, which weighs in the mean of probabilities.
 LOCAL_SURENESS = 1.5
+# The local model's shares in the blend.
+SHARES = np.linspace(0, 1, 21)
 
 
 @dataclass(frozen=True)
@@ -60,13 +63,13 @@ KINDS = (
 )
 
 
-def population(kind: Kind, difference: float, is_blend_equal: bool, rng: np.random.Generator) -> NDArray:
-    """Return scores (candidates, UNITS) whose means over the units are as wanted.
+def population(kind: Kind, difference: float, is_draw: bool, rng: np.random.Generator) -> tuple[NDArray, NDArray]:
+    """Return scores whose means over the units are as wanted: (candidates but the blend, UNITS), (SHARES, UNITS).
 
     Args:
         kind: What a score is.
         difference: True mean of local minus federated; half of it is fine-tuning's.
-        is_blend_equal: Put in the blend's place a candidate that is as good as the federated one.
+        is_draw: Put in the blend's place a candidate that is as good as the federated one.
         rng: Draws the units.
     """
     federated = min(0.85, 0.95 - difference)
@@ -87,11 +90,12 @@ def population(kind: Kind, difference: float, is_blend_equal: bool, rng: np.rand
         if name in own:
             logits[name] -= 8 * sign * (rng.random((UNITS, 1)) < kind.failures)
         logits[name] += sign * _shift(logits[name], sign, truth, mean)
-    scores = {name: _score(values > 0, truth) for name, values in logits.items()}
-    if not is_blend_equal:
-        mean = (expit(logits["federated"]) + expit(LOCAL_SURENESS * logits["local"])) / 2
-        scores["blend"] = _score(mean > 0.5, truth)
-    return np.stack([scores[name] for name in CANDIDATES])
+    scores = np.stack([_score(logits[name] > 0, truth) for name in CANDIDATES])
+    if is_draw:
+        return scores[:BLEND], np.broadcast_to(scores[BLEND], (len(SHARES), UNITS))
+    federated, local = expit(logits["federated"]), expit(LOCAL_SURENESS * logits["local"])
+    means = ((1 - share) * federated + share * local for share in SHARES)
+    return scores[:BLEND], np.stack([_score(mean > 0.5, truth) for mean in means])
 
 
 def _shift(logits: NDArray, sign: NDArray, truth: NDArray, mean: float) -> float:
@@ -205,11 +209,19 @@ def always(index: int) -> Rule:
     return lambda scores, default: np.full(scores.shape[1], index)
 
 
-GUARD, GUARD_OF_BLEND = "**... or above a tenth without it: the guard**", "**the guard, default the blend**"
+def equal_shares(federated: NDArray, local: NDArray) -> NDArray:
+    """Return one half for each trial."""
+    return np.full(len(federated), 0.5)
+
+
+GUARD, GUARD_OF_BLEND = "... or above a tenth without it", "**the guard: that, and the blend as default**"
+# Rules whose blend is the plain mean; of all others it has shares.
+OF_PLAIN_MEAN = ("always the plain mean", "the guard with the plain mean as default")
 # Name -> a rule, and the default that it leaves.
 RULES: dict[str, tuple[Rule, int]] = {
     "always federated": (always(FEDERATED), FEDERATED),
     "always local": (always(LOCAL), FEDERATED),
+    OF_PLAIN_MEAN[0]: (always(BLEND), BLEND),
     "always the blend": (always(BLEND), BLEND),
     "best on validation, ties to local": (lambda scores, default: best(scores, LOCAL), FEDERATED),
     "best on validation, ties to federated": (best, FEDERATED),
@@ -222,6 +234,7 @@ RULES: dict[str, tuple[Rule, int]] = {
     "... and one unit lost outright, Bonferroni": (beyond(with_lost(1)), FEDERATED),
     GUARD: (beyond(guard), FEDERATED),
     "betting bound, Bonferroni": (beyond(betting), FEDERATED),
+    OF_PLAIN_MEAN[1]: (beyond(guard), BLEND),
     GUARD_OF_BLEND: (beyond(guard), BLEND),
 }
 
@@ -257,17 +270,31 @@ def cells(rng: np.random.Generator) -> dict[str, list[Cell]]:
     found: dict[str, list[Cell]] = {name: [] for name in RULES}
     draws = [(difference, False) for difference in DIFFERENCES] + [(d, True) for d in DIFFERENCES if d <= 0]
     for kind, (difference, is_draw) in product(KINDS, draws):
-        scores = population(kind, difference, is_draw, rng)
-        truth = scores.mean(axis=1)
-        drawn = scores[:, rng.integers(UNITS, size=(TRIALS, max(SIZES)))]
-        for n, (name, (rule, default)) in product(SIZES, RULES.items()):
-            chosen = rule(drawn[..., :n], default)
-            left = (chosen != default) & (truth[chosen] <= truth[default] + EQUAL)
-            below = truth[chosen] < truth[FEDERATED] - EQUAL
-            mean = truth[chosen].mean()
-            against = mean - truth[FEDERATED], mean - truth[LOCAL]
-            found[name].append(Cell(kind, n, is_draw, left.mean(), below.mean(), *against))
+        scores, blends = population(kind, difference, is_draw, rng)
+        federated, local = scores[FEDERATED].mean(), scores[LOCAL].mean()
+        units = rng.integers(UNITS, size=(TRIALS, max(SIZES)))
+        for n in SIZES:
+            drawn = scores[:, units[:, :n]]
+            both = [_with_blend(scores, blends, units[:, :n], of(*drawn[[FEDERATED, LOCAL]])) for of in SHARES_OF]
+            for name, (rule, default) in RULES.items():
+                sample, truth = both[name not in OF_PLAIN_MEAN]
+                chosen = rule(sample, default)
+                value = np.take_along_axis(truth, chosen[None], axis=0)[0]
+                left = (chosen != default) & (value <= truth[default] + EQUAL)
+                below, mean = (value < federated - EQUAL).mean(), value.mean()
+                found[name].append(Cell(kind, n, is_draw, left.mean(), below, mean - federated, mean - local))
     return found
+
+
+SHARES_OF = (equal_shares, local_share)
+
+
+def _with_blend(scores: NDArray, blends: NDArray, units: NDArray, shares: NDArray) -> tuple[NDArray, NDArray]:
+    """Return scores (candidates, trials, n) with each trial's blend, and the true ones (candidates, trials)."""
+    steps = np.rint(shares * (len(SHARES) - 1)).astype(int)
+    truth = np.repeat(scores.mean(axis=1)[:, None], len(steps), axis=1)
+    sample = np.concatenate([scores[:, units], blends[steps[:, None], units][None]])
+    return sample, np.concatenate([truth, blends.mean(axis=1)[steps][None]])
 
 
 def row(name: str, of_rule: Sequence[Cell]) -> str:

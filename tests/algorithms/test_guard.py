@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from silofl.algorithms.guard import ERROR_RATE, Choice, choose, leads_and_margins
+from silofl.algorithms.guard import ERROR_RATE, Choice, choose, leads_and_margins, local_share
 from silofl.errors import ConfigError
 
 NAN = float("nan")
@@ -69,6 +69,29 @@ def test_a_federated_model_that_has_learnt_nothing_is_left_by_eight_units():
     # Failing on one of the eight might be no rare failure.
     local[0] = 0.0
     assert choose(scores([0.1] * 8, **rest | {"local": local})).chosen == "blend"
+
+
+@pytest.mark.parametrize(
+    ("federated", "local", "share"),
+    [
+        # Means with one more unit of a half: 0.6 and 0.8, 0.2 and 0.7.
+        ([0.62, 0.68], [0.95, 0.95], 0.8**4 / (0.6**4 + 0.8**4)),
+        ([0.02, 0.08], [0.8, 0.8], 0.7**4 / (0.2**4 + 0.7**4)),
+        ([0.4, NAN, 0.4], [0.4, 0.9, 0.4], 0.5),
+        ([NAN, 0.9], [0.1, NAN], 0.5),
+        ([], [], 0.5),
+        ([0.0] * 200, [0.9] * 200, 1.0),
+        ([0.9] * 200, [0.0] * 200, 0.0),
+    ],
+)
+def test_the_better_model_has_the_larger_share_of_the_blend(federated, local, share):
+    found = local_share(np.array(federated, float), np.array(local, float))
+    assert found == pytest.approx(share, abs=5e-4)
+
+
+def test_one_unit_right_and_wrong_leaves_both_models_a_share():
+    one, none = np.ones(1), np.zeros(1)
+    assert local_share(one, none) == 0.012 and local_share(none, one) == 0.988
 
 
 @pytest.mark.parametrize("level", [0.05, 0.0125])

@@ -10,7 +10,7 @@ import torch
 from silofl.data.domain import Domain, Range
 from silofl.errors import ConfigError
 from silofl.inference import directory
-from silofl.inference.directory import fingerprint_of, plain_study, read, write
+from silofl.inference.directory import _fingerprint, fingerprint_of, plain_study, read, write
 from silofl.settings import parse
 from silofl.study import Study
 
@@ -42,20 +42,30 @@ def test_the_fingerprint_knows_whose_model_is_beside(tmp_path, make_contents):
     for name, beside in (("with", "local"), ("without", None)):
         write(tmp_path / name, replace(contents, beside=beside))
     assert fingerprint_of(tmp_path / "with") != fingerprint_of(tmp_path / "without")
-    # Who takes the word out has another super model, and is told so.
-    edit(tmp_path / "with", beside=None)
-    with pytest.raises(ConfigError, match="must have the fingerprint of what it says"):
-        read(tmp_path / "with")
+    # Who takes the word out, or gives it another share, has another super model, and is told so.
+    for changes in ({"beside": None}, {"beside": "local", "beside_share": 0.6}):
+        edit(tmp_path / "with", **changes)
+        with pytest.raises(ConfigError, match="must have the fingerprint of what it says"):
+            read(tmp_path / "with")
+
+
+def test_a_model_beside_of_an_earlier_super_model_has_half_of_every_answer(tmp_path, make_contents):
+    write(tmp_path / "old", make_contents(beside="local", beside_share=0.7))
+    facts = json.loads((tmp_path / "old" / "model.json").read_text())
+    del facts["beside_share"], facts["content"]
+    facts["fingerprint"] = _fingerprint(facts, make_contents().study)
+    (tmp_path / "old" / "model.json").write_text(json.dumps(facts))
+    assert read(tmp_path / "old").beside_share == 0.5
 
 
 @pytest.mark.parametrize(
     ("rule", "beside"), [("only", None), ("mean", None), ("selector", None), ("mean", "local"), ("selector", "local")]
 )
 def test_what_was_written_is_read_back(tmp_path, make_contents, rule, beside):
-    contents = replace(make_contents(rule, beside=beside), domain=DOMAIN)
+    contents = replace(make_contents(rule, beside=beside, beside_share=0.7 if beside else 0.5), domain=DOMAIN)
     write(tmp_path / "supermodel", contents)
     found = read(tmp_path / "supermodel")
-    for name in ("study", "image_shape", "rule", "outputs", "threshold", "facts", "domain", "beside"):
+    for name in ("study", "image_shape", "rule", "outputs", "threshold", "facts", "domain", "beside", "beside_share"):
         assert getattr(found, name) == getattr(contents, name)
     for ours, theirs in zip(
         [*found.models.values(), found.selector or {}],

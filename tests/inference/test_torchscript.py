@@ -44,7 +44,7 @@ def assert_equal(super_model, cases):
         {"scores": (0.3, 0.7)},
         {"scores": (0.45, 0.55)},
         {"scores": None},
-        {"rule": "mean", "beside": "local"},
+        {"rule": "mean", "beside": "local", "beside_share": 0.7},
         {"scores": (0.2, 0.5, 0.3), "threshold": None, "outputs": ("global", "north", "south")},
     ],
     ids=["only", "mean", "site", "fallback", "untrained", "beside", "extra"],

@@ -80,7 +80,7 @@ def test_the_local_model_is_that_of_local_training_and_the_federated_run_is_what
 def stubbed(monkeypatch, **scores):
     """Let every candidate have one score on all units."""
 
-    def found(self, models, part, names):
+    def found(self, models, part, names, share=0.0):
         cases = list(dict.fromkeys(part.cases))
         return {name: Score.of(dict.fromkeys(cases, scores.get(name, 0.5))) for name in names}
 
@@ -141,7 +141,7 @@ def test_with_enough_units_a_site_takes_the_best_rounds_of_its_own_and_the_later
 
 @pytest.mark.parametrize("chosen", ["federated", "averaged", "fine_tuned", "local", "blend"])
 def test_a_site_writes_the_model_that_it_chose_and_says_no_more_than_that(play, monkeypatch, chosen):
-    stubbed(monkeypatch, **{chosen: 0.9})
+    stubbed(monkeypatch, **{"federated": 0.1, chosen: 0.9})
     game = play(guard=True, name="harmofl", rounds=10, average_last=0.2)
     game.finish()
     assert game.asked[-4:] == ["validate_average", "test", "guard_tune", "guard_choose"]
@@ -162,9 +162,13 @@ def test_a_site_writes_the_model_that_it_chose_and_says_no_more_than_that(play, 
         tested = SuperModel.load(game.folder("east") / "supermodel", "cpu")
         assert model.contents.rule == "mean" and model.contents.models.keys() == {"federated", "local"}
         assert tested.contents.rule == "only"
-        assert model.predict(image).model == "mean of the federated and the local model"
-        both = [model.probabilities(name, image) for name in ("federated", "local")]
-        np.testing.assert_array_equal(found, (np.mean(both, axis=0)[:, 0] > 0.5).astype(np.uint8))
+        share = joined.local_share
+        assert share == model.contents.beside_share > 0.9
+        prediction = model.predict(image)
+        assert prediction.model == "mean of the federated and the local model"
+        assert (prediction.beside, prediction.beside_share) == ("local", share)
+        federated, local = (model.probabilities(name, image) for name in ("federated", "local"))
+        np.testing.assert_array_equal(found, (((1 - share) * federated + share * local)[:, 0] > 0.5).astype(np.uint8))
     else:
         (state,) = model.contents.models.values()
         wanted = {
@@ -178,7 +182,7 @@ def test_a_site_writes_the_model_that_it_chose_and_says_no_more_than_that(play, 
 
 @pytest.mark.parametrize("answer", ["choice", "ensemble"])
 def test_a_super_model_of_several_models_is_mixed_with_the_local_one(play, monkeypatch, answer):
-    stubbed(monkeypatch, blend=0.9)
+    stubbed(monkeypatch, blend=0.9, federated=0.1)
     game = play(guard=True, name="fedsm", model={"normalization": "instance"}, super_model={"answer": answer})
     game.finish()
     assert {*game.server.parts["guard"].choices["east"].validation} == {"federated", "local", "blend"}
@@ -188,7 +192,9 @@ def test_a_super_model_of_several_models_is_mixed_with_the_local_one(play, monke
     assert {*model.contents.models} == {*tested.contents.models, "local"}
     assert_equal(model.contents.models["local"], game.kept("east", game.study.rounds)["guard"]["local"]["state"])
     image = game.sites["east"].data.test.images[:1]
-    wanted = (tested.answer(image).probabilities + model.probabilities("local", image)) / 2
+    share = game.server.parts["guard"].choices["east"].local_share
+    assert share > 0.9
+    wanted = (1 - share) * tested.answer(image).probabilities + share * model.probabilities("local", image)
     np.testing.assert_allclose(model.answer(image).probabilities, wanted, atol=1e-6)
 
 

@@ -16,6 +16,7 @@ def joined(chosen="blend", local=0.7, federated=0.8, kept=0.85, verdict="gains",
     values = {
         "chosen": chosen,
         "default": "blend",
+        "local_share": 0.6,
         "lead": 0.0,
         "margin": 0.2,
         "unit": "patient",
@@ -56,7 +57,7 @@ def test_each_site_has_a_row_with_its_verdict_its_choice_and_the_interval(joinin
         (
             "east",
             "gains",
-            "the mean of the federated and its own model's probabilities",
+            "the mean of the federated and its own model's probabilities (60% its own)",
             "25 patients",
             *("0.700", "0.800", "0.850", "+0.150", "+0.010 to +0.200"),
         ),

@@ -75,11 +75,11 @@ def _paper(algorithm: str) -> str:
 
 def rule_sentence(contents: Contents) -> str:
     """Say which of a super model's models answers."""
-    if contents.rule == "mean" and contents.facts.get("candidate") == BLEND:
-        return f"{WORDS[BLEND].capitalize()} answers."
     chooses = "weighs all models" if contents.is_ensemble else "chooses one model for each case"
     rule = RULES.get(contents.rule, f"The selector {chooses}.")
-    return f"{rule} The site's own model has half of every answer." if contents.beside else rule
+    if contents.rule == "mean" and contents.facts.get("candidate") == BLEND:
+        rule = f"{WORDS[BLEND].capitalize()} answers."
+    return f"{rule} The site's own model has {contents.beside_share:.0%} of every answer." if contents.beside else rule
 
 
 def _versions(contents: Contents, versions: Mapping[str, str], fingerprint: str) -> str:

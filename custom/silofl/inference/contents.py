@@ -38,8 +38,9 @@ class Contents:
             there is no global model.
         facts: Plain values that are kept with the model: rounds, metrics.
         domain: The images that the models learnt from.
-        beside: The model that has half of every answer, beside the answer of the rule: in what a site chose for itself
-            its own, which no rule knows.
+        beside: The model that has a share of every answer, beside the answer of the rule: in what a site chose for
+            itself its own, which no rule knows.
+        beside_share: Its share, in [0, 1].
 
     Raises:
         ConfigError: The parts do not fit together.
@@ -55,6 +56,7 @@ class Contents:
     facts: dict[str, Any] = field(default_factory=dict)
     domain: Domain = Domain()
     beside: str | None = None
+    beside_share: float = 0.5
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
@@ -148,6 +150,9 @@ def _check_beside(contents: Contents) -> None:
             f"beside must name a model that the rule does not choose, of several, not {contents.beside!r}; the rule is "
             f"{contents.rule!r}"
         )
+    share = contents.beside_share
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise ConfigError(f"the share of the model beside must be a number from 0 to 1, not {share!r}")
 
 
 def _check_facts(facts: object) -> None:

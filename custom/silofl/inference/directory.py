@@ -76,6 +76,7 @@ def read(folder: Path) -> Contents:
             outputs=tuple(facts["outputs"]),
             threshold=facts["threshold"],
             beside=facts.get("beside"),
+            beside_share=facts.get("beside_share", 0.5),
             facts=facts["facts"],
             domain=schema.read(Domain, facts["domain"], "domain") if facts["format"] == FORMAT else Domain(),
         )
@@ -138,7 +139,7 @@ def _facts(contents: Contents, weights: dict[str, dict[str, str]]) -> dict[str, 
         "threshold": contents.threshold,
         "outputs": list(contents.outputs),
         "image_shape": list(contents.image_shape),
-        **({"beside": contents.beside} if contents.beside else {}),
+        **({"beside": contents.beside, "beside_share": contents.beside_share} if contents.beside else {}),
         "domain": schema.plain(contents.domain),
         "facts": contents.facts,
         "versions": versions(),
@@ -151,7 +152,7 @@ def _fingerprint(facts: dict[str, Any], study: Study) -> str:
     """Return the SHA-256 of everything that decides predictions, the weights by their checksums."""
     deciding = {key: facts[key] for key in ("format", "rule", "threshold", "outputs", "image_shape")}
     # Only where there is one, so that older super models keep theirs.
-    deciding |= {"beside": facts["beside"]} if facts.get("beside") else {}
+    deciding |= {key: facts[key] for key in ("beside", "beside_share") if facts.get(key) is not None}
     deciding |= {"domain": facts["domain"]} if facts["format"] == FORMAT else {}
     deciding["study"] = {key: facts["study"][key] for key in ("task", "labels", "data", "model")}
     deciding["recipe"] = {

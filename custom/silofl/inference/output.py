@@ -55,6 +55,7 @@ def record_of(prediction: Prediction, study: Study, threshold: float | None) -> 
     record = {
         "model": prediction.model,
         "beside": prediction.beside,
+        "beside_share": prediction.beside_share,
         "scores": prediction.scores,
         "is_fallback": prediction.is_fallback,
         "threshold": threshold,
@@ -79,7 +80,7 @@ def sentence_of(prediction: Prediction, study: Study, threshold: float | None) -
 def model_sentence(prediction: Prediction, threshold: float | None) -> str:
     """Return whose model answered and how sure the choice was."""
     sentence = _of_the_rule(prediction, threshold)
-    return f"{sentence}, and to the same part the site's own model" if prediction.beside else sentence
+    return f"{sentence}, {prediction.beside_share:.0%} the site's own model" if prediction.beside else sentence
 
 
 def _of_the_rule(prediction: Prediction, threshold: float | None) -> str:

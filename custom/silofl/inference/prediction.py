@@ -35,7 +35,8 @@ class Prediction:
     Attributes:
         model: ``global``, a site's name, ``ensemble``, or ``mean of all sites``.
         scores: Output of the selector -> its probability; empty without a selector.
-        beside: The site's own model, where it had half of the answer.
+        beside: The site's own model, where it had a share of the answer.
+        beside_share: That share.
         is_fallback: Whether no site's score was above the threshold, so that the global model answered.
         label_map: uint8 on the input's own grid: (X, Y, Z) of a volume, (rows, columns) of a picture; (n, H, W) of
             prepared images; None for classification.
@@ -55,6 +56,7 @@ class Prediction:
     volumes_ml: dict[str, float] | None = None
     affine: NDArray[np.float64] | None = None
     beside: str | None = None
+    beside_share: float | None = None
     warnings: tuple[str, ...] = ()
 
 

@@ -160,7 +160,7 @@ class SuperModel:
         if contents.rule == "only":
             return next(iter(contents.models))
         if contents.rule == "mean":
-            return BLEND if contents.facts.get("candidate") == CHOSEN_BLEND and contents.beside is None else MEAN
+            return BLEND if contents.facts.get("candidate") == CHOSEN_BLEND else MEAN
         threshold = contents.threshold if threshold is None else threshold
         if threshold is None:
             return contents.outputs[int(np.argmax(scores))]
@@ -231,8 +231,9 @@ class SuperModel:
         gamma = self.contents.threshold if threshold is None else threshold
         # No score is above 1: that the global model answers says nothing of the case.
         own = [FALLBACK] if answer.is_fallback and gamma < 1 else []
-        beside = self.contents.beside if site is None else None
-        return replace(find(answer, prepared), beside=beside, warnings=(*own, *self._not_learnt, *doubts))
+        has_beside = site is None and self.contents.beside is not None
+        beside = {"beside": self.contents.beside, "beside_share": self.contents.beside_share} if has_beside else {}
+        return replace(find(answer, prepared), **beside, warnings=(*own, *self._not_learnt, *doubts))
 
     def check_options(self, batch_size: int, threshold: float | None = None, site: str | None = None) -> None:
         """Refuse options before any work.
@@ -293,7 +294,9 @@ class SuperModel:
         weights = {name: 1.0} if self.contents.is_choice else self.contents.shares(scores)
         if self.contents.beside is None:
             return name, weights
-        return name, {member: weight / 2 for member, weight in weights.items()} | {self.contents.beside: 0.5}
+        share = self.contents.beside_share
+        rest = {member: weight * (1 - share) for member, weight in weights.items()}
+        return name, rest | {self.contents.beside: share}
 
     def _class_of(self, answer: Answer, prepared: PreparedImage | None) -> Prediction:
         # One answer for a case: the mean over its slices, as the selector's scores are.

@@ -94,21 +94,21 @@ class Ensemble(nn.Module):
 
 
 class Beside(nn.Module):
-    """Half of the weight on a member that the rule does not know.
+    """A share of the weight on a member that the rule does not know.
 
     Args:
         weigher: The rule.
-        share: 1 at that member, shape (members,).
+        share: The weight of that member, and of all others 0, shape (members,).
     """
 
     def __init__(self, weigher: nn.Module, share: Tensor) -> None:
         super().__init__()
-        self.weigher = weigher
+        self.weigher, self.rest = weigher, 1 - float(share.sum())
         self.register_buffer("share", share.clone())
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the weight of each member."""
-        return (self.weigher(images) + self.share) / 2
+        return self.weigher(images) * self.rest + self.share
 
 
 def names(contents: Contents) -> list[str]:
@@ -126,7 +126,8 @@ def weigher_of(contents: Contents, selector: nn.Module | None) -> nn.Module:
     rule, order = _rule_of(contents, selector), names(contents)
     if contents.beside is None:
         return rule
-    return Beside(rule, torch.eye(len(order), dtype=torch.float64)[order.index(contents.beside)])
+    share = torch.eye(len(order), dtype=torch.float64)[order.index(contents.beside)] * contents.beside_share
+    return Beside(rule, share)
 
 
 def _rule_of(contents: Contents, selector: nn.Module | None) -> nn.Module:

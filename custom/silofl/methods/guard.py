@@ -2,7 +2,8 @@
 
 A site's candidates are the federated model (of its best round for this site, where the site has a model of its own and
 enough validation data to know it), the mean of the last rounds' models, a copy that it fine-tunes (the head first, then
-all), the model that it trained alone, and the mean of the federated and the local model's probabilities.
+all), the model that it trained alone, and the mean of the federated and the local model's probabilities, in which each
+has a share by how it does on validation data.
 `silofl.algorithms.guard.choose` picks one on validation data. Only what was chosen and by how much leaves the site.
 
 The local model is that of the algorithm ``local``, bit for bit: the same batches, steps and dropout. A super model of
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.algorithms.gain import gain, p_below
-from silofl.algorithms.guard import DEFAULT, choose
+from silofl.algorithms.guard import DEFAULT, choose, local_share
 from silofl.algorithms.steps import Batch, Loss, frozen_statistics, plain_step
 from silofl.data.batches import batch_of
 from silofl.data.parts import Examples
@@ -270,21 +271,25 @@ class SiteGuard(SitePart):
         if kept.get(TUNED, {}).get("step") == tuning_rounds(work.study):
             found[TUNED] = replace(federated, models={work.site: kept[TUNED]["state"]})
         (shared,) = federated.models.values()
-        found[BLEND] = replace(federated, models={FEDERATED: shared, LOCAL: state}, rule="mean")
+        found[BLEND] = replace(federated, models={FEDERATED: shared, LOCAL: state}, rule="mean", beside=LOCAL)
         return found
 
     def _joined(self) -> dict[str, Any]:
         work, candidates = self.work, self._candidates()
         models = {name: SuperModel(one, work.device) for name, one in candidates.items() if name != BLEND}
-        validation = self._scores(models, work.data.validation, list(candidates))
         units = self._units
-        choice = choose({name: by_unit(one.by_case, units.unit_of) for name, one in validation.items()}, DEFAULT)
+        validation = self._scores(models, work.data.validation, list(models))
+        by_units = {name: by_unit(one.by_case, units.unit_of) for name, one in validation.items()}
+        share = float(local_share(by_units[FEDERATED], by_units[LOCAL]))
+        validation |= self._scores(models, work.data.validation, [BLEND], share)
+        by_units[BLEND] = by_unit(validation[BLEND].by_case, units.unit_of)
+        choice = choose(by_units, DEFAULT)
         wanted = list(dict.fromkeys([FEDERATED, LOCAL, choice.chosen]))
-        test = self._scores(models, work.data.test, wanted)
+        test = self._scores(models, work.data.test, wanted, share)
         test_units = self._units_of("test")
         local, chosen = (by_unit(test[name].by_case, test_units.unit_of) for name in (LOCAL, choice.chosen))
         found = gain(local, chosen, choice.chosen == LOCAL)
-        self._write(candidates[choice.chosen], test[choice.chosen], choice.chosen)
+        self._write(replace(candidates[choice.chosen], beside_share=share), test[choice.chosen], choice.chosen)
         return {
             "chosen": choice.chosen,
             "default": choice.default,
@@ -302,6 +307,7 @@ class SiteGuard(SitePart):
             "p_below": None if choice.chosen == LOCAL else p_below(local, chosen),
             "num_test_units": found.num_units,
             "verdict": found.verdict,
+            "local_share": share,
             "local_since": self.local.since,
         }
 
@@ -312,8 +318,10 @@ class SiteGuard(SitePart):
         numbers = tested.numbers() | {"num_patients": self.work.data.test.patients_of(tested.by_case)}
         write(self.work.folder / CHOSEN, replace(chosen, facts=known | numbers | {"candidate": candidate}))
 
-    def _scores(self, models: Mapping[str, SuperModel], part: Examples, names: Sequence[str]) -> dict[str, Score]:
-        """Return the score of each candidate on a part of the data."""
+    def _scores(
+        self, models: Mapping[str, SuperModel], part: Examples, names: Sequence[str], share: float = 0.0
+    ) -> dict[str, Score]:
+        """Return the score of each candidate on a part of the data; the share is the local model's in the blend."""
         study, size = self.work.study, self.work.study.training.batch_size
         wanted = ({*names} | ({FEDERATED, LOCAL} if BLEND in names else set())) - {BLEND}
         predictions: dict[str, list[NDArray]] = {name: [] for name in names}
@@ -321,7 +329,7 @@ class SiteGuard(SitePart):
             images, cases = np.asarray(part.images[rows]), [part.cases[i] for i in rows]
             found = {name: _probabilities(models[name], images, cases, size) for name in wanted}
             if BLEND in names:
-                found[BLEND] = (found[FEDERATED] + found[LOCAL]) / np.float32(2)
+                found[BLEND] = np.float32(1 - share) * found[FEDERATED] + np.float32(share) * found[LOCAL]
             for name in names:
                 predictions[name].append(decide(found[name]))
         return {name: score(like(part.targets, pieces), part, study) for name, pieces in predictions.items() if pieces}
@@ -344,7 +352,7 @@ def tuning_rounds(study: Study) -> int:
 
 def choice_sentence(site: str, one: Joined) -> str:
     """Return what a site keeps, and on what grounds."""
-    what = f"site {site!r} keeps {WORDS[one.chosen]}"
+    what = f"site {site!r} keeps {one.kept}"
     grounds = f"by its {one.num_units} validation {one.unit}{'' if one.num_units == 1 else 's'}"
     if one.chosen == one.default:
         return f"{what}, {grounds}: no other model leads by more than the margin of {one.margin:.3f}"

@@ -14,7 +14,7 @@ from silofl.errors import escaped, printable
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results
 from silofl.study_sections import SEGMENTATION_ONLY
-from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, WORDS, Joined
+from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
 from silofl.training.units import WITHIN_ONE_PERSON
 
 MISSING = "-"
@@ -338,7 +338,7 @@ def _joining_row(site: str, one: Joined) -> tuple[str, ...]:
     interval = "-" if one.low is None or one.high is None else f"{one.low:+.3f} to {one.high:+.3f}"
     difference = "-" if one.difference is None else f"{one.difference:+.3f}"
     values = (number(one.test.get(name)) for name in (LOCAL, FEDERATED, CHOSEN))
-    return (site, one.verdict, WORDS[one.chosen], units, *values, difference, interval)
+    return (site, one.verdict, one.kept, units, *values, difference, interval)
 
 
 def _with_mean(values: Column) -> list[str]:

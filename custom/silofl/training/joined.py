@@ -44,6 +44,7 @@ class Joined:
             same.
         num_test_units: Test units in which both have a score.
         verdict: gains, no clear difference, loses, too few to say, or keeps its own model.
+        local_share: The local model's share in the mean of both, by how they do on validation data.
         local_since: The round in which the local model began; above 1 where the site came late or lost its state.
     """
 
@@ -62,4 +63,11 @@ class Joined:
     p_below: Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)] | None
     num_test_units: Cases
     verdict: Verdict
+    local_share: Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)] = optional(0.5)
     local_since: Round = optional(1)
+
+    @property
+    def kept(self) -> str:
+        """What the site keeps, in words."""
+        share = f" ({self.local_share:.0%} its own)" if self.chosen == BLEND else ""
+        return f"{WORDS[self.chosen]}{share}"
