@@ -63,6 +63,10 @@ def test_a_pictures_label_map_is_a_png(tmp_path):
         (Prediction("ensemble", {"north": 0.4, "south": 0.6}, False), "ensemble (nearest south, 0.60)"),
         (Prediction("mean of all sites", {}, False), "mean of all sites"),
         (Prediction("global", {"global": 0.8, "north": 0.2}, False), "global model (0.80)"),
+        (
+            Prediction("north", {"north": 0.93, "south": 0.07}, False, beside="local", beside_share=0.62),
+            "model of north (0.93), 62% of the answer from the site's own model",
+        ),
     ],
 )
 def test_a_sentence_says_whose_model_answered_and_how_sure(prediction, wanted):

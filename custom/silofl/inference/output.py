@@ -80,7 +80,8 @@ def sentence_of(prediction: Prediction, study: Study, threshold: float | None) -
 def model_sentence(prediction: Prediction, threshold: float | None) -> str:
     """Return whose model answered and how sure the choice was."""
     sentence = _of_the_rule(prediction, threshold)
-    return f"{sentence}, {prediction.beside_share:.0%} the site's own model" if prediction.beside else sentence
+    share = f", {prediction.beside_share:.0%} of the answer from the site's own model" if prediction.beside else ""
+    return f"{sentence}{share}"
 
 
 def _of_the_rule(prediction: Prediction, threshold: float | None) -> str:
