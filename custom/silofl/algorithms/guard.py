@@ -33,7 +33,7 @@ ERROR_RATE = 0.05
 # What failing outright on a tenth of the units costs, at most.
 RARE = 0.1
 # Sharper shares gain little in bench/guard.py, and give up what two models gain that err in different places.
-SHARPNESS = 4
+SHARPNESS = 2
 
 
 @dataclass(frozen=True)
@@ -80,17 +80,21 @@ def choose(scores: Mapping[str, NDArray[np.float64]], default: str = DEFAULT) ->
 
 
 def local_share(federated: NDArray[np.float64], local: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the local model's share in the blend, in thousandths: ``l ** 4 / (f ** 4 + l ** 4)``, shape (...).
+    """Return the local model's share in the blend, in thousandths: ``b ** 2 / (a ** 2 + b ** 2)``, shape (...).
 
-    f and l are the models' means over the units in which both have a score, and one more in which both have a half.
+    a and b are the federated and the local model's odds ``s / (1 - s)`` of their means s over the units in which both
+    have a score, and one more in which both have a half.
 
     Args:
         federated: The federated model's score in [0, 1] of each unit, shape (..., N); NaN where a unit has none.
         local: The local model's, of the same units.
     """
     are_both = np.isfinite(federated) & np.isfinite(local)
-    sums = (np.where(are_both, scores, 0).sum(axis=-1) + 0.5 for scores in (local, federated))
-    ours, theirs = ((one / (are_both.sum(axis=-1) + 1)) ** SHARPNESS for one in sums)
+    means = (
+        (np.where(are_both, scores, 0).sum(axis=-1) + 0.5) / (are_both.sum(axis=-1) + 1)
+        for scores in (federated, local)
+    )
+    theirs, ours = ((mean / (1 - mean)) ** SHARPNESS for mean in means)
     return np.round(ours / (ours + theirs), 3)
 
 
