@@ -1,6 +1,7 @@
 import hashlib
 import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -160,18 +161,29 @@ def test_a_second_prediction_leaves_no_file_without_its_record(predict, picture,
     names = {"pic_labels.png", "pic_picture.png", "scan_labels.nii.gz", "prediction.json"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == names
     assert code == ExitCode.COMPLETE and text.splitlines()[-1] == f"1 answered, 0 failed; results in {tmp_path / 'out'}"
-    # A file that cannot be read any more leaves no answer behind.
-    scan.write_bytes(b"no gzip")
-    code, records, _ = predict(scan)
-    assert code == ExitCode.FAILED and "error" in records[-1] and "label_map" in records[0]
-    assert not (tmp_path / "out" / "scan_labels.nii.gz").exists()
+
+
+@pytest.mark.parametrize("content", ["another image", "no image", None])
+def test_the_answer_to_another_image_of_the_same_name_is_not_replaced(predict, write_volume, tmp_path, content):
+    scan = write_volume()
+    predict(scan)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    other = tmp_path / "other" / "SCAN.nii.gz"
+    other.parent.mkdir()
+    if content == "another image":
+        nibabel.save(nibabel.Nifti1Image(nibabel.load(scan).get_fdata()[::-1], np.eye(4)), other)
+    elif content is not None:
+        other.write_text(content)
+    with pytest.raises(ConfigError, match="SCAN.nii.gz must be the image of which out holds the answer by this name"):
+        predict(other)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
 def test_an_earlier_answer_goes_whatever_its_capitals(predict, write_volume, tmp_path):
     scan = write_volume()
-    scan.rename(tmp_path / "Scan.nii.gz")
+    shutil.copy(scan, tmp_path / "Scan.nii.gz")
     predict(tmp_path / "Scan.nii.gz")
-    records = predict(write_volume())[1]
+    records = predict(scan)[1]
     assert [record["input"] for record in records] == ["scan.nii.gz"]
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"scan_labels.nii.gz", "prediction.json"}
 

@@ -80,7 +80,7 @@ def predict_inputs(
 ) -> tuple[ExitCode, list[dict[str, Any]]]:
     """Predict each input and write label maps, overlays and ``prediction.json``, which grows with every input.
 
-    In the folder of an earlier prediction an input of the same name takes the place of the earlier one, whose files go;
+    In the folder of an earlier prediction a new answer to the same image takes the earlier one's place, whose files go;
     the others stay.
 
     Args:
@@ -96,10 +96,12 @@ def predict_inputs(
         prediction.json, these inputs last.
 
     Raises:
-        ConfigError: The super model, an option, two inputs of one name or the folder is wrong; nothing was done then.
+        ConfigError: The super model, an option, two inputs of one name or the folder is wrong, or the folder holds the
+            answer to another image by an input's name; nothing was done then.
     """
     _check_names(inputs)
     records = _earlier(out)
+    _check_same_images(inputs, records, out)
     runner, failed = _Runner(super_model, out, options), 0
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         for case in progress.track(inputs, description="predicting"):
@@ -153,9 +155,7 @@ class _Runner:
         options, study, stem = self.options, self.model.contents.study, stem_of(files_in(case)[0])
         prediction = self.model.predict(case, options.batch_size, options.threshold, options.site)
         # So that an answer can be told to be this image's, long after.
-        named = {name_of(case): case} if isinstance(case, Path) else case
-        sums = {name: content_digest(path, name_of(path)) for name, path in named.items()}
-        record = {"sha256": sums} | record_of(prediction, study, self.threshold)
+        record = {"sha256": _checksums(case)} | record_of(prediction, study, self.threshold)
         if options.site is not None:
             record["asked_for"] = options.site
         if prediction.label_map is not None:
@@ -219,9 +219,40 @@ def _check_names(inputs: Sequence[Case]) -> None:
         seen[stem] = path
 
 
+def _check_same_images(inputs: Sequence[Case], records: Sequence[dict[str, Any]], out: Path) -> None:
+    """Refuse an input of whose name another image was answered: that answer would be lost without a word."""
+    answered = {_stem(record).casefold(): record for record in records if "error" not in record}
+    for case in inputs:
+        name = name_of(files_in(case)[0])
+        earlier = answered.get(stem_of(files_in(case)[0]).casefold())
+        if earlier is not None and not _is_same_image(case, earlier):
+            raise ConfigError(
+                f"{name} must be the image of which {out.name} holds the answer by this name; it is another: predict "
+                "it into another folder, or give a link of another name"
+            )
+
+
+def _is_same_image(case: Case, record: dict[str, Any]) -> bool:
+    """Return whether a case has a file in common with that of a record."""
+    sums = record.get("sha256")
+    try:
+        return isinstance(sums, dict) and not {*sums.values()}.isdisjoint(_checksums(case).values())
+    except DataError:  # what cannot be read is not what was answered
+        return False
+
+
+def _checksums(case: Case) -> dict[str, str]:
+    named = {name_of(case): case} if isinstance(case, Path) else case
+    return {name: content_digest(path, name_of(path)) for name, path in named.items()}
+
+
+def _stem(record: dict[str, Any]) -> str:
+    return stem_of(Path(str(record.get("input", ""))))
+
+
 def _without(records: list[dict[str, Any]], stem: str, out: Path) -> list[dict[str, Any]]:
     """Return the records without those of an earlier input of the name, whose record and files are taken away."""
-    stems = [stem_of(Path(str(record.get("input", "")))) for record in records]
+    stems = [_stem(record) for record in records]
     # The earlier name may have other capitals.
     same = {earlier for earlier in stems if earlier.casefold() == stem.casefold()}
     others = [record for record, earlier in zip(records, stems, strict=True) if earlier not in same]
