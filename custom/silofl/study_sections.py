@@ -133,8 +133,8 @@ class DataSettings(Section):
             Each is then scaled on its own, and none is converted. A site's dataset.json says which of them its files
             hold; of one that is not there the network sees zeros.
         resample: Whether a volume of a case that lies on another grid than the first of its contrasts is resampled to
-            it (MONAI's ResampleToMatch, linear; beyond its edge the nearest voxel); refused otherwise, and where the
-            two do not meet.
+            it, on which the label map lies (MONAI's ResampleToMatch, linear; beyond its edge the nearest voxel);
+            refused otherwise, where the two do not meet, and where a file does not state its grid.
         neighbours: Slices before and after each slice of a volume that the network sees with it, as further channels:
             with 1, three slices. Beyond the ends of a volume, or of the ``slices`` of a record, the nearest is
             repeated. Labels are those of the middle slice. Pictures and windows have no slices: only 0 takes them.

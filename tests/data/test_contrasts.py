@@ -137,6 +137,29 @@ def test_a_contrast_that_lies_beside_the_first_is_refused_instead_of_filled_up(v
             read(folder, resample=True)
 
 
+@pytest.mark.parametrize("name", ["T1", "T2"])
+@pytest.mark.parametrize("fault", ["no grid", "two sizes", "metres"])
+def test_a_contrast_whose_file_does_not_state_its_grid_is_not_resampled(volumes, read, name, fault):
+    folder = volumes(affine=np.diag([1.5, 1, 2, 1]))
+    image = nibabel.load(folder / "a" / f"{name}.nii.gz")
+    stored = nibabel.Nifti1Image(np.asarray(image.dataobj), None if fault == "no grid" else image.affine)
+    if fault == "two sizes":
+        stored.header.set_zooms((3, 3, 3))
+    elif fault == "metres":
+        stored.header.set_xyzt_units("meter")
+    nibabel.save(stored, folder / "a" / f"{name}.nii.gz")
+    with pytest.raises(DataError, match=f"a/{name}.nii.gz must state its voxels' size in mm and how its axes lie"):
+        read(folder, resample=True)
+
+
+def test_a_resampled_contrast_is_scaled_by_the_type_that_it_was_stored_in(volumes, study):
+    settings = study(**NAMES | {"intensity": "dtype", "resample": True})
+    manifest = read_manifest(volumes(affine=np.diag([1.5, 1, 2, 1])), settings)
+    images = prepare_case(manifest.training[0], manifest, preparation(settings)).images
+    np.testing.assert_allclose(images[:, 0], np.moveaxis(T1, 2, 0) / np.float32(2**15 - 1))
+    np.testing.assert_allclose(images[:, 1, 0], np.moveaxis(T2[0], 1, 0) / np.float32(2**15 - 1), rtol=1e-4)
+
+
 def test_contrasts_that_lie_on_one_grid_are_not_resampled(volumes, read):
     assert read(volumes(), resample=True).dtype == np.int16
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from silofl.data.access import name_of
-from silofl.data.header import check_affine
+from silofl.data.header import check_affine, read_header
 from silofl.data.images import GRID_TOLERANCE_MM, Image, check_grid, grid_distance, overlaps, read_image
 from silofl.errors import ConfigError, DataError
 from silofl.study_sections import DataSettings
@@ -141,7 +141,7 @@ def _channels(images: Sequence[Image | None], source: Source, is_resampled: bool
             continue
         _check_channels(image, [channel], file[1])
         first = first or image
-        found[channel] = _on_grid(image, first, file[1], source.first[1]) if is_resampled else image
+        found[channel] = _on_grid(image, first, file, source.first) if is_resampled else image
         check_grid(found[channel], first, file[1], source.first[1])
     return found
 
@@ -155,24 +155,32 @@ def _check_channels(image: Image, wanted: Sequence[str], name: str) -> None:
         )
 
 
-def _on_grid(image: Image, first: Image, name: str, what: str) -> Image:
+def _on_grid(image: Image, first: Image, file: tuple[Path, str], first_file: tuple[Path, str]) -> Image:
     """Return a volume resampled to the grid of the first contrast, where it lies on another one.
 
     Args:
         image: The volume.
         first: The first contrast.
-        name: What messages call the volume.
-        what: What they call the first contrast.
+        file: Path, and name in messages, of the volume.
+        first_file: Of the first contrast.
 
     Raises:
-        DataError: A grid is none, or they do not overlap: all of the contrast would be a repetition of its edge.
+        DataError: A grid is none, or not stated by its file, so that readers fill one in; or they do not overlap: all
+            of the contrast would be a repetition of its edge.
     """
+    name, what = file[1], first_file[1]
     if image.affine is None or first.affine is None:
         return image
     if image.spatial_shape == first.spatial_shape and grid_distance(image, first) <= GRID_TOLERANCE_MM:
         return image
-    check_affine(image.affine, name)
-    check_affine(first.affine, what)
+    for affine, (path, called) in ((image.affine, file), (first.affine, first_file)):
+        check_affine(affine, called)
+        header = read_header(path)
+        if not (header.has_spacing and header.has_orientation):
+            raise DataError(
+                f"{called} must state its voxels' size in mm and how its axes lie, as data.resample joins {name} and "
+                f"{what} by them; it does not: export it again, or leave the contrast out"
+            )
     if not overlaps(image, first):
         raise DataError(
             f"{name} must overlap with {what}, to whose grid data.resample brings it; it lies beside it: correct the "
@@ -188,4 +196,5 @@ def _on_grid(image: Image, first: Image, name: str, what: str) -> Image:
         moved = ResampleToMatch(mode="bilinear")(
             MetaTensor(image.array.astype(np.float32), affine=image.affine), target
         )
-    return Image(np.asarray(moved, dtype=np.float32), first.affine, None)
+    # Between two voxels lies no value that their type cannot hold.
+    return Image(np.asarray(moved, dtype=np.float32), first.affine, image.dtype_max)
