@@ -18,6 +18,7 @@ from silofl.data.transforms import augmentation
 from silofl.errors import ConfigError, DataError
 from silofl.settings import parse
 from silofl.studies.new_study import new_study
+from silofl.studies.simulation import study_file
 from silofl.study import Study
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -108,7 +109,8 @@ def test_contrasts_on_different_grids_are_refused(volumes, read):
     moved = np.diag([1.0, 1, 2, 1])
     moved[0, 3] = 3
     sentence = "a/T2.nii.gz must lie where a/T1.nii.gz lies (same origin, spacing and axes), not up to 3.0 mm away"
-    with pytest.raises(DataError, match=re.escape(sentence)):
+    remedy = "; resample it to a/T1.nii.gz, or train with data.resample: true"
+    with pytest.raises(DataError, match=re.escape(sentence + remedy)):
         read(volumes(affine=moved))
     with pytest.raises(DataError, match=r"T2.nii.gz must have the size of a/T1.nii.gz, \(4, 5, 3\), not \(8, 5, 3\)"):
         read(volumes(t2=np.repeat(T2, 2, axis=0)))
@@ -341,6 +343,18 @@ def test_a_survey_finds_the_contrasts_of_all_sites(volumes, tmp_path):
     found = survey(volumes().parent)
     assert (found.channel_names, found.channels, found.kind) == (("T1", "T2"), 2, "volumes")
     assert found.missing == [] and survey(volumes(images=(None, "T2")).parent).missing == ["T1"]
+
+
+@pytest.mark.parametrize("job", ["fedavg_phantoms", "fedsm_volumes"])
+def test_a_new_study_resamples_contrasts_that_lie_on_different_grids(volumes, tmp_path, job):
+    found = survey(volumes(affine=np.diag([1.5, 1, 2, 1])).parent)
+    assert new_study(tmp_path / "two", JOBS / job, found).data.resample
+    assert "resample: true  # contrasts of one of the first" in study_file(tmp_path / "two").read_text()
+    # The next study takes it over as long as there are contrasts.
+    assert new_study(tmp_path / "next", tmp_path / "two", survey(volumes().parent)).data.resample
+    found = survey(volumes(names=(), image="T1").parent)
+    assert not new_study(tmp_path / "one", tmp_path / "two", found).data.resample
+    assert not new_study(tmp_path / "own", JOBS / job, survey(volumes().parent)).data.resample
 
 
 def test_a_new_study_is_refused_where_its_algorithm_needs_what_the_data_lack(volumes, tmp_path):

@@ -125,6 +125,7 @@ def read_source(source: Source, settings: DataSettings) -> Image:
         array=np.concatenate([blank if array is None else array for array in arrays]),
         dtype_max=kinds.pop() if len(kinds) == 1 else None,
         has_contrasts=True,
+        is_resampled=any(image.is_resampled for image in channels.values()),
     )
 
 
@@ -142,7 +143,7 @@ def _channels(images: Sequence[Image | None], source: Source, is_resampled: bool
         _check_channels(image, [channel], file[1])
         first = first or image
         found[channel] = _on_grid(image, first, file, source.first) if is_resampled else image
-        check_grid(found[channel], first, file[1], source.first[1])
+        check_grid(found[channel], first, file[1], source.first[1], ", or train with data.resample: true")
     return found
 
 
@@ -197,4 +198,4 @@ def _on_grid(image: Image, first: Image, file: tuple[Path, str], first_file: tup
             MetaTensor(image.array.astype(np.float32), affine=image.affine), target
         )
     # Between two voxels lies no value that their type cannot hold.
-    return Image(np.asarray(moved, dtype=np.float32), first.affine, image.dtype_max)
+    return Image(np.asarray(moved, dtype=np.float32), first.affine, image.dtype_max, is_resampled=True)

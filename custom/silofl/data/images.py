@@ -28,6 +28,7 @@ class Image:
         dtype_max: The largest value that the stored type can hold, 1 for one bit; None when it is no integer type.
         is_window: Whether the channels are a sensor's, which are never converted between grey and colour.
         has_contrasts: Whether the channels are no colours but images of their own, as a 4D NIfTI holds.
+        is_resampled: Whether a contrast was brought to the grid of another.
     """
 
     array: NDArray
@@ -35,6 +36,7 @@ class Image:
     dtype_max: int | None
     is_window: bool = False
     has_contrasts: bool = False
+    is_resampled: bool = False
 
     @property
     def spatial_shape(self) -> tuple[int, ...]:
@@ -133,7 +135,7 @@ def check_values(
         raise DataError(f"{name} must hold the label values {known}, not {shown}; {remedy}")
 
 
-def check_grid(other: Image, image: Image, name: str, what: str) -> None:
+def check_grid(other: Image, image: Image, name: str, what: str, or_else: str = "") -> None:
     """Refuse an array that does not lie voxel on voxel on an image.
 
     Args:
@@ -141,6 +143,7 @@ def check_grid(other: Image, image: Image, name: str, what: str) -> None:
         image: The image.
         name: What messages call the other.
         what: What they call the image.
+        or_else: What may be done besides making the grids one, as the end of the sentence.
 
     Raises:
         DataError: Sizes or grids differ.
@@ -148,13 +151,13 @@ def check_grid(other: Image, image: Image, name: str, what: str) -> None:
     if other.spatial_shape != image.spatial_shape:
         raise DataError(
             f"{name} must have the size of {what}, {image.spatial_shape}, not {other.spatial_shape}; "
-            "export both from the same grid"
+            f"export both from the same grid{or_else}"
         )
     distance = grid_distance(other, image)
     if distance > GRID_TOLERANCE_MM:
         raise DataError(
             f"{name} must lie where {what} lies (same origin, spacing and axes), not up to {distance:.1f} mm away; "
-            f"resample it to {what}"
+            f"resample it to {what}{or_else}"
         )
 
 

@@ -88,6 +88,11 @@ class Survey:
         return missing(self.channel_names, (sample.source for sample in self.samples))
 
     @property
+    def is_resampled(self) -> bool:
+        """Whether contrasts of one of the first cases lie on different grids."""
+        return any(sample.image.is_resampled for sample in self.samples)
+
+    @property
     def modality(self) -> str | None:
         """DICOM's code of all images; None where they differ or one states none."""
         codes = {read_header(sample.source.first[0]).modality for sample in self.samples}
@@ -133,7 +138,7 @@ def _surveyed(folder: Path) -> Survey:
         if not isinstance(records, list) or not records:
             raise DataError(f"{FILE_NAME} must list at least one case in training, not {records!r}")
         names = channel_names(content)
-        settings = DataSettings(channels=max(1, len(names)), channel_names=names)
+        settings = DataSettings(channels=max(1, len(names)), channel_names=names, resample=bool(names))
         samples = tuple(
             _sample(folder, parse_record(value, f"record {number} of training", task, labels), settings)
             for number, value in enumerate(records[:SAMPLES], 1)

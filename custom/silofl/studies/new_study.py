@@ -148,6 +148,12 @@ def _fit(values: dict[str, Any], template: Study, found: Survey, name: str) -> d
     comments["data.channels"] = "of the first images"
     comments["data.channel_names"] = f"of {where}; the network sees zeros where a site lacks one"
     settings["modality"] = found.modality
+    if not found.channel_names:
+        # Of contrasts alone.
+        settings.pop("resample", None)
+    elif found.is_resampled:
+        settings["resample"] = True
+        comments["data.resample"] = "contrasts of one of the first cases lie on different grids"
     if settings.get("intensity", "dtype") == "dtype" and not (found.is_integer and found.kind == "pictures"):
         settings["intensity"] = "raw" if found.kind == "windows" else "percentiles"
     if found.kind == "volumes":
