@@ -3,6 +3,7 @@ from pathlib import Path
 
 import nibabel
 import numpy as np
+import pydicom
 import pytest
 import torch
 from monai.transforms import Compose
@@ -319,6 +320,24 @@ def test_a_contrast_that_is_not_there_is_zeros_after_all_transforms(volumes, stu
     np.testing.assert_array_equal(answered, trained)
     # Of 2D images with neighbours, T1 and T2 of each slice.
     assert not trained[:, 0::2].any() and trained[:, 1::2].min() < 0 < trained[:, 1::2].max()
+
+
+def test_contrasts_of_two_patients_are_no_case(write_dicom, tmp_path, study):
+    settings = study(**NAMES).data
+    folders = {name: write_dicom(tmp_path / name, array) for name, array in (("T1", T1), ("T2", T2))}
+
+    def read_as(patient):
+        for file in folders["T2"].iterdir():
+            header = pydicom.dcmread(file)
+            header.PatientID = patient
+            header.save_as(file)
+        return read_source(source_of(folders, settings), settings).array
+
+    # DICOM pads an identifier; one that is empty names nobody.
+    for same in ("p1", "p1 ", ""):
+        np.testing.assert_array_equal(read_as(same), [T1, T2])
+    with pytest.raises(DataError, match="T1 and T2 must be of one patient, not of 2; give the files of one"):
+        read_as("p2")
 
 
 def test_a_new_case_has_contrasts_of_the_study_alone(study):

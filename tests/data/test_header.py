@@ -6,7 +6,7 @@ import SimpleITK
 from PIL import Image as Picture
 from pydicom.dataset import Dataset
 
-from silofl.data.header import Header, check_affine, read_header
+from silofl.data.header import Header, check_affine, is_dicom, read_header
 from silofl.data.images import read_image
 from silofl.errors import DataError
 
@@ -238,3 +238,7 @@ def test_a_sheared_grid_is_one_and_parallel_axes_are_none():
     check_affine(np.array([[1, 0, 0, 0], [0, 1, 0.5, 0], [0, 0, 3, 0], [0, 0, 0, 1.0]]), "scan")
     with pytest.raises(DataError, match="scan must have axes in three directions"):
         check_affine(np.array([[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 1e-6, 0], [0, 0, 0, 1.0]]), "scan")
+
+
+def test_a_folder_and_a_file_by_its_ending_are_dicom(tmp_path):
+    assert is_dicom(tmp_path) and is_dicom(tmp_path / "a.DCM") and not is_dicom(tmp_path / "a.nii.gz")

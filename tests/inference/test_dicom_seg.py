@@ -7,7 +7,7 @@ from pydicom.uid import generate_uid
 
 from silofl.data.images import read_image
 from silofl.errors import ConfigError, DataError
-from silofl.inference.dicom_seg import check_can_write, is_dicom, write_dicom_seg
+from silofl.inference.dicom_seg import check_can_write, write_dicom_seg
 
 highdicom = pytest.importorskip("highdicom")
 
@@ -160,7 +160,3 @@ def test_the_package_and_a_segmentation_are_asked_for_before_any_work(make_study
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="must have the package highdicom; it is missing: pip install"):
         check_can_write(make_study())
-
-
-def test_a_folder_and_a_file_by_its_ending_are_dicom(tmp_path):
-    assert is_dicom(tmp_path) and is_dicom(tmp_path / "a.DCM") and not is_dicom(tmp_path / "a.nii.gz")

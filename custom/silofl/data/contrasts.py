@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from silofl.data.access import name_of
-from silofl.data.header import check_affine, read_header
+from silofl.data.header import check_affine, patient_of, read_header
 from silofl.data.images import GRID_TOLERANCE_MM, Image, check_grid, grid_distance, overlaps, read_image
 from silofl.errors import ConfigError, DataError
 from silofl.study_sections import DataSettings
@@ -103,9 +103,10 @@ def read_source(source: Source, settings: DataSettings) -> Image:
 
     Raises:
         DataError: A file cannot be read or holds another number of channels than it must, or two lie on different grids
-            and the study resamples none.
+            and the study resamples none, or DICOM files name different patients.
     """
     images = [None if file is None else read_image(*file, source.index) for file in source.files]
+    _check_one_patient(source)
     if not settings.channel_names:
         (image,) = images
         if image.has_contrasts:
@@ -145,6 +146,17 @@ def _channels(images: Sequence[Image | None], source: Source, is_resampled: bool
         found[channel] = _on_grid(image, first, file, source.first) if is_resampled else image
         check_grid(found[channel], first, file[1], source.first[1], ", or train with data.resample: true")
     return found
+
+
+def _check_one_patient(source: Source) -> None:
+    files = [file for file in source.files if file is not None]
+    # Of one file its reader has looked.
+    patients = {patient_of(path) for path, _ in files} - {None} if len(files) > 1 else ()
+    if len(patients) > 1:
+        raise DataError(
+            f"{' and '.join(name for _, name in files)} must be of one patient, not of {len(patients)}; give the files "
+            "of one"
+        )
 
 
 def _check_channels(image: Image, wanted: Sequence[str], name: str) -> None:

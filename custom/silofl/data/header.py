@@ -51,7 +51,7 @@ class Header:
 def read_header(path: Path) -> Header:
     """Read the header of a file or DICOM folder that `silofl.data.images.read_image` can read."""
     name = path.name.lower()
-    if path.is_dir() or name.endswith(".dcm"):
+    if is_dicom(path):
         return _dicom(path)
     if name.endswith((".nii", ".nii.gz")):
         return _nifti(path)
@@ -61,6 +61,19 @@ def read_header(path: Path) -> Header:
     if name.endswith(".nrrd"):
         return _nrrd({key.lower(): value for key, value in _fields(path, b"\n\n", ":").items()})
     return Header()
+
+
+def is_dicom(path: Path) -> bool:
+    """Return whether an input is a DICOM file or the folder of a series."""
+    return path.is_dir() or path.name.lower().endswith(".dcm")
+
+
+def patient_of(path: Path) -> str | None:
+    """Return the patient whom a DICOM file or folder names; None of another form, and where it names none."""
+    if not is_dicom(path):
+        return None
+    first = next(dicom_headers(path), {})
+    return str(first.get("PatientID") or "").strip() or None
 
 
 def check_affine(affine: NDArray[np.float64], name: str) -> None:

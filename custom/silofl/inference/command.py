@@ -13,10 +13,11 @@ from rich.progress import Progress
 
 from silofl.data.access import content_digest, name_of
 from silofl.data.contrasts import Case, files_in, parse_case
+from silofl.data.header import is_dicom
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
 from silofl.files import write_atomically, write_json
-from silofl.inference.dicom_seg import check_can_write, is_dicom, write_dicom_seg
+from silofl.inference.dicom_seg import check_can_write, write_dicom_seg
 from silofl.inference.directory import fingerprint_of, versions
 from silofl.inference.output import SUFFIXES, model_sentence, record_of, sentence_of, stem_of, write_label_map
 from silofl.inference.prediction import Prediction

@@ -46,11 +46,6 @@ def check_can_write(study: Study) -> None:
         raise ConfigError("--dicom-seg must have the package highdicom; it is missing: pip install 'silofl[dicom]'")
 
 
-def is_dicom(source: Path) -> bool:
-    """Return whether an input is a DICOM file or the folder of a series, whose patient a segmentation names."""
-    return source.is_dir() or source.name.lower().endswith(".dcm")
-
-
 def write_dicom_seg(
     target: Path,
     source: Path,
