@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from silofl import extensions
@@ -16,7 +17,7 @@ from silofl.federation.site import SiteRounds, public_reason
 from silofl.models import build_plain_model
 from silofl.settings import load, parse
 from silofl.site import Server, Site
-from silofl.training.losses import make_loss
+from silofl.training.losses import check_loss, make_loss
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB = ROOT / "jobs" / "fedavg_phantoms"
@@ -154,6 +155,11 @@ def test_another_version_and_an_absent_package_are_refused(install):
     assert not is_imported()
 
 
+def test_names_in_the_variable_may_stand_apart(monkeypatch):
+    monkeypatch.setenv(extensions.VARIABLE, f"{NETWORK}, {LOSS},")
+    assert extensions.allowed() == (LOSS, NETWORK)
+
+
 def test_a_machines_own_settings_take_the_place_of_the_variable(install, monkeypatch):
     install()
     monkeypatch.setenv(extensions.VARIABLE, NETWORK)
@@ -198,6 +204,36 @@ def test_a_network_that_cannot_be_built_is_a_sentence(install, naming, module, m
     extensions.allow((NETWORK,))
     with pytest.raises((ExtensionError, ConfigError), match=message):
         build_plain_model(naming("model.network"), 0)
+
+
+@pytest.mark.parametrize("labels", [{1: "organ"}, {1: "organ", 2: "lesion"}])
+@pytest.mark.parametrize("size", [(24, 20), (12, 10, 8)])
+def test_the_examples_loss_takes_the_answers_of_a_study(install, naming, labels, size):
+    install()
+    extensions.allow((LOSS,))
+    study = naming("training.loss").model_copy(update={"labels": labels})
+    check_loss(study, (1, *size))
+    perfect = torch.ones(1, 1, *size) if len(labels) == 1 else torch.eye(3)[1].reshape(1, 3, *[1] * len(size))
+    targets = torch.ones(1, *size)
+    # The probability of the label, and of the others, is 1 and 0 but for 1e-4.
+    assert make_loss(study)(20 * perfect.expand(-1, -1, *size) - 10, targets) < 1e-8
+    assert make_loss(study)(10 - 20 * perfect.expand(-1, -1, *size), targets) > 0.4
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("def brier(logits, targets): raise ValueError('two labels')", "of 0, 1; it says: two labels: repair its"),
+        ("def brier(logits, targets): return logits", "it says: grad can be implicitly created only for scalar"),
+        ("def brier(logits, targets): return 0.5", "has no attribute 'backward'"),
+        ("def brier(logits): return logits.sum()", "takes 1 positional argument but 2 were given"),
+    ],
+)
+def test_a_loss_that_gives_no_number_is_refused_before_any_training(install, naming, module, message):
+    install(module=module)
+    extensions.allow((LOSS,))
+    with pytest.raises(ConfigError, match=rf"training.loss {LOSS} must give .* logits \(2, 1, 24, 20\) .*{message}"):
+        check_loss(naming("training.loss"), (1, 24, 20))
 
 
 def test_a_transform_that_changes_the_size_is_refused(install, naming):

@@ -47,7 +47,8 @@ def allow(names: Iterable[str] | None) -> None:
 
 def allowed() -> tuple[str, ...]:
     """Return what this process may run; before its settings are read, the names in ``SILOFL_EXTENSIONS``, by comma."""
-    return tuple(sorted(_allowed if _allowed is not None else filter(None, os.environ.get(VARIABLE, "").split(","))))
+    named = (name.strip() for name in os.environ.get(VARIABLE, "").split(","))
+    return tuple(sorted(_allowed if _allowed is not None else filter(None, named)))
 
 
 def find(where: str, group: str, name: str) -> EntryPoint:

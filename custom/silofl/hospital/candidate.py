@@ -14,6 +14,7 @@ from silofl.models.weights import read_start
 from silofl.settings import load
 from silofl.site import Site
 from silofl.study import Study, load_study
+from silofl.training.losses import check_loss
 
 RUN = "check-site"
 
@@ -58,6 +59,7 @@ class Candidate:
         """The site's data, which the network can take; decoded images stay in the site's cache for the first round."""
         data = load_site_data(self.data_folder, self.study, self.cache_folder, self.settings.has_progress)
         check_network(self.study, data.training.image_shape)
+        check_loss(self.study, data.training.image_shape)
         return data
 
     @cached_property

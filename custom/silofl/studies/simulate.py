@@ -70,6 +70,7 @@ from silofl.studies.simulation import (
 from silofl.studies.weights import weights_file, with_weights
 from silofl.study import Study, load_study
 from silofl.training.device import choose_device
+from silofl.training.losses import check_loss
 
 POLL_S = 0.3
 # How long NVFlare's simulator may take to end once the run has its result.
@@ -254,7 +255,9 @@ def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, Site
     choose_device(study.device)
     names = (*simulation.sites, *([simulation.left_out] if simulation.left_out else []))
     data = {name: _site_data(study, simulation, run, name) for name in names}
-    check_network(study, data[names[0]].training.image_shape)
+    shape = data[names[0]].training.image_shape
+    check_network(study, shape)
+    check_loss(study, shape)
     return data
 
 

@@ -1,11 +1,13 @@
 """The losses that a study may name, from MONAI and torch."""
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from silofl.algorithms.steps import Loss
+from silofl.errors import ConfigError, error_text
 from silofl.extensions import LOSSES, is_extension, load
 from silofl.study import Study
 
@@ -24,6 +26,35 @@ def make_loss(study: Study, annotated: Sequence[int] | None = None) -> Loss:
     """
     loss = _loss(study) if annotated is None else _marginal(_loss(study), annotated)
     return _deeply_supervised(loss) if study.model.arguments.get("deep_supervision") else loss
+
+
+def check_loss(study: Study, image_shape: Sequence[int]) -> None:
+    """Refuse a package's loss that gives no number for a study's answers and labels, by trying it once.
+
+    Args:
+        study: The study.
+        image_shape: (C, *spatial) of the images, or patches.
+
+    Raises:
+        ExtensionError: The loss may not run here, or cannot be imported.
+        ConfigError: It gives none that has a gradient.
+    """
+    name = study.training.loss
+    if not is_extension(name):
+        return
+    loss, size = _loss(study), tuple(image_shape[1:]) if study.task == "segmentation" else ()
+    logits = torch.zeros(2, study.out_channels, *size, requires_grad=True)
+    # Every label, and the background where there is one.
+    numbers = sorted({0, *study.labels})
+    targets = torch.tensor(numbers).repeat(2 * math.prod(size) // len(numbers) + 1)[: 2 * math.prod(size)]
+    try:
+        loss(logits, targets.reshape(2, *size)).backward()
+    except Exception as error:  # whatever the package raises
+        raise ConfigError(
+            f"training.loss {name} must give one number with a gradient for logits {tuple(logits.shape)} and targets "
+            f"{(2, *size)} of {', '.join(map(str, numbers))}; it says: {error_text(error)}: repair its package, or "
+            "take another loss"
+        ) from None
 
 
 def _loss(study: Study) -> Loss:
