@@ -254,12 +254,44 @@ def test_a_value_that_dataset_json_does_not_name_is_refused(run, source):
         run()
 
 
-def test_sites_with_other_labels_are_refused(run, tmp_path):
+@pytest.mark.parametrize(
+    ("labels", "at_south", "written", "renumbered", "annotated"),
+    [
+        # South has the same labels by other numbers.
+        (None, {"TZ": 1, "PZ": 2}, ["PZ", "TZ"], [0, 2, 1], None),
+        (None, {"TZ": 1}, ["PZ", "TZ"], [0, 2], [2]),
+        (None, {"lesion": 1, "PZ": 2}, ["PZ", "TZ", "lesion"], [0, 3, 1], [1, 3]),
+        (("lesion", "TZ", "PZ"), {"TZ": 1}, ["lesion", "TZ", "PZ"], [0, 2], [2]),
+        (("outer", "inner"), {"TZ": 1}, ["outer", "inner"], [0, 2], [2]),
+    ],
+)
+def test_sites_labels_are_joined_by_name(run, study, tmp_path, labels, at_south, written, renumbered, annotated):
     write_set(tmp_path / "sites" / "north")
-    write_set(tmp_path / "sites" / "south", SECOND | {"labels": {"background": 0, "TZ": 1, "PZ": 2}})
-    sentence = "site 'south' must have the labels of site 'north' in their order, PZ, TZ, not TZ, PZ"
-    with pytest.raises(DataError, match=sentence):
-        run(tmp_path / "sites", "north")
+    described = SECOND | {"labels": {"background": 0} | at_south}
+    write_set(tmp_path / "sites" / "south", described, numbers=tuple(range(len(renumbered))))
+    content = run(tmp_path / "sites", "south", labels=labels)
+    assert [*content["labels"].values()] == written and content.get("labels_annotated") == annotated
+    assert run(tmp_path / "sites", "north", labels=labels)["labels"] == content["labels"]
+    for case in CASES:
+        before = nibabel.load(tmp_path / "sites" / "south" / "labelsTr" / f"{case}.nii.gz")
+        after = nibabel.load(tmp_path / "target" / "south" / "masks" / f"{case}.nii.gz")
+        np.testing.assert_array_equal(np.asanyarray(after.dataobj), np.take(renumbered, np.asanyarray(before.dataobj)))
+    wanted = study(labels=content["labels"], channels=2, channel_names=["T2", "ADC"], split_unit="unknown")
+    data = load_site_data(tmp_path / "target" / "south", wanted, tmp_path / "cache")
+    assert data.training.annotated == (annotated and tuple(annotated))
+
+
+def test_one_site_takes_the_labels_of_a_study_of_which_it_has_some(run, source):
+    content = run(labels=("lesion", "TZ", "PZ"))
+    assert content["labels"] == {"1": "lesion", "2": "TZ", "3": "PZ"} and content["labels_annotated"] == [2, 3]
+
+
+def test_the_import_says_which_labels_a_site_did_not_draw(tmp_path):
+    write_set(tmp_path / "sites" / "north")
+    write_set(tmp_path / "sites" / "south", SECOND | {"labels": {"background": 0, "tz": 1}}, numbers=(0, 1))
+    notes = import_layout("nnunet", tmp_path / "sites", tmp_path / "target", ImportOptions()).notes
+    assert "south: nobody drew PZ, TZ; labels_annotated in dataset.json says so" in notes
+    assert "north: nobody drew tz; labels_annotated in dataset.json says so" in notes
 
 
 def test_a_folder_that_is_no_set_is_refused_among_sites(run, tmp_path):

@@ -170,9 +170,14 @@ def plan_cases(
     """
     pairs = [_pair(found, case, patients[case], values) for case in sorted(found.images)]
     plan = plan_pairs(found.site, pairs, values.labels, options, found.channel_names)
+    notes, annotated = list(plan.notes), values.annotated
     lacks = [f"{count} of {len(pairs)} cases have no {name}" for name, count in found.missing.items()]
-    note = f"{found.site}: {', '.join(lacks)}; dataset.json has null there, for which networks see zeros"
-    return replace(plan, notes=(*plan.notes, *([note] if lacks else [])))
+    others = [name for number, name in values.labels.items() if number not in annotated]
+    if lacks:
+        notes.append(f"{found.site}: {', '.join(lacks)}; dataset.json has null there, for which networks see zeros")
+    if others:
+        notes.append(f"{found.site}: nobody drew {', '.join(others)}; labels_annotated in dataset.json says so")
+    return replace(plan, notes=tuple(notes), labels_annotated=annotated if others else ())
 
 
 def some(names: Iterable[str]) -> str:

@@ -25,20 +25,29 @@ class Values:
     Attributes:
         names: Number in the masks, above 0 -> name of the label; 0 is the background.
         remedy: What to do about a mask that holds another number.
+        of_all: The labels of all sites by their numbers, of which the masks may have some; None where each has all.
     """
 
     names: Mapping[int, str]
     remedy: str = "save it with these numbers"
+    of_all: Mapping[int, str] | None = None
 
     @property
     def labels(self) -> dict[int, str]:
-        """The labels at the site, numbered from 1 in the order of their numbers in the masks."""
+        """The labels at the site, those of all; else numbered from 1 in the order of their numbers in the masks."""
+        if self.of_all is not None:
+            return dict(self.of_all)
         return numbered_labels((self.names[number] for number in sorted(self.names)), first=1)
+
+    @property
+    def annotated(self) -> tuple[int, ...]:
+        """The numbers at the site of the labels that the masks may have."""
+        return tuple(number for number, name in self.labels.items() if name in self.names.values())
 
     @property
     def is_kept(self) -> bool:
         """Whether the site has the numbers of the masks."""
-        return self.labels == dict(self.names)
+        return dict(self.names).items() <= self.labels.items()
 
     def check(self, numbers: NDArray[np.integer], name: str) -> None:
         """Refuse a mask that holds another number, by the mask's name.
@@ -50,7 +59,9 @@ class Values:
 
     def renumbered(self, numbers: NDArray[np.integer]) -> NDArray[np.uint8]:
         """Return checked numbers as the site's."""
-        return np.searchsorted([0, *sorted(self.names)], numbers).astype(np.uint8)
+        known, number_of = sorted(self.names), {name: number for number, name in self.labels.items()}
+        here = np.array([0, *(number_of[self.names[number]] for number in known)], dtype=np.uint8)
+        return here[np.searchsorted([0, *known], numbers)]
 
 
 def split_ending(path: Path, name: str) -> tuple[str, str]:

@@ -12,8 +12,10 @@ learning-based biomedical image segmentation, Nature Methods 2021::
         case1.nii.gz ...
       patients.csv               whose image it is, in the columns file (the case) and patient (or patients.tsv)
 
-Files end in .nii.gz, .nii, .mha, .nrrd, .png or .tif. All sites must have the same labels in the same order; where
-their numbers are not 1, 2 and so on, the masks are renumbered. --labels gives the labels other names. Regions and the
+Files end in .nii.gz, .nii, .mha, .nrrd, .png or .tif. Labels of one name are one label at all sites, in the order of
+the first site and then of the others, and the masks are renumbered where their numbers are others. A label that a
+site's dataset.json does not name has been drawn by nobody there: labels_annotated lists the others. --labels gives the
+labels other names; or it names all labels of a study in their order, of which the sites have some. Regions and the
 label ignore are refused. Pictures in colours, one file a case, are one image without contrasts. imagesTs has no labels
 and is not read: training, validation and test are drawn from imagesTr.
 
@@ -21,7 +23,7 @@ Without patients.csv nobody knows whose images they are: they are split by case.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -63,22 +65,23 @@ def plan_nnunet(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
 
     Raises:
         ConfigError: A contrast has a name that no study can have, or there are more or fewer names than labels.
-        DataError: A folder is no such set, a file is missing or named otherwise, labels are regions, or sites differ.
+        DataError: A folder is no such set, a file is missing or named otherwise, or labels are regions.
     """
     is_one = source.is_dir() and any((source / part).exists() for part in PARTS)
     sites = {source.resolve().name: source} if is_one else {folder.name: folder for folder in visible_folders(source)}
     if not sites:
         raise DataError(f"{source.name} must hold {', '.join(PARTS)} of nnU-Net, or a folder with them for each site")
     found = {site: _description(site, folder) for site, folder in sites.items()}
-    _check_labels(found)
-    return say_unknown({site: _plan(site, sites[site], described, options) for site, described in found.items()})
-
-
-def _plan(site: str, folder: Path, described: Description, options: ImportOptions) -> SitePlan:
-    names = chosen_labels(options.labels, described.labels.values(), first=1).values()
-    cases = _cases(site, folder, described)
-    values = Values(dict(zip(described.labels, names, strict=True)), REMEDY)
-    return plan_cases(cases, read_patients(cases), values, options)
+    own = list(dict.fromkeys(name for described in found.values() for name in described.labels.values()))
+    is_of_study = options.labels is not None and {*own} < {*options.labels}
+    labels = chosen_labels(options.labels, options.labels if is_of_study else own, first=1)
+    new = {name: name for name in own} if is_of_study else dict(zip(own, labels.values(), strict=True))
+    plans = {}
+    for site, described in found.items():
+        values = Values({number: new[name] for number, name in described.labels.items()}, REMEDY, labels)
+        cases = _cases(site, sites[site], described)
+        plans[site] = plan_cases(cases, read_patients(cases), values, options)
+    return say_unknown(plans)
 
 
 def _cases(site: str, folder: Path, described: Description) -> SiteCases:
@@ -114,18 +117,6 @@ def _check_names(site: str, folder: Path, described: Description) -> None:
         for path in sorted((folder / place).iterdir()):
             if not (path.name.startswith(".") or re.fullmatch(expression + re.escape(described.ending), path.name)):
                 raise DataError(f"site {site!r}: {place}/{path.name} must be named as {wanted}; rename or remove it")
-
-
-def _check_labels(found: Mapping[str, Description]) -> None:
-    (first, described), *others = found.items()
-    wanted = list(described.labels.values())
-    for site, other in others:
-        labels = list(other.labels.values())
-        if labels != wanted:
-            raise DataError(
-                f"site {site!r} must have the labels of site {first!r} in their order, {', '.join(wanted)}, not "
-                f"{', '.join(labels)}; bring the sites to one form, or import them apart"
-            )
 
 
 def _description(site: str, folder: Path) -> Description:

@@ -26,7 +26,8 @@ UNKNOWN = "the set names no patients: one person may stand in training and test;
 class SitePlan:
     """A site's dataset.json, and the functions that write its files, by path relative to dataset.json.
 
-    `notes` are sentences for the person who imports; `channel_names` are the contrasts whose files each case lists.
+    `notes` are sentences for the person who imports; `channel_names` are the contrasts whose files each case lists;
+    `labels_annotated` are the numbers of the labels that the masks show, none where they show all.
     """
 
     task: str
@@ -36,13 +37,16 @@ class SitePlan:
     split_unit: str = "patient"
     notes: tuple[str, ...] = ()
     channel_names: tuple[str, ...] = ()
+    labels_annotated: tuple[int, ...] = ()
 
     @property
     def dataset(self) -> dict[str, object]:
         """The content of dataset.json."""
         labels = {str(number): name for number, name in self.labels.items()}
         channels = {"channel_names": list(self.channel_names)} if self.channel_names else {}
-        return {"task": self.task, "labels": labels, "split_unit": self.split_unit, **channels, **self.records}
+        annotated = {"labels_annotated": list(self.labels_annotated)} if self.labels_annotated else {}
+        more = annotated | channels
+        return {"task": self.task, "labels": labels, "split_unit": self.split_unit, **more, **self.records}
 
 
 @dataclass(frozen=True)
