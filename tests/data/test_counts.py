@@ -2,7 +2,7 @@ import json
 
 from silofl.data.counts import DataCounts, PartCounts, SiteCounts
 from silofl.data.parts import Examples
-from silofl.data.site_data import SiteData
+from silofl.data.site_data import SiteData, load_site_data
 from silofl.schema import plain, read
 
 
@@ -24,3 +24,13 @@ def test_counts_are_read_as_they_were_written():
     data = SiteData(examples("ab", ("p1", None)), examples("", ()), examples("c", ("p3",)))
     counts = DataCounts({"east": SiteCounts.of(data)})
     assert read(DataCounts, json.loads(json.dumps(plain(counts))), "data.json") == counts
+    # Of an older run the labels are not known.
+    assert "labels_annotated" not in plain(counts)["sites"]["east"]
+
+
+def test_a_site_annotates_what_its_dataset_json_says(site, study, tmp_path):
+    site.content["labels"] = {"1": "organ", "2": "lesion"}
+    for listed, wanted in (({}, (1, 2)), ({"labels_annotated": [1]}, (1,))):
+        site.content |= listed
+        data = load_site_data(site.write(), study(labels=site.content["labels"]), tmp_path / "cache")
+        assert SiteCounts.of(data).labels_annotated == wanted

@@ -54,6 +54,23 @@ def test_a_card_says_what_the_run_recorded(make_contents):
     assert "What left the sites is not recorded" not in text
 
 
+@pytest.mark.parametrize(
+    ("annotated", "sentence"),
+    [
+        (([1, 2], [2]), "annotated: south: organ\n"),
+        (([1], [2]), "annotated: north: `le|sion`; south: organ\n"),
+        (([1, 2], [1, 2]), "annotated: none at any site\n"),
+        # One was counted by an older version.
+        (([1, 2], None), "annotated: not known; it is not recorded\n"),
+    ],
+)
+def test_the_card_says_which_labels_a_site_has_not_annotated(make_contents, make_study, annotated, sentence):
+    data = dict(zip(("north", "south"), annotated, strict=True))
+    facts = FACTS | {"data": {site: FACTS["data"]["north"] | {"labels_annotated": one} for site, one in data.items()}}
+    study = make_study(labels={1: "organ", 2: "le|sion"})
+    assert sentence.replace("|", "/") in card_of(replace(make_contents(), study=study, facts=facts))
+
+
 @pytest.mark.parametrize("rule", ["only", "mean", "selector"])
 def test_every_section_is_there_and_says_that_it_is_not_known(make_contents, rule):
     text = card_of(replace(make_contents(rule), facts={}))
@@ -64,6 +81,7 @@ def test_every_section_is_there_and_says_that_it_is_not_known(make_contents, rul
         "Not known: no choice of a site",
         "What left the sites is not recorded",
         "No kind of image is refused: none is known.",
+        "- labels that a site has not annotated: not known",
     ):
         assert part in text
     assert "None" not in text and "{" not in text

@@ -6,6 +6,7 @@ from typing import Self
 
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
+from silofl.schema import optional
 
 FILE = "data.json"
 
@@ -40,18 +41,20 @@ class SiteCounts:
         validation: Of the cases to choose a model by.
         test: Of the cases to measure on.
         digest: SHA-256 of its dataset.json.
+        labels_annotated: Numbers of the labels that its label maps show; None where that was not recorded.
     """
 
     training: PartCounts
     validation: PartCounts
     test: PartCounts
     digest: str | None
+    labels_annotated: tuple[int, ...] | None = optional()
 
     @classmethod
     def of(cls, data: SiteData) -> Self:
         """Count a site's data."""
-        digest = data.manifest.digest if data.manifest else None
-        return cls(*map(PartCounts.of, (data.training, data.validation, data.test)), digest)
+        digest, annotated = (data.manifest.digest, data.manifest.labels_annotated) if data.manifest else (None, None)
+        return cls(*map(PartCounts.of, (data.training, data.validation, data.test)), digest, annotated)
 
 
 @dataclass(frozen=True)

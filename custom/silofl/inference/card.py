@@ -46,6 +46,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         rule=rule_sentence(contents),
         form=form_of_images(study, contents.image_shape),
         data=_data(facts.get("data", {})),
+        not_annotated=_not_annotated(study, facts.get("data", {})),
         metric=study.metric.replace("_", " "),
         results=_results(study, facts),
         deviation=_deviation(facts),
@@ -98,6 +99,18 @@ def _data(counts: Mapping[str, Any]) -> str:
     return (
         table(head, [(site, *(_sizes(one[part]) for part in PARTS)) for site, one in counts.items()]) if counts else ""
     )
+
+
+def _not_annotated(study: Study, counts: Mapping[str, Any]) -> str:
+    """Return the labels that each site's label maps do not show, by site; empty where that is not known."""
+    shown = {site: one.get("labels_annotated") for site, one in counts.items()}
+    if not shown or None in shown.values():
+        return ""
+    lacking = {
+        site: ", ".join(literal(name) for number, name in sorted(study.labels.items()) if number not in numbers)
+        for site, numbers in shown.items()
+    }
+    return "; ".join(f"{site}: {names}" for site, names in lacking.items() if names) or "none at any site"
 
 
 def _sizes(part: Mapping[str, Any]) -> str:
