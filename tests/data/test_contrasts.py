@@ -322,6 +322,15 @@ def test_a_contrast_that_is_not_there_is_zeros_after_all_transforms(volumes, stu
     assert not trained[:, 0::2].any() and trained[:, 1::2].min() < 0 < trained[:, 1::2].max()
 
 
+def test_a_new_case_has_all_contrasts_where_the_training_needs_them(volumes):
+    settings, folder = small("harmofl"), volumes()
+    steps = preparation(settings, has_label_map=False)
+    files = {name: folder / "a" / f"{name}.nii.gz" for name in ("T1", "T2")}
+    assert prepare_with_way_back(source_of(files, settings.data), steps).missing == ()
+    with pytest.raises(DataError, match="must have all contrasts for amplitude normalisation; some lack T1: add"):
+        prepare_with_way_back(source_of({"T2": files["T2"]}, settings.data), steps)
+
+
 def test_contrasts_of_two_patients_are_no_case(write_dicom, tmp_path, study):
     settings = study(**NAMES).data
     folders = {name: write_dicom(tmp_path / name, array) for name, array in (("T1", T1), ("T2", T2))}

@@ -15,7 +15,8 @@ from silofl.cli import main
 from silofl.errors import ConfigError
 from silofl.inference import SuperModel
 from silofl.inference.directory import fingerprint_of, write
-from silofl.inference.export import export_bundle
+from silofl.inference.export import _channel_names, export_bundle
+from silofl.inference.readme import bundle_readme
 
 pytestmark = pytest.mark.long
 
@@ -94,6 +95,18 @@ def test_a_bundle_says_which_channel_is_of_which_neighbour(bundle):
     assert format["num_channels"] == 5 and list(format["channel_def"].values()) == names
     text = " ".join((bundle / "docs" / "README.md").read_text().split())
     assert "An image holds 5 slices of its volume as channels: 2 before the slice, the slice itself and 2 after" in text
+
+
+@pytest.mark.parametrize(
+    ("normalised", "sentence"),
+    [("none", "zeros stand for one that is missing"), ("harmofl", "T1=FILE,T2=FILE`; none may be missing.")],
+)
+def test_a_bundle_names_its_contrasts(make_study, normalised, sentence):
+    data = {"channels": 2, "channel_names": ["T1", "T2"], "neighbours": 1}
+    study = make_study(data=data, input=normalised)
+    names = [f"{name} of slice {place}" for place in ("z-1", "z", "z+1") for name in ("T1", "T2")]
+    assert _channel_names(study.data) == names
+    assert sentence in " ".join(bundle_readme(study, ["global"], (6, 32, 32)).split())
 
 
 def test_the_bundles_script_says_what_the_super_model_says(bundle, super_model):

@@ -127,16 +127,19 @@ def prepare_with_way_back(source: Source, steps: Preparation, domain: Domain = A
     """Prepare an image as `prepare_image` does, and record how to bring a prediction back to the input's grid.
 
     Args:
-        source: Its files; zeros stand for a contrast that it lacks.
+        source: Its files; zeros stand for a contrast that it lacks, where the study's algorithm takes them.
         steps: The study's preparation without label maps; the way back needs the very same one.
         domain: The images that the models learnt from.
 
     Raises:
-        DataError: The image cannot be read, scaled or transformed, has no possible grid, is of another kind than the
-            training images, or is a picture where the study trained on volumes: a picture does not say how its axes lie
-            in the body.
+        DataError: The image cannot be read, scaled or transformed, has no possible grid, lacks a contrast that the
+            algorithm needs, is of another kind than the training images, or is a picture where the study trained on
+            volumes: a picture does not say how its axes lie in the body.
     """
     settings, (first, called) = steps.study.data, source.first
+    lacking = tuple(missing(settings.channel_names, [source]))
+    for answer in steps.study.recipe.answers:
+        answer.check_contrasts(lacking)
     for path, one in filter(None, source.files):
         if not path.exists():
             raise DataError(
@@ -155,7 +158,6 @@ def prepare_with_way_back(source: Source, steps: Preparation, domain: Domain = A
         moved = _moved(steps.volume_steps, {"image": pixels}, image.affine)
         pixels, volume_passage = _array(moved["image"]), _passage(moved["image"])
     prepared = [_moved(steps.image_steps, one, None)["image"] for one in _examples({"image": pixels}, settings)]
-    lacking = tuple(missing(settings.channel_names, [source]))
     images, passage = _joined(prepared, lacking, settings), _passage(prepared[0])
     return PreparedImage(images, image.spatial_shape, image.affine, volume_passage, passage, form, lacking)
 

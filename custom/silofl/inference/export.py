@@ -160,10 +160,10 @@ def _input_format(contents: Contents) -> dict[str, Any]:
 
 
 def _channel_names(settings: DataSettings) -> list[str]:
-    """Return the names of the network's input channels, as ``channel 0`` or ``channel 0 of slice z-1``."""
-    channels = [f"channel {number}" for number in range(settings.channels)]
+    """Return the names of the network's input channels, as ``T1``, ``channel 0`` or ``channel 0 of slice z-1``."""
+    channels = settings.channel_names or [f"channel {number}" for number in range(settings.channels)]
     if settings.neighbours == 0:
-        return channels
+        return list(channels)
     offsets = range(-settings.neighbours, settings.neighbours + 1)
     slices = [f"slice z{offset:+d}" if offset else "slice z" for offset in offsets]
     return [f"{channel} of {name}" for name in slices for channel in channels]

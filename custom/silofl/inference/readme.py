@@ -55,7 +55,7 @@ stacked.
 """
 CONTRASTS = """
 An image holds the contrasts {names} as channels, in this order, each scaled on its own. A case is one file with all of
-them, or a file for each, given as `{example}`; zeros stand for one that is missing.
+them, or a file for each, given as `{example}`; {missing}.
 """
 README = """# Super model of {name}
 
@@ -164,7 +164,9 @@ def _contrast_note(study: Study) -> str:
     """Return the paragraph on the channels that have names; empty where none has."""
     names = study.data.channel_names
     example = ",".join(f"{name}=FILE" for name in names)
-    return CONTRASTS.format(names=", ".join(names), example=example) if names else ""
+    # The normalised zeros would be no image of training's.
+    missing = "none may be missing" if study.recipe.input else "zeros stand for one that is missing"
+    return CONTRASTS.format(names=", ".join(names), example=example, missing=missing) if names else ""
 
 
 def _neighbour_note(study: Study) -> str:
