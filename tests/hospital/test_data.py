@@ -17,10 +17,14 @@ def test_cases_labels_and_patients_are_counted_by_part(candidate):
 
 
 def test_a_label_that_no_training_case_has_is_worth_a_look(candidate, pictures):
-    path = pictures / "dataset.json"
-    path.write_text(path.read_text().replace('"1": "blob"', '"1": "blob", "2": "spot"'))
-    answer = data(candidate(labels={1: "blob", 2: "spot"}))
-    assert answer.status == "warning" and "not spot in none" in answer.sentence
+    labels, path = {"1": "blob", "2": "spot"}, pictures / "dataset.json"
+    content = json.loads(path.read_text()) | {"labels": labels}
+    path.write_text(json.dumps(content))
+    answer = data(candidate(labels=labels))
+    assert answer.status == "warning" and "; spot stands in none: look at the labels" in answer.sentence
+    # Who has said that nobody drew it need not look.
+    path.write_text(json.dumps(content | {"labels_annotated": [1]}))
+    assert data(candidate(labels=labels)).status == "ok"
 
 
 def test_data_without_validation_is_worth_a_look(candidate, pictures):

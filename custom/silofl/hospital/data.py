@@ -45,10 +45,13 @@ def data(candidate: Candidate) -> Finding:
         "spacing_mm": _spacing(found.manifest),
         "domain": plain(found.domain),
     }
-    absent = [name for name, count in counts["training"].items() if count == 0]
+    annotated = [study.labels[number] for number in found.manifest.labels_annotated]
+    absent = [name for name in annotated if not counts["training"][name]]
     if absent:
         return warning(
-            f"every label must stand in a training case, not {', '.join(absent)} in none; look at the labels", **facts
+            f"every label must stand in a training case; {', '.join(absent)} stands in none: look at the labels, or "
+            "leave it out of labels_annotated in dataset.json where nobody drew it",
+            **facts,
         )
     if not cases["validation"]:
         return warning("validation must have cases to choose the best round by, not 0; move a patient there", **facts)
