@@ -262,6 +262,7 @@ def test_a_value_that_dataset_json_does_not_name_is_refused(run, source):
         (None, {"TZ": 1}, ["PZ", "TZ"], [0, 2], [2]),
         (None, {"lesion": 1, "PZ": 2}, ["PZ", "TZ", "lesion"], [0, 3, 1], [1, 3]),
         (("lesion", "TZ", "PZ"), {"TZ": 1}, ["lesion", "TZ", "PZ"], [0, 2], [2]),
+        (("TZ", "PZ"), {"TZ": 1, "PZ": 2}, ["TZ", "PZ"], [0, 1, 2], None),
         (("outer", "inner"), {"TZ": 1}, ["outer", "inner"], [0, 2], [2]),
     ],
 )

@@ -73,7 +73,7 @@ def plan_nnunet(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         raise DataError(f"{source.name} must hold {', '.join(PARTS)} of nnU-Net, or a folder with them for each site")
     found = {site: _description(site, folder) for site, folder in sites.items()}
     own = list(dict.fromkeys(name for described in found.values() for name in described.labels.values()))
-    is_of_study = options.labels is not None and {*own} < {*options.labels}
+    is_of_study = options.labels is not None and {*own} <= {*options.labels}
     labels = chosen_labels(options.labels, options.labels if is_of_study else own, first=1)
     new = {name: name for name in own} if is_of_study else dict(zip(own, labels.values(), strict=True))
     plans = {}
