@@ -179,6 +179,15 @@ def test_the_answer_to_another_image_of_the_same_name_is_not_replaced(predict, w
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
+@pytest.mark.parametrize("sums", [None, "no sums", {"scan.nii.gz": ["no sum"]}])
+def test_an_answer_to_an_image_that_nothing_is_known_of_is_not_replaced(predict, write_volume, tmp_path, sums):
+    predict(write_volume())
+    records = json.loads((tmp_path / "out" / "prediction.json").read_text())
+    (tmp_path / "out" / "prediction.json").write_text(json.dumps([record | {"sha256": sums} for record in records]))
+    with pytest.raises(ConfigError, match="must be the image of which out holds the answer"):
+        predict(tmp_path / "scan.nii.gz")
+
+
 def test_an_earlier_answer_goes_whatever_its_capitals(predict, write_volume, tmp_path):
     scan = write_volume()
     shutil.copy(scan, tmp_path / "Scan.nii.gz")

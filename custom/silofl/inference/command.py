@@ -237,7 +237,7 @@ def _is_same_image(case: Case, record: dict[str, Any]) -> bool:
     """Return whether a case has a file in common with that of a record."""
     sums = record.get("sha256")
     try:
-        return isinstance(sums, dict) and not {*sums.values()}.isdisjoint(_checksums(case).values())
+        return isinstance(sums, dict) and any(digest in sums.values() for digest in _checksums(case).values())
     except DataError:  # what cannot be read is not what was answered
         return False
 
