@@ -134,12 +134,12 @@ def test_other_commands_numbers_are_checked_too(refused, command):
 
 @pytest.mark.parametrize("code", [0, 1, 3, 130])
 def test_a_commands_exit_code_is_the_programs(silofl, monkeypatch, tmp_path, code):
-    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console, data, trusts_code: code)
+    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console, moved, trusts_code: code)
     assert silofl("resume", tmp_path)[0] == code
 
 
 def test_a_fault_of_the_input_that_shows_late_is_code_2_too(refused, monkeypatch, tmp_path):
-    def fail(run, console, data, trusts_code):
+    def fail(run, console, moved, trusts_code):
         raise ConfigError("the disk must have room, not 0 bytes; free some")
 
     monkeypatch.setattr("silofl.studies.simulate.resume", fail)
@@ -147,7 +147,7 @@ def test_a_fault_of_the_input_that_shows_late_is_code_2_too(refused, monkeypatch
 
 
 def test_ctrl_c_is_code_130(silofl, monkeypatch, tmp_path):
-    def interrupt(run, console, data, trusts_code):
+    def interrupt(run, console, moved, trusts_code):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("silofl.studies.simulate.resume", interrupt)

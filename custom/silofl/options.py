@@ -85,6 +85,13 @@ def add_cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache", type=Path, metavar="DIR", help="folder of decoded images that runs share; in DATA")
 
 
+def add_moved(parser: argparse.ArgumentParser) -> None:
+    """Add ``--data`` and ``--cache`` of a command that reads a run's data again."""
+    parser.add_argument("--data", type=Path, help="folder with one folder a site, where it was moved since the run")
+    cache = "folder of decoded images that runs share, where it is not the run's"
+    parser.add_argument("--cache", type=Path, metavar="DIR", help=cache)
+
+
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     """Add ``--json`` for a command that prints ``what`` as JSON."""
     parser.add_argument("--json", action="store_true", help=f"{what} on standard output, the rest on stderr")

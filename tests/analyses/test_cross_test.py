@@ -65,6 +65,18 @@ def test_local_training_has_on_the_diagonal_what_its_run_reports(silofl, phantom
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("command", [["cross-test"], ["layer-statistics"], ["landscape", "--images", 1, "--steps", 1]])
+def test_images_that_a_named_folder_holds_are_not_decoded_again(silofl, phantoms, tmp_path, monkeypatch, command):
+    data = shutil.copytree(phantoms, tmp_path / "data", ignore=shutil.ignore_patterns(".silofl*"))
+    options = ["--data", data, "--out", "run", "--alone", "--rounds", 1, "--cache", "cache"]
+    assert silofl("simulate", JOB, *options, *SMALL)[0] == 0
+    (tmp_path / "cache").rename(tmp_path / "moved")
+    monkeypatch.setattr("silofl.data.preparation.read_source", lambda *a: pytest.fail("an image was decoded"))
+    assert silofl(*command, "run", "--cache", "moved")[0] == 0
+    assert not (tmp_path / "cache").exists() and not (data / ".silofl-cache").exists()
+
+
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("command", ["cross-test", "layer-statistics"])
 def test_data_that_were_moved_are_named(silofl, refused, phantoms, tmp_path, command):
     first, moved = (shutil.copytree(phantoms, tmp_path / name) for name in ("first", "moved"))

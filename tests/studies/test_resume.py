@@ -43,7 +43,7 @@ def test_resume_of_a_broken_run_is_refused(refused, tmp_path, content):
 def test_json_leaves_standard_output_to_the_result_alone(silofl, monkeypatch, tmp_path, code):
     result = {"status": "COMPLETE", "sites": {"north": 0.5}}
 
-    def resume(run, console, data, trusts_code):
+    def resume(run, console, moved, trusts_code):
         console.print("round 1/1")
         (run / "results.json").write_text(json.dumps(result))
         return code
@@ -57,13 +57,13 @@ def test_json_leaves_standard_output_to_the_result_alone(silofl, monkeypatch, tm
 def test_json_holds_the_test_on_the_site_that_was_left_out(silofl, monkeypatch, tmp_path):
     (tmp_path / "results.json").write_text(json.dumps({"status": "COMPLETE"}))
     (tmp_path / "unseen.json").write_text(json.dumps({"site": "coast", "value": 0.5}))
-    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console, data, trusts_code: 0)
+    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console, moved, trusts_code: 0)
     _, out, _ = silofl("resume", tmp_path, "--json")
     assert json.loads(out) == {"status": "COMPLETE", "unseen": {"site": "coast", "value": 0.5}}
 
 
 def test_json_without_a_result_is_nothing(silofl, monkeypatch, tmp_path):
-    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console, data, trusts_code: 1)
+    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console, moved, trusts_code: 1)
     assert silofl("resume", tmp_path, "--json") == (1, "", "")
 
 
@@ -221,3 +221,13 @@ def test_a_file_is_no_folder_of_decoded_images(refused, two_sites, tmp_path, job
     (tmp_path / "file").write_text("")
     command = ["simulate", job(), "--data", two_sites, "--out", tmp_path / "run"]
     assert "--cache must be a folder, not" in refused(*command, "--cache", tmp_path / "file")
+
+
+def test_a_run_goes_on_with_another_folder_of_decoded_images(silofl, refused, run, tmp_path):
+    edit(run, rounds=3)
+    settings = json.loads((run / "run.json").read_text())
+    (tmp_path / "file").write_text("")
+    assert "--cache must be a folder, not" in refused("resume", run, "--cache", tmp_path / "file")
+    assert silofl("resume", run, "--cache", tmp_path / "other")[0] == 0
+    assert [path.name for path in (tmp_path / "other").glob("*/index.json")] != []
+    assert json.loads((run / "run.json").read_text()) == settings | {"cache": str(tmp_path / "other")}

@@ -13,16 +13,17 @@ import torch
 from matplotlib import colormaps
 from torch import nn
 
-from silofl.analyses.finished import add_moved_data, finished_run, tell
+from silofl.analyses.finished import finished_run, tell
 from silofl.data.parts import Examples, joined
 from silofl.data.site_data import SiteData
 from silofl.errors import ExitCode
 from silofl.inference.case_results import value_of
 from silofl.inference.contents import Contents
-from silofl.options import add_json
+from silofl.options import add_json, add_moved
 from silofl.report.canvas import INK, MUTED, Image, as_values, panels, png, without_math
 from silofl.report.tables import TextTable, mean_of_known, number
 from silofl.studies.leave_out import networks_of_sites
+from silofl.studies.simulation import Moved
 from silofl.study import Study
 from silofl.training.device import choose_device
 from silofl.training.evaluation import evaluate
@@ -42,13 +43,13 @@ DARK = 0.6
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl cross-test``."""
     parser.add_argument("run", type=Path, help="folder of a finished simulation")
-    add_moved_data(parser)
+    add_moved(parser)
     add_json(parser, "cross_test.json")
 
 
 def run(options: argparse.Namespace) -> int:
     """Test, print the table, and write ``cross_test.json`` and ``cross_test.png`` into the run's folder."""
-    found = finished_run(options.run, options.data)
+    found = finished_run(options.run, Moved(options.data, options.cache))
     values, metric = cross_test(found.models, found.data), found.models.study.metric
     tell(options, "cross_test", {"metric": metric, "values": values}, cross_image(values, metric), cross_table(values))
     return ExitCode.COMPLETE

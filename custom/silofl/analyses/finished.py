@@ -17,7 +17,7 @@ from silofl.report.tables import TextTable, print_lines, print_table
 from silofl.schema import read_file
 from silofl.studies import simulate
 from silofl.studies.leave_out import assembled
-from silofl.studies.simulation import read_simulation, study_file
+from silofl.studies.simulation import Moved, read_simulation, study_file
 from silofl.study import Study, load_study
 
 
@@ -34,17 +34,12 @@ class FinishedRun:
     data: dict[str, SiteData]
 
 
-def add_moved_data(parser: argparse.ArgumentParser) -> None:
-    """Add ``--data`` of a command on finished runs."""
-    parser.add_argument("--data", type=Path, help="folder with one folder a site, where it was moved since the run")
-
-
-def finished_run(path: Path, data: Path | None = None) -> FinishedRun:
+def finished_run(path: Path, moved: Moved) -> FinishedRun:
     """Read the sites' models and data of a finished simulation.
 
     Args:
         path: Folder of the run.
-        data: Folder of the sites' data, where it is not where the run read it.
+        moved: Folders that are not where the run read them.
 
     Raises:
         ConfigError: The folder holds no simulation, it is not finished, or its models or data are gone.
@@ -57,13 +52,13 @@ def finished_run(path: Path, data: Path | None = None) -> FinishedRun:
     if not simulate.is_finished(path):
         raise ConfigError(f"{path} must hold a finished run; it has no result yet: silofl resume {path}")
     models, study, counts = assembled(path), load_study(study_file(path / "job")), read_file(DataCounts, path / DATA)
-    return FinishedRun(models, read_sites(study, path, data, {path: counts.sites} if counts else {}))
+    return FinishedRun(models, read_sites(study, path, moved, {path: counts.sites} if counts else {}))
 
 
 def read_sites(
     study: Study,
     run: Path,
-    data: Path | None,
+    moved: Moved,
     learnt: Mapping[Path, Mapping[str, SiteCounts]],
     sites: Sequence[str] = (),
 ) -> dict[str, SiteData]:
@@ -72,19 +67,17 @@ def read_sites(
     Args:
         study: Of the run.
         run: Folder of the run.
-        data: Folder of the sites' data, where it is not where the run read it.
+        moved: Folders that are not where the run read them.
         learnt: Folder of a run -> site -> what it learnt from.
         sites: Their names; all training sites where empty.
 
     Raises:
-        ConfigError: The folder of the data is not there.
+        ConfigError: The folder of the data is not there, or that of decoded images is a file.
         DataError: A site's data is wrong, or not what a run learnt from.
     """
     # A site that was left out trained nothing.
-    simulation = replace(read_simulation(run), left_out=None)
+    simulation = replace(read_simulation(run, moved), left_out=None)
     simulation = replace(simulation, sites=tuple(sites) or simulation.sites)
-    if data is not None:
-        simulation = replace(simulation, data=str(data.resolve()))
     if not Path(simulation.data).is_dir():
         raise ConfigError(
             f"--data must name the folder of the sites' data, not {simulation.data}, which is not there; name it"

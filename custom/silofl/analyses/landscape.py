@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silofl.analyses.finished import add_moved_data, read_sites
+from silofl.analyses.finished import read_sites
 from silofl.analyses.landscape_figures import SiteLandscape, landscape_table, lines_image, plane_image
 from silofl.data.batches import evaluation_batches
 from silofl.data.manifest import PARTS
@@ -23,10 +23,11 @@ from silofl.data.progress import follow
 from silofl.errors import ConfigError, DataError, ExitCode, shown
 from silofl.files import write_atomically, write_json
 from silofl.inference.contents import Contents
-from silofl.options import console_for, count, natural
+from silofl.options import add_moved, console_for, count, natural
 from silofl.report.run_records import RunRecords, read_run, run_names
 from silofl.report.tables import print_lines, print_table
 from silofl.studies.leave_out import assembled, networks_of_sites
+from silofl.studies.simulation import Moved
 from silofl.study import Study
 from silofl.training.device import choose_device, seed_of
 from silofl.training.landscape import Landscape, filter_directions, line_points, losses_at, mean_loss, plane_points
@@ -71,7 +72,7 @@ class Asked:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl landscape``."""
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a finished simulated run")
-    add_moved_data(parser)
+    add_moved(parser)
     parser.add_argument(
         "--out", type=Path, default=Path("landscape.png"), metavar="FILE.png", help="landscape.png by default"
     )
@@ -94,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--out must end in .png, not {out.name}; name a picture")
     asked = Asked(options.kind, options.scales, options.steps, options.seed, options.part, options.images)
     runs = run_names([_finished(path) for path in options.runs])
-    rows = landscapes(runs, asked, options.data)
+    rows = landscapes(runs, asked, Moved(options.data, options.cache))
     loss = _loss_name(next(iter(runs.values())).study)
     title = f"{loss} of {asked.part} images around each site's model; random directions of seed {asked.seed}, "
     title += "in lengths of the model's filters"
@@ -108,13 +109,13 @@ def run(options: argparse.Namespace) -> int:
     return ExitCode.COMPLETE
 
 
-def landscapes(runs: Mapping[str, RunRecords], asked: Asked, data: Path | None) -> list[SiteLandscape]:
+def landscapes(runs: Mapping[str, RunRecords], asked: Asked, moved: Moved) -> list[SiteLandscape]:
     """Measure the loss around the model of each run and site, along the same directions on the same images.
 
     Args:
         runs: Name -> a finished simulated run.
         asked: What to measure.
-        data: Folder of the sites' data, where it is not where the first run read it.
+        moved: Folders that are not where the first run read them.
 
     Returns:
         One for each scale, run and site.
@@ -127,7 +128,7 @@ def landscapes(runs: Mapping[str, RunRecords], asked: Asked, data: Path | None) 
     first = next(iter(runs))
     for name in runs:
         _check_alike((runs[first].path, models[first]), (runs[name].path, models[name]))
-    parts = _parts(list(runs.values()), models[first], asked, data)
+    parts = _parts(list(runs.values()), models[first], asked, moved)
     rows = [row for name in runs for row in _of_run(name, models[name], parts, asked)]
     return sorted(rows, key=lambda row: asked.scales.index(row.scale))
 
@@ -180,9 +181,9 @@ def _conditions(models: Contents) -> dict[str, object]:
     return conditions | {f"data.{key}": value for key, value in preparation.items()}
 
 
-def _parts(runs: Sequence[RunRecords], models: Contents, asked: Asked, data: Path | None) -> dict[str, Examples]:
+def _parts(runs: Sequence[RunRecords], models: Contents, asked: Asked, moved: Moved) -> dict[str, Examples]:
     """Read the first run's data, check that all runs learnt from them, and choose images."""
-    found = read_sites(models.study, runs[0].path, data, {one.path: one.data for one in runs}, models.sites)
+    found = read_sites(models.study, runs[0].path, moved, {one.path: one.data for one in runs}, models.sites)
     return {site: _chosen(site, getattr(own, asked.part), asked) for site, own in found.items()}
 
 

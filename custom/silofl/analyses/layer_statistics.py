@@ -15,13 +15,14 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from silofl.algorithms.adafed import collect_statistics
-from silofl.analyses.finished import FinishedRun, add_moved_data, finished_run, tell
+from silofl.analyses.finished import FinishedRun, finished_run, tell
 from silofl.data.batches import evaluation_batches
 from silofl.errors import ConfigError, ExitCode
-from silofl.options import add_json
+from silofl.options import add_json, add_moved
 from silofl.report.canvas import Image, legend, panels, png, point_style, style_axes
 from silofl.report.tables import TextTable, number
 from silofl.studies.leave_out import networks_of_sites
+from silofl.studies.simulation import Moved
 from silofl.training.device import choose_device
 
 NOTE = (
@@ -36,13 +37,13 @@ Pairs = Mapping[str, Mapping[str, Sequence[Pair]]]
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl layer-statistics``."""
     parser.add_argument("run", type=Path, help="folder of a finished simulation whose network has BatchNorm")
-    add_moved_data(parser)
+    add_moved(parser)
     add_json(parser, "layer_statistics.json")
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure, print the correlations, and write them and the figure into the run's folder."""
-    pairs = layer_pairs(finished_run(options.run, options.data))
+    pairs = layer_pairs(finished_run(options.run, Moved(options.data, options.cache)))
     tell(options, "layer_statistics", correlations(pairs), statistics_image(pairs), statistics_table(pairs))
     return ExitCode.COMPLETE
 

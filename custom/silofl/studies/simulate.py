@@ -56,6 +56,8 @@ from silofl.studies.leave_out import unseen_result
 from silofl.studies.processes import ProcessTree, let_interrupt
 from silofl.studies.progress import RoundLines
 from silofl.studies.simulation import (
+    UNMOVED,
+    Moved,
     Simulation,
     changed,
     changes_algorithm,
@@ -180,7 +182,7 @@ def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object
     return _run(run, simulation, study, console)
 
 
-def resume(run: Path, console: Console, data: Path | None = None, trusts_code: bool = False) -> int:
+def resume(run: Path, console: Console, moved: Moved = UNMOVED, trusts_code: bool = False) -> int:
     """Go on with a run after its last finished round; the same errors and exit codes as `start`.
 
     A run that has its result is shown, not run again.
@@ -188,15 +190,13 @@ def resume(run: Path, console: Console, data: Path | None = None, trusts_code: b
     Args:
         run: Folder of the run.
         console: Shows rounds and results.
-        data: Folder of the sites' data, where it is not where the run read it.
+        moved: Folders that are not where the run read them.
         trusts_code: Whether the job's own code may run.
     """
     if not (run / "run.json").is_file():
         raise ConfigError(f"{run} must hold a run, with a run.json; it holds none: name the folder given to --out")
     # The folder may come from somebody else, with what it says of trust.
-    simulation = replace(read_simulation(run), trusts_code=trusts_code)
-    if data is not None:
-        simulation = replace(simulation, data=str(data.resolve()))
+    simulation = replace(read_simulation(run, moved), trusts_code=trusts_code)
     check_links(run)
     check_code(run / "job", simulation)
     study = load_study(study_file(run / "job"))
@@ -205,9 +205,11 @@ def resume(run: Path, console: Console, data: Path | None = None, trusts_code: b
         return _outcome(run, simulation, study, console)
     _check_is_there(simulation)
     found = read_data(study, simulation, run)
-    if data is not None:
+    if moved.data is not None:
         _check_learnt_from(run, simulation, found)
-        write_json(run / "run.json", read_json(run / "run.json") | {"data": simulation.data})
+    if moved != UNMOVED:
+        folders = {"data": simulation.data, "cache": simulation.cache}
+        write_json(run / "run.json", read_json(run / "run.json") | folders)
     _write_counts(run, simulation, found)
     return _run(run, simulation, study, console)
 

@@ -46,15 +46,37 @@ class Simulation:
     trusts_code: bool = optional(False)
 
 
-def read_simulation(run: Path) -> Simulation:
+@dataclass(frozen=True)
+class Moved:
+    """The folders of an earlier run that are others now; as the run read them where None.
+
+    Attributes:
+        data: Folder that holds one data folder a site.
+        cache: Folder of decoded images, which runs share.
+    """
+
+    data: Path | None = None
+    cache: Path | None = None
+
+
+UNMOVED = Moved()
+
+
+def read_simulation(run: Path, moved: Moved = UNMOVED) -> Simulation:
     """Return the settings of an earlier run from its ``run.json``, which also holds the changes to its study.
 
+    Args:
+        run: Folder of the run.
+        moved: Folders in place of those that it names.
+
     Raises:
-        ConfigError: The file is broken.
+        ConfigError: The file is broken, or the folder of decoded images is a file.
     """
     path = run / "run.json"
     settings = read_json(path)
-    return read(Simulation, {key: value for key, value in settings.items() if key != "changes"}, str(path))
+    simulation = read(Simulation, {key: value for key, value in settings.items() if key != "changes"}, str(path))
+    _check_cache(moved.cache)
+    return replace(simulation, **{key: str(folder.resolve()) for key, folder in vars(moved).items() if folder})
 
 
 def settled(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> tuple[Study, Simulation]:
@@ -202,14 +224,18 @@ def _settled(wanted: Simulation, study: Study) -> Simulation:
         )
     if wanted.left_out is not None:
         found = _without(wanted.left_out, found, present, sites)
-    if wanted.cache is not None and Path(wanted.cache).is_file():
-        raise ConfigError(f"--cache must be a folder, not {wanted.cache}, which is a file; name another")
+    _check_cache(wanted.cache)
     names = tuple(sorted(sites) or found)
     threads = len(names) if wanted.threads is None else wanted.threads
     if not 1 <= threads <= len(names):
         raise ConfigError(f"--threads must lie between 1 and the number of sites, {len(names)}, not {threads}")
     cache = wanted.cache and str(Path(wanted.cache).resolve())
     return replace(wanted, data=str(data.resolve()), sites=names, threads=threads, cache=cache)
+
+
+def _check_cache(cache: str | Path | None) -> None:
+    if cache is not None and Path(cache).is_file():
+        raise ConfigError(f"--cache must be a folder, not {cache}, which is a file; name another")
 
 
 def _without(left_out: str, found: list[str], present: list[str], sites: tuple[str, ...]) -> list[str]:
