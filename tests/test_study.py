@@ -136,7 +136,6 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"metric": "balanced_accuracy"}, "metric must be one of dice, dice_with_background for segmentation"),
         ({"model": {"name": "lenet5"}}, "model.name must be one of unet for segmentation, not 'lenet5'"),
         ({"model": {"name": "activity_cnn", "dropout": 0.5}}, "model.dropout must be 0 for activity_cnn, .* not 0.5"),
-        ({"model": {"name": "alexnet", "normalization": "batch_stateless"}}, "than batch_stateless for alexnet"),
     ],
 )
 def test_a_wrong_study_is_refused_with_one_sentence(changes, message):

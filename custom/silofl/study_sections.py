@@ -226,8 +226,8 @@ class ModelSettings(Section):
         arguments: Further arguments of that class, as ``{init_filters: 16}``.
         normalization: The network's normalisation layer; ``batch_stateless`` is BatchNorm without parameters and
             without running statistics, so that a prediction depends on the other images of its batch; not for
-            ``alexnet``, which could answer no image alone. After a fully connected layer ``instance`` and ``group`` are
-            both a GroupNorm of one group.
+            ``alexnet``, nor for images of which a layer sees one value, because none could be answered alone. After a
+            fully connected layer ``instance`` and ``group`` are both a GroupNorm of one group.
         features: Channels of the U-Net's levels, six numbers.
         dropout: Probability of dropout; ``lenet5`` and ``activity_cnn`` have none.
         precision: Of the networks: ``bfloat16`` (autocast), ``float32``, or ``auto``, which is bfloat16 on a GPU and
@@ -286,16 +286,6 @@ class ModelSettings(Section):
     def _has_what_it_drops(self) -> ModelSettings:
         if self.dropout > 0 and self.name in WITHOUT_DROPOUT:
             raise ConfigError(f"model.dropout must be 0 for {self.name}, which has none, not {self.dropout}; remove it")
-        return self
-
-    @model_validator(mode="after")
-    def _answers_one_image(self) -> ModelSettings:
-        # BatchNorm of a vector cannot normalise by a batch of one.
-        if self.normalization == "batch_stateless" and self.name == "alexnet" and self.network is None:
-            raise ConfigError(
-                "model.normalization must be another than batch_stateless for alexnet, which could answer no image "
-                "alone; take batch, instance or group"
-            )
         return self
 
 

@@ -58,7 +58,7 @@ def test_a_step_against_the_gradient_lowers_the_loss(network):
     assert nn.functional.cross_entropy(network(images()), targets) < before
 
 
-@pytest.mark.parametrize("normalization", ["instance", "group"])
+@pytest.mark.parametrize("normalization", ["batch_stateless", "instance", "group"])
 def test_colour_images_pass_under_every_other_normalisation(normalization):
     network = AlexNet(3, 2, normalization, dropout=0.25)
     assert network(images(2, 3, 96)).shape == (2, 2)

@@ -107,7 +107,7 @@ def test_a_network_with_batchnorm_alone_is_refused_without_it():
 def test_images_that_a_network_cannot_take_are_refused_before_training():
     study = study_of("SwinUNETR")
     check_network(study, (2, 64, 64))
-    with pytest.raises(ConfigError, match="SwinUNETR must answer images of 48 x 48 with an array of"):
+    with pytest.raises(ConfigError, match="SwinUNETR must answer an image of 48 x 48 with an array of"):
         check_network(study, (2, 48, 48))
 
 

@@ -5,9 +5,10 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from silofl.algorithms.harmofl import AmplitudeNorm
+from silofl.errors import ConfigError
 from silofl.models import build_model, build_plain_model
 from silofl.models.names import traveling_names
-from silofl.models.networks import build_models
+from silofl.models.networks import build_models, check_network
 from silofl.models.normalization import InstanceNorm2d
 
 NETWORKS = ("unet", "densenet121", "lenet5", "activity_cnn")
@@ -241,6 +242,62 @@ def test_the_server_knows_no_image_and_has_the_same_names_to_send(make_study):
     study = make_study(algorithm={"name": "harmofl"})
     at_server, at_site = build_models(study, None)["model"], build_models(study, (1, 32, 32))["model"]
     assert traveling_names(at_server, study.recipe) == traveling_names(at_site, study.recipe)
+
+
+# --- images that a network does not take
+
+
+@pytest.mark.parametrize(
+    ("network", "normalization", "size"),
+    [
+        # halved four and five times, the last maps have one value; AlexNet's classifier has vectors at any size
+        ("unet", "batch_stateless", 16),
+        ("unet", "instance", 16),
+        ("densenet121", "batch_stateless", 32),
+        ("densenet121", "instance", 32),
+        ("alexnet", "batch_stateless", 96),
+    ],
+)
+def test_a_network_that_would_normalise_one_value_alone_is_refused(make_study, network, normalization, size):
+    sentence = f"{network} must answer an image of {size} x {size} .*Expected more than 1 .*change model.normalization"
+    with pytest.raises(ConfigError, match=sentence):
+        check_network(make_study(network, normalization), (1, size, size))
+
+
+@pytest.mark.parametrize(
+    ("network", "normalization", "size"),
+    [
+        ("unet", "batch_stateless", 32),
+        ("unet", "group", 16),
+        ("densenet121", "batch_stateless", 64),
+        ("densenet121", "batch", 32),
+        ("alexnet", "batch", 64),
+        ("lenet5", "batch_stateless", 28),
+    ],
+)
+def test_a_network_that_normalises_several_values_is_taken(make_study, network, normalization, size):
+    check_network(make_study(network, normalization, dropout=0.0 if network == "lenet5" else 0.5), (1, size, size))
+
+
+def test_a_network_is_tried_with_batches_as_small_as_the_studys(make_study):
+    study = make_study("densenet121")
+    check_network(study, (1, 32, 32))
+    alone = study.model_copy(update={"training": study.training.model_copy(update={"batch_size": 1})})
+    with pytest.raises(ConfigError, match="Expected more than 1 value per channel"):
+        check_network(alone, (1, 32, 32))
+
+
+def test_images_that_are_too_small_for_a_network_are_refused(make_study):
+    with pytest.raises(ConfigError, match="alexnet must answer an image of 28 x 28 .* not .*Output size is too small"):
+        check_network(make_study("alexnet"), (1, 28, 28))
+
+
+def test_trying_a_network_leaves_torchs_random_numbers_alone(make_study):
+    torch.manual_seed(11)
+    wanted = torch.rand(4)
+    torch.manual_seed(11)
+    check_network(make_study(dropout=0.5), (1, 32, 32))
+    assert torch.equal(torch.rand(4), wanted)
 
 
 @pytest.mark.parametrize("network", ["unet", "densenet121", "lenet5"])

@@ -42,9 +42,11 @@ def test_instance_norm_refuses_maps_of_one_value():
 
 
 def test_batchnorm_after_a_fully_connected_layer_normalises_each_feature_over_the_batch():
-    inputs, layer = vectors(5, 3), vector_norm("batch", 3)
-    wanted = (inputs - inputs.mean(0)) / (inputs.var(0, unbiased=False) + layer.eps).sqrt()
-    torch.testing.assert_close(layer(inputs), wanted)
+    inputs = vectors(5, 3)
+    for name in ("batch", "batch_stateless"):
+        layer = vector_norm(name, 3)
+        wanted = (inputs - inputs.mean(0)) / (inputs.var(0, unbiased=False) + layer.eps).sqrt()
+        torch.testing.assert_close(layer(inputs), wanted)
 
 
 @pytest.mark.parametrize("name", ["instance", "group"])
@@ -55,6 +57,7 @@ def test_instance_and_group_after_a_fully_connected_layer_normalise_each_vector_
     torch.testing.assert_close(layer(inputs[:1]), wanted[:1])
 
 
-def test_batchnorm_without_state_has_neither_parameters_nor_buffers():
-    assert map_norm("batch_stateless", 4).state_dict() == {}
-    assert {"weight", "bias", "running_mean", "running_var"} < map_norm("batch", 4).state_dict().keys()
+@pytest.mark.parametrize("norm", [map_norm, vector_norm])
+def test_batchnorm_without_state_has_neither_parameters_nor_buffers(norm):
+    assert norm("batch_stateless", 4).state_dict() == {}
+    assert {"weight", "bias", "running_mean", "running_var"} < norm("batch", 4).state_dict().keys()

@@ -68,12 +68,12 @@ def test_a_classifier_answers_a_volume():
 
 
 def test_a_patch_of_which_a_network_leaves_one_voxel_is_refused_where_it_could_not_learn():
-    with pytest.raises(ConfigError, match="unet must answer images of 16 x 16 x 16 .*Expected more than 1 spatial"):
+    with pytest.raises(ConfigError, match="unet must answer an image of 16 x 16 x 16 .*Expected more than 1 spatial"):
         check_network(study_in_3d(UNET | {"normalization": "instance"}), (1, 16, 16, 16))
 
 
 def test_a_patch_that_a_network_cannot_halve_is_refused():
-    with pytest.raises(ConfigError, match="unet must answer images of 16 x 16 x 4 .*change .*data.patches"):
+    with pytest.raises(ConfigError, match="unet must answer an image of 16 x 16 x 4 .*change .*data.patches"):
         check_network(study_in_3d(data={"patches": {"size": [16, 16, 4]}}), (1, 16, 16, 4))
 
 

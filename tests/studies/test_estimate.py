@@ -8,6 +8,7 @@ from rich.console import Console
 from silofl.errors import ConfigError
 from silofl.settings import parse
 from silofl.studies.estimate import Setting, estimate, parse_bandwidth, parse_size, print_estimate, write_job
+from silofl.studies.simulation import changed_study
 from silofl.study import Study, load_study
 from silofl.training.private import Spent, epsilon_of
 
@@ -37,6 +38,12 @@ def test_a_size_that_is_none_is_refused(text):
     assert parse_size("96x128") == (96, 128)
     with pytest.raises(ConfigError, match="--image-size must be height and width"):
         parse_size(text)
+
+
+def test_images_that_the_network_cannot_take_are_refused():
+    study = changed_study(JOB, {"model.normalization": "instance", "data.transforms": []})
+    with pytest.raises(ConfigError, match="unet must answer an image of 16 x 16"):
+        estimate(study, Setting(2, 50e6, image_size=(16, 16)))
 
 
 def test_hours_are_the_transfers_on_the_servers_line_and_the_training(study):

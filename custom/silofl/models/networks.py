@@ -105,30 +105,32 @@ def build_plain_model(study: Study, seed: int) -> HarmonizedModel:
 
 
 def check_network(study: Study, image_shape: Sequence[int]) -> None:
-    """Refuse a network of MONAI, or one in 3D, that does not take a study's images, by trying it once.
+    """Refuse a network that does not take a study's images, by trying it once.
 
     Args:
         study: The study.
         image_shape: (C, *spatial) of the images, or patches.
 
     Raises:
-        ConfigError: The network cannot be built, or gives no answer of the images' size for two blank images.
+        ConfigError: The network cannot be built, cannot learn from blank images, or gives no answer of its size for one
+            that is alone.
     """
-    if study.model.network is None and study.data.dimensions == 2:
-        return
     model, size = build_plain_model(study, study.seed), tuple(image_shape[1:])
-    wanted = (2, study.out_channels, *size) if study.task == "segmentation" else (2, study.out_channels)
+    wanted = (1, study.out_channels, *size) if study.task == "segmentation" else (1, study.out_channels)
     try:
-        with torch.inference_mode():
+        # devices=[]: as where a network is built; dropout draws.
+        with torch.inference_mode(), torch.random.fork_rng(devices=[]):
             # Some layers refuse in training alone what they would answer afterwards.
-            model.train()(torch.zeros(2, *image_shape))
-            found = tuple(model.eval()(torch.zeros(2, *image_shape)).shape)
+            model.train()(torch.zeros(min(2, study.training.batch_size), *image_shape))
+            # Others refuse one image, whose maps come to one value that nothing is there to normalise with.
+            found = tuple(model.eval()(torch.zeros(1, *image_shape)).shape)
     except Exception as error:  # a network raises whatever torch does where sizes do not fit
         found = error_text(error, 160)
     if found != wanted:
+        keys = "model.normalization" + (", model.arguments" if study.model.network else "")
         raise ConfigError(
-            f"{study.model.network or study.model.name} must answer images of {' x '.join(map(str, size))} with an "
-            f"array of {wanted}, not {found}; change model.arguments, or the size in "
+            f"{study.model.network or study.model.name} must answer an image of {' x '.join(map(str, size))} with an "
+            f"array of {wanted}, not {found}; change {keys}, or the size in "
             f"{'data.patches' if study.data.patches else 'data.transforms'}"
         )
 

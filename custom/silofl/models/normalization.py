@@ -50,11 +50,11 @@ def map_norm(normalization: str, channels: int) -> nn.Module:
 def vector_norm(normalization: str, features: int) -> nn.Module:
     """Return the normalisation layer after a fully connected layer, for feature vectors (B, features).
 
-    A vector has one value a feature, so that ``instance`` as well as ``group`` normalise all of them together, and
-    BatchNorm without state could answer no vector alone.
+    A vector has one value a feature, so that ``instance`` as well as ``group`` normalise all of them together.
     """
     return {
         "batch": lambda: nn.BatchNorm1d(features),
+        "batch_stateless": lambda: nn.BatchNorm1d(features, affine=False, track_running_stats=False),
         "instance": lambda: nn.GroupNorm(1, features),
         "group": lambda: nn.GroupNorm(1, features),
     }[normalization]()

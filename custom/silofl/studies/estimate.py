@@ -23,6 +23,7 @@ from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import STEPS, StepCost, time_steps
 from silofl.methods.part import AFTER, TRAIN, Exchange
 from silofl.methods.work import Work
+from silofl.models.networks import check_network
 from silofl.models.weights import read_weights
 from silofl.options import add_set, changes_of, console_for, count
 from silofl.settings import read_yaml
@@ -323,7 +324,8 @@ def _steps_a_round(study: Study, setting: Setting) -> int:
 
 
 def _measured_step(study: Study, shape: tuple[int, ...], sites: int) -> StepCost:
-    """Measure a step on random examples, with the models that the first round trains."""
+    """Measure a step on random examples, with the models that the first round trains; the errors of `check_network`."""
+    check_network(study, shape)
     names = site_names(sites)
     task = ServerRounds.start(study, "estimate", names, {}).task(names[0], Exchange(TRAIN, 1))
     part = random_part(study, shape, STEPS * study.training.batch_size)
