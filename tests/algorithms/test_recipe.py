@@ -89,11 +89,34 @@ def test_unknown_names_are_refused_with_the_nearest(arguments, message):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "section"), [("fedavg", "perturbation"), ("harmofl", "proximal"), ("fedbn", "amplitude")]
+    ("algorithm", "changes", "section", "owners"),
+    [
+        ("fedavg", {}, "perturbation", "harmofl"),
+        ("harmofl", {}, "proximal", "fedprox"),
+        ("fedavg", {}, "softpull", "fedsm or softpull"),
+        ("harmofl", {"input": "none"}, "amplitude", "harmofl"),
+    ],
 )
-def test_constants_of_an_answer_that_is_not_given_are_refused(algorithm, section):
-    with pytest.raises(ConfigError, match=f"a key of algorithm must be one of .*, not '{section}'"):
-        find_recipe(algorithm, "recommended", {section: {}})
+def test_constants_of_an_answer_that_is_not_given_are_refused_by_the_algorithms_that_have_it(
+    algorithm, changes, section, owners
+):
+    sentence = f"^algorithm.{section} must go with an answer of {owners}, .* not with {algorithm} as it is here; name "
+    with pytest.raises(ConfigError, match=sentence):
+        find_recipe(algorithm, "recommended", changes | {section: {}})
+
+
+def test_a_slip_in_another_algorithms_key_is_answered_with_that_key():
+    with pytest.raises(
+        ConfigError, match="a key of algorithm must be one of .*, not 'softpul' .did you mean 'softpull'"
+    ):
+        find_recipe("fedavg", "recommended", {"softpul": {}})
+
+
+def test_a_broken_algorithm_has_no_keys(monkeypatch):
+    names = [*algorithm_names(), "half_written"]
+    monkeypatch.setattr("silofl.algorithms.recipe.algorithm_names", lambda: names)
+    with pytest.raises(ConfigError, match="must go with an answer of harmofl"):
+        find_recipe("fedavg", "recommended", {"perturbation": {}})
 
 
 def test_fedsms_presets_differ_in_how_the_selector_learns():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -420,7 +421,7 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
     recipe = replace(known[preset], **chosen)
     sections = {name: value for name, value in changes.items() if name not in names}
     for name in sections:
-        _require_known("a key of algorithm", name, ["name", "preset", *names, *(a.section for a in recipe.answers)])
+        _check_key(name, algorithm, ["name", "preset", *names, *(answer.section for answer in recipe.answers)])
     changed = {answer.section: _changed(answer, sections.get(answer.section, {})) for answer in recipe.answers}
 
     def new(answer: Answer | None) -> Answer | None:
@@ -435,6 +436,32 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
     )
     _check_together(recipe, sections)
     return recipe
+
+
+def _check_key(name: str, algorithm: str, known: Collection[str]) -> None:
+    """Refuse a key of an algorithm that is none of its fields, and of its answers' sections."""
+    if name in known:
+        return
+    owners = _owners()
+    if name in owners:
+        raise ConfigError(
+            f"algorithm.{name} must go with an answer of {' or '.join(owners[name])}, to which it belongs, not with "
+            f"{algorithm} as it is here; name that algorithm, borrow its answer, or leave the key out"
+        )
+    raise ConfigError(
+        f"a key of algorithm must be one of {', '.join(known)}, not {name!r}{nearest(name, [*known, *owners])}"
+    )
+
+
+def _owners() -> dict[str, list[str]]:
+    """Return section -> the algorithms whose recommended preset has it."""
+    owners: dict[str, list[str]] = {}
+    for name in algorithm_names():
+        # A half-written file has none, and must not disturb the sentence on a study that does not name it.
+        with suppress(ConfigError):
+            for answer in presets(name)["recommended"].answers:
+                owners.setdefault(answer.section, []).append(name)
+    return owners
 
 
 def _chosen(field: str, value: object) -> object:
