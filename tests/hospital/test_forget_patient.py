@@ -1,5 +1,6 @@
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -143,6 +144,34 @@ def test_cases_that_no_cache_knows_any_more_are_named_by_hand(silofl, site):
     # The entry with case roe; the other one has none of the cases.
     assert not (site / "state/organs/cache" / ("b" * 32)).exists() and "patient was in: test" in out
     assert (site / "state/organs/cache" / ("a" * 32)).is_dir()
+
+
+@pytest.mark.parametrize("cache_dir", ["state/{study}/cache", "shared"])
+def test_another_patients_case_of_the_same_name_in_another_study_stays(silofl, site, cache_dir):
+    settings = site / "local" / "site.yaml"
+    settings.write_text(yaml.safe_dump(yaml.safe_load(settings.read_text()) | {"cache_dir": f"{site}/{cache_dir}"}))
+    entries = {
+        study: cached(site / cache_dir.format(study=study), letter, site / "data" / study, ("test", "doe-1", patient))
+        for study, letter, patient in (("bones", "e", "p9"), ("organs", "f", "p7"))
+    }
+    shutil.rmtree(site / "state/bones/cache" / ("a" * 32))
+    # Patient p9 takes part in the other study on.
+    write_records(site, "bones", "p9")
+    assert silofl("forget", "--patient", "p7", "--yes")[0] == 0
+    assert entries["bones"].is_dir() and not entries["organs"].exists()
+    assert "doe-1" in scores(site / "state/bones" / OLDER) and "doe-1" not in scores(site / "state/organs" / RUN)
+    with np.load(site / "state/bones" / OLDER / "pictures.npz") as pictures:
+        assert "doe-1" in pictures["cases"].tolist()
+
+
+def test_a_case_that_a_study_still_names_is_refused_with_the_study_to_give(silofl, refused, site):
+    write_records(site, "bones", "p9")
+    path = site / "data/bones/dataset.json"
+    path.write_text(path.read_text().replace('"patient": "p9"', '"patient": "p9", "case": "roe"'))
+    error = refused("forget", "--patient", "p8", "--cases", "roe", "--yes")
+    assert "not in 1 records" in error and "where it is another patient's case, name the STUDY that is meant" in error
+    assert silofl("forget", "organs", "--patient", "p8", "--cases", "roe", "--yes")[0] == 0
+    assert "roe" in scores(site / "state/bones" / OLDER) and "roe" not in scores(site / "state/organs" / RUN)
 
 
 def test_a_cache_of_other_data_is_named_and_stays(silofl, site):

@@ -4,6 +4,7 @@ import csv
 import io
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -75,29 +76,34 @@ def traces_of(site: Site, name: str, studies: Iterable[str], patient: str, cases
     Raises:
         DataError: A dataset.json still names the patient. No sentence of this function does.
     """
-    found, known, patient = Traces(), set(cases), patient.strip()
-    folders = [folder for study in studies if (folder := _data_folder(site, study, name))]
-    for folder in folders:
-        _check_gone(folder, patient, known)
-    # None: an entry of an older version, which nobody can open any more.
-    own = {None, *(str(folder.resolve()) for folder in folders)}
+    found, patient = Traces(), patient.strip()
+    folders = {study: folder for study in studies if (folder := _data_folder(site, study, name))}
+    for folder in folders.values():
+        _check_gone(folder, patient, set(cases))
+    own = {study: str(folder.resolve()) for study, folder in folders.items()}
+    # By the data that name them: other data may name another patient's case alike.
+    known: dict[str, set[str]] = defaultdict(lambda: set(cases))
     for cache in {site.cache_folder(study, name) for study in studies}:
         found.caches.add(cache)
         for entry in map(read_entry, entries(cache)):
-            mine = {part: entry.cases_of(part, patient) | entry.named(part, known) for part in PARTS}
+            # An entry of an older version, which nobody can open any more, says nothing of its data.
+            dataset = entry.dataset or str(cache)
+            mine = {part: entry.cases_of(part, patient) | entry.named(part, known[dataset]) for part in PARTS}
             if not any(mine.values()):
                 continue
-            if entry.dataset not in own:
+            if entry.dataset not in (None, *own.values()):
                 found.others.append(entry.folder)
                 continue
             found.entries.append(entry.folder)
             found.parts.update(part for part, those in mine.items() if those)
-            known |= set().union(*mine.values())
+            known[dataset].update(*mine.values())
         found.entries.extend(unfinished(cache))
     for study in studies:
-        found.runs.extend(runs_of(site, study, name))
-    for run in found.runs:
-        found.files.update(_files_of(run, known))
+        runs = runs_of(site, study, name)
+        found.runs.extend(runs)
+        named = known[own.get(study, "")] | known[str(site.cache_folder(study, name))]
+        for run in runs:
+            found.files.update(_files_of(run, named))
     return found
 
 
@@ -170,9 +176,10 @@ def _check_gone(folder: Path, patient: str, cases: set[str]) -> None:
     named = [tuple(str(record.get(key, "")).strip() for key in ("patient", "case")) for record in records]
     count = sum(who == patient or case in cases for who, case in named)
     if count:
+        other = "; where it is another patient's case, name the STUDY that is meant" if cases else ""
         raise DataError(
             f"{folder / FILE_NAME} must name the patient no more, not in {count} records; remove these and the "
-            "patient's files first, then call this again, before the site's next start"
+            f"patient's files first, then call this again, before the site's next start{other}"
         )
 
 
