@@ -14,7 +14,6 @@ from silofl.studies.compared_runs import Comparison
 from silofl.studies.pooled import by_their_sites, centralised_runs, read_scores
 from silofl.studies.simulation import settled
 from silofl.study import Study
-from silofl.training.joined import Joined
 from silofl.training.pictures import write_scores
 
 from .conftest import JOB, write_result
@@ -41,16 +40,6 @@ def test_the_one_model_of_a_pool_is_every_sites_on_all_test_data(result):
     everyone = Everyone(0.75, 0.5, {"pooled": {"accuracy": 0.75, "balanced_accuracy": 0.5}}, 3)
     found = by_their_sites(replace(result, everyone=everyone), SCORES)
     assert averages_also(found, ["north", "south"])["everyone_balanced_accuracy"] == 0.5
-
-
-def test_the_choice_of_a_pool_is_no_sites(result):
-    choice = Joined(
-        chosen="blend", default="blend", lead=0.0, margin=0.2, unit="patient", num_units=9, is_one_person=False,
-        validation={}, test={}, difference=None, low=None, high=None, p_below=None, num_test_units=3,
-        verdict="too few to say",
-    )  # fmt: skip
-    found = by_their_sites(replace(result, joining={"pooled": choice}), SCORES)
-    assert found.joining is None and found.sites == {"north": 0.625, "south": 1.0}
 
 
 def test_a_pool_in_which_no_case_counts_has_no_values(result):
@@ -88,6 +77,13 @@ def test_a_pool_without_nvflare_can_be_run_in_a_process_of_its_own(phantoms, tmp
     options = parser.parse_args(arguments)
     check_backend(options)
     assert (options.alone, options.sites) == (True, ["pooled"])
+
+
+@pytest.mark.parametrize("changes", [{}, {"guard": True}])
+def test_a_pool_trains_no_local_model_beside_its_own(phantoms, tmp_path, changes):
+    asked = Comparison((JOB,), changes=changes, seeds=(0,), data=str(phantoms), is_pooled=True)
+    (run,) = centralised_runs(asked, tmp_path, Console())
+    assert not settled(run.job, run.wanted, run.changes)[0].is_guarded
 
 
 @pytest.mark.parametrize("key", ["federation.min_sites", "federation"])

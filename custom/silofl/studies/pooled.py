@@ -34,12 +34,14 @@ def centralised_runs(asked: Comparison, out: Path, console: Console) -> list[Com
     console.print(WARNING.format(folder=out / "pooled"), style="bold red", markup=False)
     data = pool_sites(Path(str(simulation.data)), simulation.sites, study, out / "pooled")
     # One simulated site holds all data, so that the number of sites that the study waits for would never come; and with
-    # one site FedAvg is plain training.
+    # one site FedAvg is plain training, beside which a guard would train the same model again.
     alone = study.federation.model_dump(exclude={"sites"}) | {"min_sites": 1}
-    changes = {"algorithm": {"name": "fedavg"}, "federation": alone}
+    changes = {"algorithm": {"name": "fedavg"}, "federation": alone, "guard": False}
     wanted = Simulation(str(data), (POOLED_SITE,), is_alone=asked.is_alone, cache=asked.cache)
-    # What is set of the federation for every row is in `alone`, and would take back its one site.
-    others = {key: value for key, value in asked.changes.items() if key.partition(".")[0] != "federation"}
+    # What is set of the federation for every row is in `alone`, and would take back its one site; a guard is for sites.
+    others = {
+        key: value for key, value in asked.changes.items() if key.partition(".")[0] not in ("federation", "guard")
+    }
     runs = seeded(replace(asked, changes=others), out, ComparedRun(CENTRALISED, 0, out, job, wanted, changes))
     read_data_of(runs)
     return runs
@@ -62,8 +64,6 @@ def by_their_sites(results: Results, scores: Mapping[str, float]) -> Results:
         spread=float(np.std(list(means.values()))) if means else None,
         pooled=float(np.mean(list(scores.values()))) if scores else None,
         tested=replace(results.tested, cases={site: len(found) for site, found in values.items()}, patients=None),
-        # It chose between models on the pool, which is no site.
-        joining=None,
         # The one model is every site's.
         everyone=everyone and replace(everyone, by_site=dict.fromkeys(means, everyone.by_site[POOLED_SITE])),
     )
