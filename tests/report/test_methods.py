@@ -201,6 +201,11 @@ def test_the_tuned_threshold_of_each_seed_is_said(described):
     assert "Threshold gamma of fedsm super: 0.9 (seed 0); 0.9 (seed 1)." in text
 
 
+def test_a_threshold_of_1_is_the_global_model(described):
+    text = notes(described("fedsm", (0,), threshold=1.0))
+    assert "Threshold gamma of fedsm super: 1.0, the global model for every case (seed 0)." in text
+
+
 def test_rows_that_need_pooled_data_are_named(described):
     centralised = Method("centralised", described().results, needs_pool=True)
     assert "centralised: these rows need the data of all sites pooled" in notes(described(), centralised)

@@ -180,6 +180,12 @@ def test_a_tuned_threshold_says_on_what(super_results):
     assert "tuned on the sites' validation cases: each site sent only its sums by threshold" in sentence
 
 
+def test_a_threshold_of_1_says_that_the_super_model_is_the_global_one(super_results):
+    sentence = told(threshold_sentence, super_results(threshold=1.0))
+    assert sentence.startswith("The threshold gamma is 1: no score is above it, so that the global model is chosen for")
+    assert "tuned on the sites' validation cases" in sentence
+
+
 def test_a_threshold_that_could_not_be_tuned_says_so(super_results):
     assert "No site had validation cases" in told(threshold_sentence, super_results(threshold=1.0, validation={}))
 

@@ -253,7 +253,12 @@ def _rounds(results: Results) -> str:
 
 def _thresholds(methods: Sequence[Method]) -> list[str]:
     known = [m for m in methods if any(_threshold(run) is not None for run in m.results.values())]
-    return [f"Threshold gamma of {m.name} super: {_by_seed(m, lambda run: str(_threshold(run)))}." for m in known]
+    return [f"Threshold gamma of {m.name} super: {_by_seed(m, _threshold_text)}." for m in known]
+
+
+def _threshold_text(results: Results) -> str:
+    threshold = _threshold(results)
+    return f"{threshold}{', the global model for every case' if threshold is not None and threshold >= 1 else ''}"
 
 
 def _threshold(results: Results) -> float | None:

@@ -260,6 +260,8 @@ def threshold_sentence(results: Results, found: SuperResults) -> str:
         why = "the selector knows the global model too" if is_known else "there is no global model to fall back to"
         return f"No threshold is used: {why}, and the most probable model answers."
     rule = "a site's model answers where the selector's score for it is above gamma, otherwise the global model."
+    if found.threshold >= 1:
+        rule = "no score is above it, so that the global model is chosen for every case, as if there were no selector."
     return f"The threshold gamma is {found.threshold:g}: {rule} {_threshold_origin(results)}".rstrip()
 
 
