@@ -74,6 +74,12 @@ def test_caveats_are_said_only_where_they_hold(results):
     assert found[1].startswith("a prediction depends on the batch it stands in")
 
 
+def test_a_run_on_pooled_data_says_that_it_is_no_federation(results):
+    assert caveats(results(sites={"pooled": 0.5, "east": 0.5})) == []
+    (sentence,) = caveats(results(sites={"pooled": 0.5}))
+    assert sentence.startswith("the data of all sites were pooled in one place, which only a simulation can do")
+
+
 @pytest.mark.parametrize(
     ("unit", "words"),
     [

@@ -7,6 +7,7 @@ from shlex import quote
 from typing import Any
 
 from silofl.algorithms.gain import Gain, federation_sentence
+from silofl.data.pooled import POOLED_SITE
 from silofl.federation.results import Results
 from silofl.inference.super_model import LEARNT
 from silofl.report.tables import label_columns, number
@@ -164,6 +165,11 @@ def shares_batchnorm(results: Results) -> bool:
 def caveats(results: Results) -> list[str]:
     """Return the caveats that limit what the numbers mean."""
     found = []
+    if list(results.sites) == [POOLED_SITE]:
+        found.append(
+            "the data of all sites were pooled in one place, which only a simulation can do: this is no federation, "
+            "and the data did travel, whatever the recipe below says."
+        )
     unit = results.split_unit
     if unit == "unknown":
         found.append(
