@@ -8,7 +8,9 @@ from silofl.cli import main
 from silofl.errors import ConfigError
 from silofl.federation.outcome import stopped_results
 from silofl.files import write_json
-from silofl.report.pages import write_comparison, write_report
+from silofl.report.conditions import by_name
+from silofl.report.pages import Summary, write_comparison, write_report, write_rows
+from silofl.report.run_records import read_run
 from silofl.schema import plain
 
 VOID = {"meta", "img", "wbr", "br", "link"}
@@ -286,6 +288,20 @@ def test_a_comparison_shows_settings_and_data_and_says_first_what_differs(finish
     assert 0 <= page.text.index(sentence) < page.text.index("best round")
     assert "In which runs differ setting 1: fedavg 2: fedavg rounds 2 5 Of all runs" in page.text
     assert "training.loss dice_ce" in page.text and page.text.count("training: patients") == 1
+
+
+def test_a_centralised_run_is_counted_and_its_report_led_to(finished, tmp_path):
+    rows, pooled = by_name([read_run(finished("a"))]), finished("p")
+    write_report(pooled)
+    page = Page(write_rows(rows, tmp_path / "page.html", Summary(centralised=[read_run(pooled)])))
+    assert "Comparison of 2 runs" in page.text
+    assert (
+        f"On the data of all sites pooled in one place, and so in no table of single runs: report of {pooled}"
+        in page.text
+    )
+    assert "p/report.html" in page.addresses
+    alone = Page(write_rows(rows, tmp_path / "alone.html"))
+    assert "Comparison of 1 run Results" in alone.text and "pooled in one place" not in alone.text
 
 
 def test_a_comparison_and_the_reports_of_its_runs_lead_to_each_other(finished, tmp_path):

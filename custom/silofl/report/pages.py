@@ -144,7 +144,7 @@ class Summary:
         table: Of all rows, where each stands for several seeds.
         notes: Sentences below it.
         known: Settings in which the rows' names say that they differ.
-        centralised: Runs on the same sites' data in one place, for the curves alone.
+        centralised: Runs on the same sites' data in one place, for the curves and links alone.
         swept: The table of a sweep.
         figure: Its figure.
     """
@@ -253,14 +253,18 @@ def comparison_values(
         rows: Name of the row -> its runs.
         folder: Of the page, from which its links lead.
         known: Settings in which the rows' names say that they differ.
-        centralised: Runs on the same sites' data in one place, for the curves alone.
+        centralised: Runs on the same sites' data in one place, for the curves and links alone.
     """
     runs = _runs_of(rows)
-    results = [run.results for run in runs]
+    results, number = [run.results for run in runs], len(runs) + len(centralised)
     shared, others = settings_rows(rows)
+    folders, centralised_folders = (
+        [(str(run.path), _link(run.path / REPORT, folder)) for run in group] for group in (runs, centralised)
+    )
     return {
-        "title": f"Comparison of {len(runs)} runs",
-        "folders": [(str(run.path), _link(run.path / REPORT, folder)) for run in runs],
+        "title": f"Comparison of {number} run{'s' * (number != 1)}",
+        "folders": folders,
+        "centralised_folders": centralised_folders,
         "differences": differences(rows, known),
         "settings": shared,
         "other_settings": others,
