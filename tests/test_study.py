@@ -90,6 +90,7 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         # no such choice
         ({"algorithm": {"name": "harmfl"}}, r"algorithm.name must be one of .*did you mean 'harmofl'"),
         ({"algorithm": {"name": "harmofl", "preset": "papers"}}, "did you mean 'paper'"),
+        ({"algorithm": "harmofl"}, "algorithm must be keys and values, not 'harmofl': set its keys, as algorithm.name"),
         ({"algorithm": {"name": "harmofl", "amplitude": {"band": "ful"}}}, "algorithm.amplitude.band must be .*'full'"),
         ({"algorithm": {"name": "harmofl", "step": "harmoFL"}}, "algorithm.step must be .*did you mean 'harmofl'"),
         ({"model": {"normalization": "bach"}}, "model.normalization must be .*did you mean 'batch'"),
