@@ -201,7 +201,7 @@ def sentence_of(error: ValidationError, section: type[Section]) -> str:
     # A value that may be one thing or another has one error for each.
     condition = ", or ".join(_condition(one) for one in error.errors() if _key(one) == key)
     suggestion = nearest(first["input"], re.findall(QUOTED, condition))
-    # A section that is given one value, as `algorithm: harmofl`.
+    # A section that is given one value, as `training: 3`.
     inner = next((one for one in _dotted_names(section) if one.startswith(f"{key}.")), None)
     remedy = f": set its keys, as {inner}" if inner else ""
     return f"{name} must be {condition}, not {shown(first['input'])}{suggestion}{remedy}"
