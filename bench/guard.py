@@ -6,7 +6,7 @@ A population of units is drawn for each kind of score and each true difference b
 sites draw their validation units from it, choose, and are judged by the population's own means, which they do not see.
 The candidates predict the same pixels of the same units, of shared difficulty; the blend is the mean of two
 candidates' probabilities, equal or with the shares of `silofl.algorithms.guard.local_share`, here in steps of 0.05.
-Takes about two minutes on one core; the seed is fixed.
+Takes about three minutes on one core; the seed is fixed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -275,18 +275,16 @@ def cells(rng: np.random.Generator) -> dict[str, list[Cell]]:
         units = rng.integers(UNITS, size=(TRIALS, max(SIZES)))
         for n in SIZES:
             drawn = scores[:, units[:, :n]]
-            both = [_with_blend(scores, blends, units[:, :n], of(*drawn[[FEDERATED, LOCAL]])) for of in SHARES_OF]
+            of_both = (of(*drawn[[FEDERATED, LOCAL]]) for of in (equal_shares, local_share))
+            plain, shared = (_with_blend(scores, blends, units[:, :n], shares) for shares in of_both)
             for name, (rule, default) in RULES.items():
-                sample, truth = both[name not in OF_PLAIN_MEAN]
+                sample, truth = plain if name in OF_PLAIN_MEAN else shared
                 chosen = rule(sample, default)
                 value = np.take_along_axis(truth, chosen[None], axis=0)[0]
                 left = (chosen != default) & (value <= truth[default] + EQUAL)
                 below, mean = (value < federated - EQUAL).mean(), value.mean()
                 found[name].append(Cell(kind, n, is_draw, left.mean(), below, mean - federated, mean - local))
     return found
-
-
-SHARES_OF = (equal_shares, local_share)
 
 
 def _with_blend(scores: NDArray, blends: NDArray, units: NDArray, shares: NDArray) -> tuple[NDArray, NDArray]:

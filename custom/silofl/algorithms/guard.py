@@ -6,7 +6,7 @@ correction for the number of candidates), taken as if there were one unit more, 
 and the default does not; or where without that unit it is above a tenth, which failures on a tenth of the units would
 not take back, and a sign test says so too, which right or wrong answers need. The bounds hold for all candidates at
 once, so that choosing the best of them is allowed for without setting units aside; a cross-fitted choice with the same
-unit errs in the simulation at up to 8 % of the sites.
+unit errs in the simulation at up to 7 % of the sites.
 
 The default is the blend, the mean of the federated and the local model's probabilities. Each has a share in it by how
 it does on the same units: where one has learnt nothing, a plain mean would be as bad with units too few to leave it.

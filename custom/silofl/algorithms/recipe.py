@@ -440,17 +440,14 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
 
 def _check_key(name: str, algorithm: str, known: Collection[str]) -> None:
     """Refuse a key of an algorithm that is none of its fields, and of its answers' sections."""
-    if name in known:
-        return
-    owners = _owners()
+    # Every algorithm is loaded for the sentence alone.
+    owners = {} if name in known else _owners()
     if name in owners:
         raise ConfigError(
             f"algorithm.{name} must go with an answer of {' or '.join(owners[name])}, to which it belongs, not with "
             f"{algorithm} as it is here; name that algorithm, borrow its answer, or leave the key out"
         )
-    raise ConfigError(
-        f"a key of algorithm must be one of {', '.join(known)}, not {name!r}{nearest(name, [*known, *owners])}"
-    )
+    _require_known("a key of algorithm", name, known, owners)
 
 
 def _owners() -> dict[str, list[str]]:
@@ -532,6 +529,7 @@ def _conflict(recipe: Recipe) -> str | None:
     return None
 
 
-def _require_known(thing: str, name: str, known: Collection[str]) -> None:
+def _require_known(thing: str, name: str, known: Collection[str], others: Collection[str] = ()) -> None:
+    """Refuse a name that is not known, with the nearest one; others may be meant, but not here."""
     if name not in known:
-        raise ConfigError(f"{thing} must be one of {', '.join(known)}, not {name!r}{nearest(name, known)}")
+        raise ConfigError(f"{thing} must be one of {', '.join(known)}, not {name!r}{nearest(name, [*known, *others])}")

@@ -103,12 +103,12 @@ class Beside(nn.Module):
 
     def __init__(self, weigher: nn.Module, share: Tensor) -> None:
         super().__init__()
-        self.weigher, self.rest = weigher, 1 - float(share.sum())
+        self.weigher = weigher
         self.register_buffer("share", share.clone())
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the weight of each member."""
-        return self.weigher(images) * self.rest + self.share
+        return self.weigher(images) * (1 - self.share.sum()) + self.share
 
 
 def names(contents: Contents) -> list[str]:

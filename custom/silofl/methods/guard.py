@@ -3,8 +3,8 @@
 A site's candidates are the federated model (of its best round for this site, where the site has a model of its own and
 enough validation data to know it), the mean of the last rounds' models, a copy that it fine-tunes (the head first, then
 all), the model that it trained alone, and the mean of the federated and the local model's probabilities, in which each
-has a share by how it does on validation data.
-`silofl.algorithms.guard.choose` picks one on validation data. Only what was chosen and by how much leaves the site.
+has a share by how it does on validation data. `silofl.algorithms.guard.choose` picks one on validation data. Only what
+was chosen and by how much leaves the site.
 
 The local model is that of the algorithm ``local``, bit for bit: the same batches, steps and dropout. A super model of
 several models is one candidate as a whole: mixed with the local model, but neither averaged nor fine-tuned.
@@ -280,6 +280,7 @@ class SiteGuard(SitePart):
         units = self._units
         validation = self._scores(models, work.data.validation, list(models))
         by_units = {name: by_unit(one.by_case, units.unit_of) for name, one in validation.items()}
+        # The scores decide the shares. Two models answer twice: all volumes' probabilities would fill a memory.
         share = float(local_share(by_units[FEDERATED], by_units[LOCAL]))
         validation |= self._scores(models, work.data.validation, [BLEND], share)
         by_units[BLEND] = by_unit(validation[BLEND].by_case, units.unit_of)
