@@ -49,6 +49,18 @@ def test_images_are_decoded_into_the_folder_that_is_named(windows, write_windows
     assert len(list(cache.glob("*/index.json"))) == 3
 
 
+def test_the_studys_settings_can_be_changed_as_in_a_run(windows, write_windows_job, tmp_path):
+    job, states = write_windows_job("adafed_activity"), []
+    for name, changes in {"f": [], "g": ["--set", "training.learning_rate=0.5", "--seed", "3"]}.items():
+        out = tmp_path / f"{name}.pt"
+        arguments = ["pretrain", job, "--data", windows, "--out", out, "--epochs", 1, *changes]
+        assert main([str(argument) for argument in arguments]) == 0
+        states.append(load_tensors(out))
+    facts = json.loads((tmp_path / "g.json").read_text())
+    assert facts["changes"] == {"training.learning_rate": 0.5, "seed": 3} and facts["seed"] == 3
+    assert not states[0]["network.head.weight"].equal(states[1]["network.head.weight"])
+
+
 @pytest.mark.parametrize(
     ("out", "share", "message"),
     [("f.txt", 0.2, "must be a new file that ends in .pt"), ("f.pt", 0.0, "--share must be above 0 and at most 1")],
@@ -56,7 +68,7 @@ def test_images_are_decoded_into_the_folder_that_is_named(windows, write_windows
 def test_a_place_or_a_share_that_cannot_be_is_refused(windows, write_windows_job, tmp_path, out, share, message):
     job = write_windows_job("adafed_activity")
     with pytest.raises(ConfigError, match=message):
-        pretrain(job, tmp_path / out, Simulation(str(windows)), share, 1, Console(quiet=True))
+        pretrain(job, tmp_path / out, Simulation(str(windows)), {}, share, 1, Console(quiet=True))
 
 
 def test_a_study_without_its_pretrained_model_is_refused_before_any_round(windows, write_windows_job, tmp_path):
@@ -80,4 +92,4 @@ def test_a_pretrained_model_begins_with_the_seeds_weights(windows, write_windows
     values["model"] |= {"weights": "w.pt", "weights_sha256": "0" * 64}
     path.write_text(yaml.safe_dump(values))
     with pytest.raises(ConfigError, match="model.weights must be left out for a pretrained model"):
-        pretrain(job, tmp_path / "f.pt", Simulation(str(windows)), 0.2, 1, Console(quiet=True))
+        pretrain(job, tmp_path / "f.pt", Simulation(str(windows)), {}, 0.2, 1, Console(quiet=True))

@@ -20,7 +20,7 @@ from silofl.data.transforms import augmentation
 from silofl.errors import ConfigError, ExitCode
 from silofl.files import save_tensors, write_json
 from silofl.models import build_plain_model
-from silofl.options import add_cache, add_data, console_for, count, text_of
+from silofl.options import add_cache, add_data, add_seed, add_set, changes_of, console_for, count, text_of
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation, settled
 from silofl.study import Study
@@ -44,16 +44,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="new file for the model, ending in .pt")
     parser.add_argument("--share", type=float, default=0.2, help="of each site's training examples; 0.2 by default")
     parser.add_argument("--epochs", type=count, help="passes over them; the study's rounds x local epochs by default")
+    add_seed(parser)
+    add_set(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Train and write a pretrained model."""
     wanted = Simulation(data=text_of(options.data), cache=text_of(options.cache))
-    pretrain(options.job, options.out, wanted, options.share, options.epochs, console_for(options))
+    changes = changes_of(options)
+    pretrain(options.job, options.out, wanted, changes, options.share, options.epochs, console_for(options))
     return ExitCode.COMPLETE
 
 
-def pretrain(job: Path, out: Path, wanted: Simulation, share: float, epochs: int | None, console: Console) -> Path:
+def pretrain(
+    job: Path,
+    out: Path,
+    wanted: Simulation,
+    changes: Mapping[str, object],
+    share: float,
+    epochs: int | None,
+    console: Console,
+) -> Path:
     """Train a job's network on a share of every site's training data, and write it for ``--pretrained``.
 
     A ``.json`` of the same name says what it was trained on.
@@ -62,6 +73,7 @@ def pretrain(job: Path, out: Path, wanted: Simulation, share: float, epochs: int
         job: Job folder whose study names network, training and seed.
         out: New file, ending in ``.pt``.
         wanted: Data and sites.
+        changes: To the study, by dotted key; the ``.json`` names them.
         share: Of each site's training examples, above 0 and at most 1.
         epochs: Passes over the pooled examples; as many as the study has rounds times local epochs where None.
         console: Shows what is pooled, and the model's score.
@@ -74,7 +86,7 @@ def pretrain(job: Path, out: Path, wanted: Simulation, share: float, epochs: int
         raise ConfigError(f"--out must be a new file that ends in .pt, not {out}; name another")
     if not 0 < share <= 1:
         raise ConfigError(f"--share must be above 0 and at most 1, not {share}")
-    study, simulation = settled(job, wanted, {})
+    study, simulation = settled(job, wanted, changes)
     if study.model.weights:
         raise ConfigError(
             "model.weights must be left out for a pretrained model, which begins with the seed's weights, not "
@@ -90,7 +102,8 @@ def pretrain(job: Path, out: Path, wanted: Simulation, share: float, epochs: int
     test = joined({site: data.test for site, data in sites.items()})
     _, score = evaluate(model, test, study, choose_device(study.device))
     save_tensors(out, {name: value.cpu() for name, value in model.state_dict().items()})
-    facts = {"study": study.name, "data": simulation.data, "sites": list(sites), "share": share, "seed": study.seed}
+    facts = {"study": study.name, "data": simulation.data, "sites": list(sites), "share": share}
+    facts |= {"seed": study.seed, "changes": dict(changes)}
     measured = {"examples": len(pool), "epochs": epochs, "last_loss": loss, study.metric: score.value}
     write_json(out.with_suffix(".json"), facts | measured)
     console.print(
