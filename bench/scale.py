@@ -4,30 +4,32 @@
 
 A made-up set of small pictures in six classes is dealt to the sites (Dirichlet, alpha 0.1), and LeNet-5 trains on it by
 f-AdaFed: once in NVFlare's simulator, and once with all sites in one process (``--alone``), where the same rounds run
-without a framework. A round's overhead is its time in the simulator less the sites' work, shared by the cores. Memory
-is the sum of the processes' proportional set sizes, so that what they share counts once.
+without a framework. A round's overhead is its time in the simulator less the sites' work, shared by the cores. Beside
+it stands a round of NVFlare alone, in which as many sites send as large a model back at once (`echo`). Memory is the
+sum of the processes' proportional set sizes, so that what they share counts once.
 """
 
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import psutil
+from echo import echoed
+from memory import GIB, watched
 
 from silofl.data.importers import ImportOptions, import_layout
+from silofl.models import build_plain_model
+from silofl.options import setting
+from silofl.studies.simulation import Simulation, settled
 
 JOB = Path(__file__).parents[1] / "jobs" / "adafed_mednist"
 CLASSES, PICTURES, SIZE = 6, 675, 28
 CORES = len(os.sched_getaffinity(0))
-GIB = 2**30
 
 
 def main() -> None:
@@ -42,6 +44,7 @@ def main() -> None:
     print(f"a round in the simulator: {found.round_s:.2f} s (median); ", end="")
     print(f"the sites' own work, one after the other: {found.work_s:.2f} s")
     print(f"overhead of a round: {found.overhead_s:.2f} s")
+    print(f"NVFlare alone, a model sent and sent back: {found.echo_s:.2f} s, {found.echo_peak / GIB:.1f} GiB")
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,15 @@ class Scale:
         peak: Most memory of all its processes, in bytes.
         round_s: Seconds of a round in the simulator, the median.
         work_s: Seconds of the same round with all sites in one process.
+        echo_peak: As ``peak``, of NVFlare alone.
+        echo_s: As ``round_s``, of NVFlare alone.
     """
 
     peak: int
     round_s: float
     work_s: float
+    echo_peak: int
+    echo_s: float
 
     @property
     def overhead_s(self) -> float:
@@ -77,9 +84,13 @@ def of_sites(sites: int, rounds: int) -> Scale:
 
 
 def both_ways(job: Path, folder: Path, choices: Sequence[str]) -> Scale:
-    """Run a job on ``folder / "data"``, with choices for ``--set``, in the simulator and in one process."""
+    """Run a job on ``folder / "data"``, with choices for ``--set``, both ways, and NVFlare alone with its model."""
+    study, settings = settled(job, Simulation(str(folder / "data")), dict(map(setting, choices)))
+    model = build_plain_model(study, study.seed).state_dict()
+    shapes = {name: list(value.shape) for name, value in model.items()}
     peak, round_s = simulated(job, folder, "network", choices)
-    return Scale(peak, round_s, simulated(job, folder, "alone", choices, "--alone")[1])
+    _, work_s = simulated(job, folder, "alone", choices, "--alone")
+    return Scale(peak, round_s, work_s, *echoed(folder / "echo", len(settings.sites), shapes, study.rounds))
 
 
 def simulation(job: Path, data: Path, out: Path, choices: Sequence[str], *options: str) -> list[str]:
@@ -105,38 +116,10 @@ def write_pictures(path: Path, pictures: int = PICTURES) -> None:
 
 def simulated(job: Path, folder: Path, name: str, choices: Sequence[str], *options: str) -> tuple[int, float]:
     """Run a job; returns the peak of its memory in bytes, and the median seconds of a round."""
-    command = simulation(job, folder / "data", folder / name, choices, *options)
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    peak = 0
-    while process.poll() is None:
-        peak = max(peak, memory_of(process.pid))
-        time.sleep(0.5)
-    if process.returncode:
-        sys.exit(f"the simulation must end with 0, not {process.returncode}")
+    peak = watched(simulation(job, folder / "data", folder / name, choices, *options))
     # The first round waits for all processes to start.
     ledger = json.loads((folder / name / "ledger.json").read_text())[1:]
     return peak, float(np.median([record["seconds"] for record in ledger]))
-
-
-def memory_of(pid: int) -> int:
-    """Return the proportional set size of a process with all that it started, in bytes."""
-    return sum(map(_own_memory, _family(pid)))
-
-
-def _family(pid: int) -> list[psutil.Process]:
-    try:
-        own = psutil.Process(pid)
-        return [own, *own.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _own_memory(process: psutil.Process) -> int:
-    """Return a process's part of the memory; none of one that has ended meanwhile."""
-    try:
-        return process.memory_full_info().pss
-    except psutil.NoSuchProcess:
-        return 0
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ import growth
 import scale
 import torch
 from measured import Row
+from memory import GIB
 from reading import write_tiles
-from scale import GIB
 
 from silofl.data.batches import training_batches
 from silofl.data.phantoms import SITES, make_phantoms
@@ -104,9 +104,7 @@ def silofl(folder: Path, name: str, *options: str) -> tuple[float, list[float]]:
 
 def many_sites(is_short: bool) -> Iterator[Row]:
     """Measure twenty sites with LeNet-5 in the simulator: what a round costs beyond the work, and all their memory."""
-    found = scale.of_sites(sites=20, rounds=12)
-    yield Row("20 sites, LeNet-5, simulator: a round beyond the sites' work", found.overhead_s, "-", None, 1.2)
-    yield Row("20 sites, LeNet-5, simulator: memory of all", found.peak / GIB, "-", None, 6.0, "GiB")
+    yield from beside_echoes("20 sites, LeNet-5, simulator", scale.of_sites(sites=20, rounds=12), 1.3, 1.3)
 
 
 def many_parameters(is_short: bool) -> Iterator[Row]:
@@ -118,9 +116,14 @@ def many_parameters(is_short: bool) -> Iterator[Row]:
         choices = growth.choices_of_tiles((64, 128, 256, 512, 1024, 64))
         choices += ["algorithm={name: softpull}", "guard=false", "device=cpu"]
         found = scale.both_ways(growth.TILES_JOB, folder, choices)
-    what = "31 M parameters, a model of its own to each of 4 sites, simulator: "
-    yield Row(f"{what}a round beyond the sites' work", found.overhead_s, "-", None, 8.0)
-    yield Row(f"{what}memory of all", found.peak / GIB, "-", None, 18.0, "GiB")
+    yield from beside_echoes("31 M parameters, a model of its own to each of 4 sites, simulator", found, 2.0, 4.0)
+
+
+def beside_echoes(what: str, found: scale.Scale, time_bound: float, memory_bound: float) -> Iterator[Row]:
+    """Compare what a round takes beyond the sites' work with NVFlare alone, and so the memory of all."""
+    echoes = "NVFlare alone, a model sent and sent back"
+    yield Row(f"{what}: a round beyond the sites' work", found.overhead_s, echoes, found.echo_s, time_bound)
+    yield Row(f"{what}: memory of all", found.peak / GIB, echoes, found.echo_peak / GIB, memory_bound, "GiB")
 
 
 MEASURES = (whole_run, many_sites, many_parameters)
