@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from silofl.errors import ConfigError, DamagedError
-from silofl.files import load_state, load_tensors, read_json, save_tensors, write_atomically, write_json
+from silofl.files import is_free, load_state, load_tensors, read_json, save_tensors, write_atomically, write_json
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -20,6 +20,15 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
         write_atomically(path, fail)
     assert path.read_text() == '{\n "round": 1\n}\n'
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_is_free_while_it_is_empty_or_not_there(tmp_path):
+    folder, file = tmp_path / "new", tmp_path / "new" / "a"
+    assert is_free(folder)
+    folder.mkdir()
+    assert is_free(folder)
+    file.touch()
+    assert not is_free(folder) and not is_free(file)
 
 
 def test_json_refuses_numbers_that_other_programs_cannot_read(tmp_path):

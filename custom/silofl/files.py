@@ -32,6 +32,11 @@ def make_folder(path: Path) -> None:
     path.mkdir(exist_ok=True)
 
 
+def is_free(folder: Path) -> bool:
+    """Return whether a folder can be filled without touching anything: it is empty, or not there."""
+    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+
+
 def open_own(path: Path, mode: str) -> IO[Any]:
     """Open a file for writing, made for this account alone.
 

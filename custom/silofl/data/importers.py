@@ -32,6 +32,7 @@ from silofl.data.layouts.prostate_saml import plan_prostate
 from silofl.data.layouts.spine_gm import plan_spine
 from silofl.data.records import slice_numbers
 from silofl.errors import ConfigError, DataError, nearest
+from silofl.files import is_free
 
 __all__ = ["LAYOUTS", "PARTITIONS", "ImportOptions", "ImportSummary", "import_layout"]
 
@@ -108,7 +109,7 @@ def import_layout(layout: str, source: Path, target: Path, options: ImportOption
         raise ConfigError(f"the layout must be one of {', '.join(LAYOUTS)}, not {layout!r}{nearest(layout, LAYOUTS)}")
     if not source.exists():
         raise DataError(f"SOURCE must exist; {source.name} is not there: give the folder of the data")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if not is_free(target):
         raise DataError(f"TARGET must be an empty folder or none, not {target.name} with something in it; name another")
     options = (options or ImportOptions()).filled(layout, LAYOUTS[layout].defaults)
     try:

@@ -16,7 +16,7 @@ from silofl.data.contrasts import Case, files_in, parse_case
 from silofl.data.header import is_dicom
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
-from silofl.files import write_atomically, write_json
+from silofl.files import is_free, write_atomically, write_json
 from silofl.inference.dicom_seg import check_can_write, write_dicom_seg
 from silofl.inference.directory import fingerprint_of, versions
 from silofl.inference.output import SUFFIXES, model_sentence, record_of, sentence_of, stem_of, write_label_map
@@ -272,8 +272,7 @@ def _earlier(out: Path) -> list[dict[str, Any]]:
     Raises:
         ConfigError: It holds something else.
     """
-    is_free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
-    if not is_free and not (out / RECORD).is_file():
+    if not is_free(out) and not (out / RECORD).is_file():
         raise ConfigError(
             f"{out.name} must be a new folder or that of an earlier prediction; it holds something else: name another"
         )

@@ -14,7 +14,7 @@ from silofl import __version__, schema
 from silofl.data.domain import Domain
 from silofl.documents import ABSENT, check_kind, read_json_document
 from silofl.errors import ConfigError, shown
-from silofl.files import load_tensors, save_tensors, write_json, write_text
+from silofl.files import is_free, load_tensors, save_tensors, write_json, write_text
 from silofl.inference import card
 from silofl.inference.contents import PLAIN_NAME, Contents
 from silofl.inference.readme import super_model_readme
@@ -244,6 +244,5 @@ def _read_weights(folder: Path, name: str, entry: dict[str, str]) -> dict[str, T
 
 
 def _check_place(folder: Path) -> None:
-    is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    if not is_free and not (folder / "model.json").is_file():
+    if not is_free(folder) and not (folder / "model.json").is_file():
         raise ConfigError(f"{folder.name} must be free or an older super model; it is something else: move it away")

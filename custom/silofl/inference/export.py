@@ -14,7 +14,7 @@ import yaml
 
 from silofl import __version__, schema
 from silofl.errors import ConfigError, ExitCode
-from silofl.files import write_json, write_text
+from silofl.files import is_free, write_json, write_text
 from silofl.inference import program, torchscript
 from silofl.inference.contents import Contents
 from silofl.inference.directory import fingerprint_of, plain_study
@@ -82,7 +82,7 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
     Raises:
         ConfigError: The super model is incomplete, its network cannot be exported, or the place is taken.
     """
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+    if not is_free(out):
         raise ConfigError(f"{out.name} must be a new folder; it is there already: name another")
     super_model = SuperModel.load(super_model_folder, "cpu")
     fingerprint = fingerprint_of(super_model_folder)

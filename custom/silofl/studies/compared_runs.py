@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from silofl.errors import ConfigError
+from silofl.files import is_free
 from silofl.inference.directory import plain_study
 from silofl.options import replaces, set_keys
 from silofl.report.conditions import flat_settings
@@ -222,7 +223,7 @@ def _check_startable(run: ComparedRun) -> None:
         return
     with _with_name(run):
         check_pretrained(run.job, study, simulation)
-    if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+    if not is_free(run.path):
         raise ConfigError(f"{run.path} must hold a run or nothing, not something else; remove it")
 
 

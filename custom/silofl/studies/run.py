@@ -17,7 +17,7 @@ from silofl.federation.outcome import stopped_results
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import result_files
-from silofl.files import copy_file, held, read_json, write_json, write_text
+from silofl.files import copy_file, held, is_free, read_json, write_json, write_text
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.flare.submission import check_job
@@ -71,7 +71,7 @@ def check_new(out: Path) -> None:
     Raises:
         ConfigError: It does.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if not is_free(out):
         raise ConfigError(f"--out must be a new or empty folder, not {out}; name another")
 
 
