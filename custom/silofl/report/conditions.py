@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from silofl.data.manifest import PARTS
 from silofl.federation.results import Results
@@ -10,6 +10,7 @@ from silofl.inference.directory import plain_study
 from silofl.report.run_records import RunRecords, pretrained_digest, run_names
 from silofl.report.tables import TextTable
 
+T = TypeVar("T")
 # Name of a row -> its runs, one for each seed.
 RowRuns = Mapping[str, Sequence[RunRecords]]
 UNITS = {"cases": "cases", "patients": "patients", "examples": "images"}
@@ -112,8 +113,8 @@ def _without_study(runs: RowRuns) -> Iterator[str]:
         yield f"What else differs is not known of {', '.join(names)}: the folder holds no study.yaml."
 
 
-def grouped(runs: RowRuns, value: Callable[[RunRecords], str | None]) -> dict[str, list[str]]:
-    """Return value -> the rows with a run of this value; None is not known and no value."""
+def grouped(runs: Mapping[str, Sequence[T]], value: Callable[[T], str | None]) -> dict[str, list[str]]:
+    """Return value -> the rows with a run of this value; None, a value that is not known, makes no group."""
     groups: dict[str, list[str]] = {}
     for name, of_row in runs.items():
         for text in dict.fromkeys(map(value, of_row)):
@@ -134,8 +135,13 @@ def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]
         if isinstance(value, Mapping) and key not in ("labels", "regions"):
             flat |= flat_settings(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = value if isinstance(value, str) else _words(value)
+            flat[f"{prefix}{key}"] = setting_text(value)
     return flat
+
+
+def setting_text(value: object) -> str:
+    """Return a setting's value as a table shows it, without quotation marks."""
+    return value if isinstance(value, str) else json.dumps(value).replace('"', "")
 
 
 def _compared_settings(run: RunRecords) -> dict[str, str]:
@@ -158,10 +164,6 @@ def _known_settings(results: Results) -> dict[str, str]:
     }
     known["algorithm"] |= results.recipe.get("constants", {})
     return {key: text for key, text in flat_settings(known).items() if text != "null"}
-
-
-def _words(value: object) -> str:
-    return json.dumps(value).replace('"', "")
 
 
 def _joined(texts: Iterable[str]) -> str:

@@ -228,7 +228,7 @@ def partition_image(counts: Counts) -> Image:
     width, height = CELL_INCH * len(counts) + 3.4, CELL_INCH * max(len(classes), 4) + 0.9
     figure, ((axes,),) = panels(1, 1, (width, height), "compressed")
     for part, style in (("training", {"c": TRAINING}), ("test", {"c": "none", "edgecolors": TEST, "linewidths": 0.9})):
-        _dots(axes, counts, part, classes, max(largest, 1), style)
+        _dots(axes, counts, part, classes, largest, style)
     _style_dots(axes, list(counts), classes)
     _dot_legend(figure, _round_sizes(largest), largest)
     alt = f"Dot plot of the examples of {len(classes)} classes at {len(counts)} sites; the largest dot is {largest}."

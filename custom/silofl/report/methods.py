@@ -19,6 +19,7 @@ from silofl.report.comparison import (
     method_sites,
     rows_of_methods,
 )
+from silofl.report.conditions import grouped, listed
 from silofl.report.sentences import (
     EVERYONE,
     SHARED_BATCHNORM,
@@ -216,13 +217,8 @@ def _seeds_note(seeds: Sequence[int]) -> str:
 
 def _common(methods: Sequence[Method], say: Callable[[Results], str]) -> str:
     """Return the text that all runs share, or each text with its methods."""
-    groups: dict[str, list[str]] = {}
-    for method in methods:
-        for text in dict.fromkeys(say(run) for run in method.results.values()):
-            groups.setdefault(text, []).append(method.name)
-    if len(groups) < 2:
-        return next(iter(groups), "-")
-    return "; ".join(f"{text} ({', '.join(names)})" for text, names in groups.items())
+    groups = grouped({method.name: list(method.results.values()) for method in methods}, say)
+    return listed(groups) if len(groups) > 1 else next(iter(groups), "-")
 
 
 def _regions(methods: Sequence[Method]) -> list[str]:

@@ -138,7 +138,7 @@ def write_comparison(runs: Sequence[Path], out: Path) -> Path:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the rows of a comparison come to.
+    """The table, the notes and the figure that sum up the rows of a comparison.
 
     Attributes:
         table: Of all rows, where each stands for several seeds.

@@ -286,7 +286,7 @@ def mean_drift(record: Round) -> float | None:
 
 
 def curves_image(measure: Measure, runs: Sequence[RunRecords], centralised: Sequence[RunRecords] = ()) -> Image | None:
-    """Return the curves of several runs; None where none has what they are of.
+    """Return the curves of several runs; None where no run has a score of this kind.
 
     Args:
         measure: What they are of.

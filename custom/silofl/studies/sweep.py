@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from silofl.federation.results import SiteResult
 from silofl.options import count, replaces
 from silofl.report.canvas import Image, is_wide, legend, line_style, panels, png, style_axes, without_math
 from silofl.report.comparison import Method
+from silofl.report.conditions import setting_text
 from silofl.report.methods import mean_and_deviation
 from silofl.report.tables import MISSING, TextTable
 from silofl.settings import read_value
@@ -153,7 +153,7 @@ def value_text(key: str, value: object) -> str:
     """Return a swept value as a table shows it; of a folder its name."""
     if key == DATA:
         return Path(str(value)).name
-    return value if isinstance(value, str) else json.dumps(value).replace('"', "")
+    return setting_text(value)
 
 
 def swept_key(text: str) -> tuple[str, tuple[object, ...]]:
