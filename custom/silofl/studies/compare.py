@@ -303,11 +303,12 @@ def _summary(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comp
 
 def _swept_rows(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comparison) -> list[SweptRow]:
     names = short_names(asked.sweep.values)
-    first = {run.name: run for run in reversed(runs)}
+    # Of several seeds any: they differ in nothing that is read here.
+    one = {run.name: run for run in runs}
     return [
         SweptRow(
-            first[method.name].row,
-            {names[key]: value_text(key, value) for key, value in first[method.name].point.values.items()},
+            one[method.name].row,
+            {names[key]: value_text(key, value) for key, value in one[method.name].point.values.items()},
             method,
         )
         for method in methods

@@ -29,6 +29,7 @@ from silofl.studies.ending import print_results
 from silofl.studies.progress import RoundLines
 from silofl.studies.simulate import print_json
 from silofl.studies.simulation import study_file
+from silofl.studies.watched import RUNNING
 from silofl.study import Study, load_study
 
 POLL_S = 1.0
@@ -38,7 +39,8 @@ PATIENCE_S = 1800.0
 JOB = "job"
 # Held for as long as a command writes that folder.
 LOCK = "lock"
-RUNNING, ABORTED = "RUNNING", "FINISHED:ABORTED"
+# NVFlare's word for a job that was ended by hand.
+ABORTED = "FINISHED:ABORTED"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -366,6 +366,7 @@ def _outcome(run: Path, simulation: Simulation, study: Study, console: Console) 
     print_results(results, console)
     code = ExitCode[results.status]
     if simulation.left_out is not None and code != ExitCode.FAILED:
+        # The worse of COMPLETE, 0, and INCOMPLETE, 3.
         code = max(code, _show_unseen(run, simulation, study, console))
     try:
         console.print(f"report: {write_report(run)}")

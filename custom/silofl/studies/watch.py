@@ -22,7 +22,7 @@ from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.options import add_json, console_for
 from silofl.report.tables import rich_table
 from silofl.schema import read
-from silofl.studies.watched import Watched, sites_table, status_line, write_watched
+from silofl.studies.watched import COMPLETED, RUNNING, Watched, sites_table, status_line, write_watched
 
 POLL_S = 2.0
 # Whoever watches can begin again at any time.
@@ -30,7 +30,6 @@ PATIENCE_S = 60.0
 # A job answers as soon as its process at the server runs; of one that a server lost when it stopped there is none.
 SILENT_S = 120.0
 GO_ON = "go on with silofl continue, by the folder that silofl run has written, or by the run's id and --job"
-RUNNING, COMPLETED = "RUNNING", "FINISHED:COMPLETED"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -148,7 +147,8 @@ def follow(watch: Watch, page: Path | None, console: Console, folder: Path | Non
                 live.console.print(round_line(seen, seen.ledger[: number + 1]), markup=False)
             shown = len(seen.ledger)
             show(seen)
-            live.update(_view(seen, console), refresh=True)
+            table = [rich_table(sites_table(seen), console)] if seen.ledger else []
+            live.update(Group(*table, Text(status_line(seen))), refresh=True)
             if seen.has_ended:
                 break
             time.sleep(POLL_S)
@@ -159,11 +159,6 @@ def follow(watch: Watch, page: Path | None, console: Console, folder: Path | Non
     result = _fetch(watch) if folder is None else _downloaded(watch, folder)
     console.print(printable(f"job {watch.job} has ended, {seen.status}; {result}"), markup=False)
     return ExitCode.COMPLETE if seen.status == COMPLETED else ExitCode.FAILED
-
-
-def _view(seen: Watched, console: Console) -> Group:
-    line = Text(status_line(seen))
-    return Group(rich_table(sites_table(seen), console), line) if seen.ledger else Group(line)
 
 
 def _writer(page: Path | None) -> Callable[[Watched], None]:

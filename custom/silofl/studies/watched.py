@@ -16,8 +16,9 @@ from silofl.report.tables import MISSING, TextTable, duration, mean_of_known, nu
 
 # Seconds after which a browser loads the page again.
 RELOAD_S = 5
-COMPLETED = "FINISHED:COMPLETED"
-TONES = {COMPLETED: "good", "RUNNING": "good"}
+# NVFlare's words for the status of a job.
+RUNNING, COMPLETED = "RUNNING", "FINISHED:COMPLETED"
+TONES = {COMPLETED: "good", RUNNING: "good"}
 
 
 @dataclass(frozen=True)
