@@ -38,7 +38,8 @@ def write(folder: Path, contents: Contents) -> None:
     Raises:
         ConfigError: The place is taken by something else, or the facts are no plain values.
     """
-    _check_place(folder)
+    if not is_free(folder) and not (folder / "model.json").is_file():
+        raise ConfigError(f"{folder.name} must be free or an older super model; it is something else: move it away")
     new, old = (folder.with_name(f".{folder.name}.{part}") for part in ("new", "old"))
     shutil.rmtree(new, ignore_errors=True)
     try:
@@ -115,15 +116,14 @@ def _write_files(folder: Path, contents: Contents) -> None:
         json.dumps(facts, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the facts of a super model must be plain finite values; {error}: convert them") from None
-    pages = {README: _readme(contents), card.FILE: card.model_card(contents, facts["versions"], facts["fingerprint"])}
+    pages = {
+        README: super_model_readme(contents, card.rule_sentence(contents)),
+        card.FILE: card.model_card(contents, facts["versions"], facts["fingerprint"]),
+    }
     for name, text in pages.items():
         write_text(folder / name, text)
     facts["pages"] = {name: _sha256(text.encode()) for name, text in pages.items()}
     write_json(folder / "model.json", facts | {"content": _content(facts)})
-
-
-def _readme(contents: Contents) -> str:
-    return super_model_readme(contents, card.rule_sentence(contents))
 
 
 def _facts(contents: Contents, weights: dict[str, dict[str, str]]) -> dict[str, Any]:
@@ -241,8 +241,3 @@ def _read_weights(folder: Path, name: str, entry: dict[str, str]) -> dict[str, T
     if not is_state(state):
         raise ConfigError(f"{folder.name}/{file} must hold weights; it does not: copy the folder again")
     return state
-
-
-def _check_place(folder: Path) -> None:
-    if not is_free(folder) and not (folder / "model.json").is_file():
-        raise ConfigError(f"{folder.name} must be free or an older super model; it is something else: move it away")

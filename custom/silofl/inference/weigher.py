@@ -139,4 +139,5 @@ def _rule_of(contents: Contents, selector: nn.Module | None) -> nn.Module:
     if contents.is_ensemble:
         return Ensemble(selector, members)
     threshold = NO_THRESHOLD if contents.threshold is None else float(contents.threshold)
+    # Without a global model there is no threshold either, and nothing falls back to the first member.
     return Choice(selector, members, threshold, order.index(GLOBAL) if GLOBAL in order else 0)
