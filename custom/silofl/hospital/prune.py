@@ -84,9 +84,10 @@ def outdated(kit: Path, days: int, now: float) -> Outdated:
         if path.is_symlink() or age < days:
             continue
         if JOB.fullmatch(path.name) and any(path.glob(STUDY)):
-            reason = _reason_to_keep(path)
-            kept |= {path: reason} if reason else {}
-            paths |= {} if reason else {path: age}
+            if reason := _reason_to_keep(path):
+                kept[path] = reason
+            else:
+                paths[path] = age
         elif FULL_LOG.fullmatch(path.name) and path.is_file():
             paths[path] = age
     return Outdated(paths, kept)
