@@ -23,6 +23,7 @@ def admitted(
         given: Site -> its answer, which may hold anything.
     """
     read, unread = _each(given, server.read)
+    # Before the checks: what some parts expect has the form of the images, which the server learns from answers.
     server.learn_image_shape(list(read.values()))
     known, strange = _each(read, lambda site, answer: _known(server, site, answer))
     fitting, unfit = _each(known, lambda site, answer: server.check(site, exchange, answer))

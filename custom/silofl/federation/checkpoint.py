@@ -41,6 +41,7 @@ def checkpoint(server: ServerRounds, records: Iterable[str] | None = None) -> di
     }
     records = [json.dumps(schema.plain(record)) for record in server.ledger] if records is None else records
     return {
+        # The ledger joins as text: a record is put into JSON when it is new, and not at every save.
         "json": json.dumps(plain)[:-1] + f', "ledger": [{", ".join(records)}]}}',
         "parts": {role: part.state() for role, part in server.parts.items()},
         "best_parts": {role: part.state() for role, part in server.best_parts.items()},

@@ -131,6 +131,7 @@ def too_long(norms: Mapping[str, float], most: float, min_sites: int) -> dict[st
         site: f"site {site!r} must send an update at most {most:g} times as long by step as the others' median "
         f"{medians[site]:.3g}, not {value:.3g}; look for a fault there, or raise federation.max_update_ratio"
         for site, value in norms.items()
+        # Where most others have not moved, any length would be too long.
         if value > most * medians[site] > 0
     }
 
