@@ -45,7 +45,7 @@ def measure_site(manifest: Manifest, study: Study, min_patients: int, has_progre
     """Return the fingerprint of a site's training cases.
 
     Each patient counts once, however many cases there are: their means come first, then quartiles over patients.
-    A channel or a class that fewer patients have than `min_patients` is said to be none: it would be theirs.
+    A channel or a class that fewer patients than `min_patients` have counts as absent: it would describe them alone.
 
     Args:
         manifest: The site's dataset.json.

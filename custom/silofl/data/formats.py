@@ -128,8 +128,8 @@ def _dicom(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     return decode_apart("dicom_series" if path.is_dir() else "dicom_file", path, name, is_label)
 
 
-def _apart(kind: str) -> Reader:
-    return lambda path, name, index, is_label: decode_apart(kind, path, name, is_label)
+def _picture(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
+    return decode_apart("picture", path, name, is_label)
 
 
 def _npz(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
@@ -176,7 +176,7 @@ def _npz_array(path: Path, keys: tuple[str, ...], mtime_ns: int, size: int) -> t
 
 
 READERS: dict[str, Reader] = {
-    **dict.fromkeys(PICTURES, _apart("picture")),
+    **dict.fromkeys(PICTURES, _picture),
     ".nii": _nifti,
     ".nii.gz": _nifti,
     ".mha": _volume_with_header,

@@ -118,7 +118,8 @@ def import_layout(layout: str, source: Path, target: Path, options: ImportOption
         raise open_error(source.name, error) from None
     _check_names(plans)
     if options.is_truncated:
-        plans = _truncated(plans, options.seed)
+        smallest = min(sum(map(_count, plan.records["training"])) for plan in plans.values())
+        plans = {site: _cut(plan, smallest, options.seed) for site, plan in plans.items()}
     _write(plans, target)
     return _summary(plans)
 
@@ -129,11 +130,6 @@ def _check_names(plans: Mapping[str, SitePlan]) -> None:
     for site in plans:
         if not SITE_NAME.fullmatch(site):
             raise DataError(f"a site's name must be letters, digits, '_', '.' and '-', not {site!r}; rename its folder")
-
-
-def _truncated(plans: Mapping[str, SitePlan], seed: int) -> dict[str, SitePlan]:
-    smallest = min(sum(map(_count, plan.records["training"])) for plan in plans.values())
-    return {site: _cut(plan, smallest, seed) for site, plan in plans.items()}
 
 
 def _cut(plan: SitePlan, count: int, seed: int) -> SitePlan:

@@ -55,7 +55,7 @@ class Volumes:
         return self.arrays[rows] if np.ndim(rows) == 0 else Volumes(tuple(self.arrays[row] for row in rows))
 
     def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> NDArray:
-        """Return volumes of one size as one array, as those of a case are: it has one."""
+        """Return volumes of one size as one array; a case has one volume, and so one size."""
         return np.stack(self.arrays).astype(dtype or self.arrays[0].dtype, copy=False)
 
     @property

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from silofl.data.layouts.masks import Values, mask_file, split_ending
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import File, Pair, SitePlan, copy_of, plan_pairs
+from silofl.data.layouts.plan import Pair, SitePlan, copy_of, plan_pairs
 from silofl.errors import ConfigError, DataError, shown
 from silofl.study_sections import CHANNEL_NAME
 
@@ -228,11 +228,8 @@ def _wildcards(pattern: str) -> str:
 
 
 def _pair(found: SiteCases, case: str, patient: str | None, values: Values) -> Pair:
-    images = zip(found.image_names(case), found.images[case], strict=True)
+    named = zip(found.image_names(case), found.images[case], strict=True)
+    images = tuple(None if name is None else (f"images/{name}", copy_of(path)) for name, path in named)
     mask = found.masks[case]
-    name = f"site {found.site!r}: {mask.relative_to(found.folder).as_posix()}"
-    return Pair(case, patient, tuple(_copied(*image) for image in images), mask_file(mask, case, values, name))
-
-
-def _copied(name: str | None, path: Path | None) -> File | None:
-    return None if name is None else (f"images/{name}", copy_of(path))
+    place = f"site {found.site!r}: {mask.relative_to(found.folder).as_posix()}"
+    return Pair(case, patient, images, mask_file(mask, case, values, place))
