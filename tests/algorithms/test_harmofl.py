@@ -8,6 +8,7 @@ from silofl.algorithms.harmofl import (
     Perturbation,
     drift,
     frozen_statistics,
+    half_spectrum,
     mean_amplitude,
     perturbed_step,
 )
@@ -31,6 +32,11 @@ def test_training_follows_the_reference_over_three_batches(vectors, dtype, rtol,
     for i, batch in enumerate(torch.from_numpy(v["batches"]).to(dtype)):
         close(norm(batch), v[f"{key}_{i}"], rtol)
         close(norm.running_amplitude, v[f"running_{i}"], rtol)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 5), (1, 4, 5, 6)])
+def test_the_half_spectrum_has_the_shape_that_rfftn_returns(shape):
+    assert half_spectrum(shape) == np.fft.rfftn(np.zeros(shape), axes=range(1, len(shape))).shape
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), PRECISIONS)

@@ -141,8 +141,7 @@ class AmplitudeNorm(nn.Module):
         # No buffer: it is needed in the first round only, after which every site's amplitude is fixed.
         self.has_learned = False
         self.axes = tuple(range(-len(self.shape) + 1, 0))
-        half = (*self.shape[:-1], self.shape[-1] // 2 + 1)
-        self.register_buffer("running_amplitude", torch.zeros(half))
+        self.register_buffer("running_amplitude", torch.zeros(half_spectrum(self.shape)))
         self.register_buffer("is_fixed", torch.tensor(False))
         # Not persistent: it follows from shape and band, and a state dict holds what was learned.
         self.register_buffer("band_bins", _band_bins(self.shape[1:], band), persistent=False)
@@ -246,6 +245,11 @@ class AmplitudeNorm(nn.Module):
         if self.band != "full":
             replaced = flat.index_copy(-1, bins, replaced)
         return replaced.view(spectrum.shape)
+
+
+def half_spectrum(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of the half spectrum that rfftn returns of images (C, *spatial)."""
+    return (*shape[:-1], shape[-1] // 2 + 1)
 
 
 def mean_amplitude(amplitudes: Sequence[ArrayLike]) -> NDArray:

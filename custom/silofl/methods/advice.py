@@ -1,4 +1,4 @@
-"""A comparison of the sites' training data before the first round, and the algorithm that it speaks for."""
+"""A comparison of the sites' training data before the first round, and the algorithm that it advises."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from silofl.algorithms.adafed import statistics_sizes
 from silofl.algorithms.advice import KINDS, Advice, Portrait, Sketch, advise
+from silofl.algorithms.harmofl import half_spectrum
 from silofl.algorithms.mixing import Arrays
 from silofl.methods.answer import Answer
 from silofl.methods.asked_once import AskedEntry, AskedOnce, Count, plain_array, withheld_by
@@ -70,10 +71,7 @@ class AdvicePart(AskedOnce):
 
     def arrays(self, run: Run) -> Mapping[str, Expected]:
         """Return the arrays of a sketch."""
-        shape = self.shape
-        if shape is None and run.image_shape:
-            # The half spectrum that rfftn returns.
-            shape = (*run.image_shape[:-1], run.image_shape[-1] // 2 + 1)
+        shape = self.shape or (half_spectrum(run.image_shape) if run.image_shape else None)
         origin = " as the other sites' images have it (name a Resize in data.transforms)"
         others = {"labels": (1 + max(self.study.labels),)} | _shapes_of(self.sizes)
         return {"amplitude": plain_array(shape, origin=origin)} | {

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.algorithms.harmofl import AmplitudeNorm, mean_amplitude
+from silofl.algorithms.harmofl import AmplitudeNorm, half_spectrum, mean_amplitude
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import TrainingError
 from silofl.methods.answer import Answer
@@ -72,10 +72,7 @@ class AmplitudePart(Part):
         if not self._is_wanted(exchange):
             return {}
         origin = " as the other sites' images have it (name a Resize in data.transforms)"
-        shape = self.shape
-        if shape is None and run.image_shape:
-            # The half spectrum that rfftn returns.
-            shape = (*run.image_shape[:-1], run.image_shape[-1] // 2 + 1)
+        shape = self.shape or (half_spectrum(run.image_shape) if run.image_shape else None)
         size = 4 * prod(shape) if shape else 0
         return {MEAN: Expected(shape, is_required=True, minimum=0, origin=origin, num_bytes=size)}
 
