@@ -263,6 +263,7 @@ class SiteGuard(SitePart):
         found = {FEDERATED: federated, LOCAL: replace(federated, models={LOCAL: state}, **only)}
         if federated.rule != "only":
             own = LOCAL
+            # A site may be called local.
             while own in federated.models:
                 own += "_"
             return found | {BLEND: replace(federated, models=federated.models | {own: state}, beside=own)}
@@ -330,6 +331,7 @@ class SiteGuard(SitePart):
             images, cases = np.asarray(part.images[rows]), [part.cases[i] for i in rows]
             found = {name: _probabilities(models[name], images, cases, size) for name in wanted}
             if BLEND in names:
+                # As `SuperModel.answer` weighs them: the score must be that of the model which the site keeps.
                 found[BLEND] = np.float32(1 - share) * found[FEDERATED] + np.float32(share) * found[LOCAL]
             for name in names:
                 predictions[name].append(decide(found[name]))
@@ -337,7 +339,7 @@ class SiteGuard(SitePart):
 
 
 def has_own_model(study: Study) -> bool:
-    """Return whether each site's one model is another than the others', so that its best round is its own matter."""
+    """Return whether each site has one model, which differs from the other sites', and so a best round of its own."""
     recipe = study.recipe
     if recipe.collects_personal:
         # Then it is one of a super model's, which is a candidate as a whole.

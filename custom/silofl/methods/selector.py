@@ -105,12 +105,10 @@ class SelectorPart(Part):
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Ask for further steps after a round's first one, or for all steps of a round of its own."""
-        if moment == AFTER and self.settings.learns_site:
-            # Step 1 travels with the training task, and sites train the selector in the same pass.
-            return [Exchange(ROLE, number, step, models_round=number) for step in range(2, self.settings.steps + 1)]
-        if moment == INSTEAD and not self.settings.learns_site:
-            return [Exchange(ROLE, number, step, models_round=number) for step in range(1, self.settings.steps + 1)]
-        return ()
+        # Beside the models, step 1 travels with the training task, and sites train the selector in the same pass.
+        own_moment, first = (AFTER, 2) if self.settings.learns_site else (INSTEAD, 1)
+        steps = range(first, self.settings.steps + 1) if moment == own_moment else ()
+        return [Exchange(ROLE, number, step, models_round=number) for step in steps]
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Return the selector for learning or validation."""

@@ -160,7 +160,7 @@ class Work:
             raise TrainingError(f"site {self.site!r}, round {self.number}: {error}") from None
 
     def numbers(self, results: Mapping[str, TrainingResult]) -> dict[str, Any]:
-        """Return a training's numbers: loss and drift of the site's own model, and the losses of all other learners."""
+        """Return a training's numbers: the own model's loss and drift, and others' losses unless they stay home."""
         own = self.study.recipe.roles[-1] if self.study.recipe.roles[-1] in results else next(iter(results))
         # A loss is of the images themselves, and no noise covers it.
         metrics = {} if self.study.is_private else {"loss": results[own].loss}
