@@ -144,7 +144,7 @@ def collect_statistics(
     """
     watched = _watched_layers(model, layers)
     moments = [_Moments() for _ in watched]
-    # Hooks need nothing of the network but its module types, so any network can be compared by.
+    # Hooks need nothing of the network but its module types, so that sites can be compared by any network.
     hooks = [layer.register_forward_pre_hook(_recorder(one)) for layer, one in zip(watched, moments, strict=True)]
     was_training = model.training
     # In training mode BatchNorm would normalise by the batch and move f's own running statistics.

@@ -3,8 +3,8 @@
 A distance between two sites says little by itself: two groups of patients of one site differ too. Each site's patients
 are therefore cut into two halves, again and again, and sites are compared by the ratio of the distance between halves
 of two sites to the distance between the two halves of one. Sites that differ in nothing have a ratio of about 1,
-whatever the unit, the network and the number of patients. Of a site that takes one portrait and the distances between
-its halves, so that sites in a network can be compared as those of a simulation are.
+whatever the unit, the network and the number of patients. All that is needed of a site is one portrait and the
+distances between its halves, so that sites in a network can be compared like those of a simulation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -279,7 +279,7 @@ def distances_between(portraits: Sequence[Portrait]) -> dict[str, NDArray[np.flo
     Amplitudes: root mean square of the differences of their logarithms, so that a brighter scanner is one step away at
     every frequency. Features: AdaFed's distance (Eqs. 5-6). Shares of the labels: Hellinger's distance.
     """
-    # An empty frequency has amplitude 0; below this share of the mean it is rounding.
+    # An empty frequency has amplitude 0; below this share of the mean it is rounding. Blank images have a mean of 0.
     logarithms = [np.log(p.amplitude + 1e-6 * p.amplitude.mean() + 1e-12) for p in portraits]
     return {
         "amplitude": _apart(logarithms) / np.sqrt(logarithms[0].size),
@@ -311,6 +311,7 @@ def _ratio(between: NDArray[np.float64], within: NDArray[np.float64]) -> Ratio:
     units = within.mean(axis=1)[:, None, None]
     scaled = np.full_like(halves, LARGEST_RATIO)
     np.divide(halves, units, out=scaled, where=units > 0)
+    # Where nothing differs, neither between sites nor within them, the ratio is 0.
     scaled = np.where((units == 0) & (halves == 0), 0, np.minimum(scaled, LARGEST_RATIO))
     scaled *= 1 - np.eye(len(between))
     count = len(between)
@@ -343,6 +344,7 @@ def _sentence(ratios: Mapping[str, Ratio], kind: str) -> str:
 
 
 def _home_sentence(ratios: Mapping[str, Ratio], has_batchnorm: bool) -> str:
+    # The ratio of features is 0 where they differ in nothing.
     quotient = ratios["amplitude"].value / max(ratios["features"].value, 1 / LARGEST_RATIO)
     side = "above" if quotient > STRUCTURE else "not above"
     without = "" if has_batchnorm else " The network has no BatchNorm that could stay at home."

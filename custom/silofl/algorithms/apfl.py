@@ -132,6 +132,7 @@ class _Mixing:
         if is_first:
             rate = optimizer.param_groups[0]["lr"] if self._rate == "same" else self._rate
             self.alpha = new_alpha(alpha, v, self._w, gradient, rate)
+        # In place: these are the parameters' own gradients, along which the optimiser steps.
         torch._foreach_mul_(gradient, alpha)
         write(self._personal, v)
         optimizer.step()

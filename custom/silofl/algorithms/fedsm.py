@@ -46,7 +46,7 @@ class SoftPull(Answer):
         return softpull_weights(num_sites, max(self.self_weight, 1 / num_sites))
 
     def least_sites(self) -> int:
-        """Return the fewest sites that lambda allows, besides one."""
+        """Return the fewest sites that lambda allows, apart from a single one, which it always does."""
         return ceil(1 / self.self_weight)
 
     def check_sites(self, num_sites: int) -> None:

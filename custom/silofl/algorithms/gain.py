@@ -75,6 +75,7 @@ def interval(
     from scipy.stats import bootstrap
 
     n = differences.shape[-1]
+    # The bootstrap's spread is too small by the factor sqrt((n - 1) / n), and its tails are thinner than Student's.
     outside = float(ndtr(-np.sqrt(n / (n - 1)) * stdtrit(n - 1, 0.975)))
     settings = {"n_resamples": resamples, "batch": 100, "method": "percentile", "confidence_level": 1 - 2 * outside}
     found = bootstrap((differences,), np.mean, axis=-1, rng=seed, **settings).confidence_interval
@@ -82,10 +83,10 @@ def interval(
 
 
 def p_below(local: NDArray[np.float64], chosen: NDArray[np.float64], seed: int = 0) -> float:
-    """Return the one-sided p-value of the chosen model's being no worse than the local one: small where it is worse.
+    """Return the one-sided p-value of the hypothesis that the chosen model is no worse than the local one.
 
-    A paired permutation test of the mean difference, which exchanges the two models' scores of a unit: all exchanges
-    up to 13 units, 9999 random ones beyond. Without a unit it is 1.
+    It is small where the model is worse. A paired permutation test of the mean difference, which exchanges the two
+    models' scores of a unit: all exchanges up to 13 units, 9999 random ones beyond. Without a unit it is 1.
 
     Args:
         local: Score of each independent test unit, shape (N,); NaN where a unit has none.

@@ -112,10 +112,12 @@ def leads_and_margins(differences: NDArray[np.float64], level: float) -> tuple[N
     """
     counts = np.isfinite(differences).sum(axis=-1)
     sums, squares = np.nansum(differences, axis=-1), np.nansum(differences**2, axis=-1)
+    # Without any unit the lead is 0 and the margin 1.
     units = np.maximum(counts, 1)
     # Of all differences -1 it is 0, which rounding may miss from below.
     deviation = np.sqrt(np.maximum(squares + 1 - (sums - 1) ** 2 / (units + 1), 0) / units)
     margins = (1 + stdtrit(units, 1 - level) * deviation * np.sqrt(units + 1)) / units
+    # Of one unit no sign test is sure, whatever its error.
     leads, freedom = sums / units, np.maximum(units - 1, 1)
     errors = np.sqrt(np.maximum(squares / units - leads**2, 0) / freedom)
     won, lost = (differences > 0).sum(axis=-1), (differences < 0).sum(axis=-1)

@@ -128,6 +128,7 @@ def _weighted_sums(arrays: list[NDArray], rows: NDArray) -> list[NDArray]:
     arrays = [np.asarray(array) for array in arrays]
     sums = [np.empty(arrays[0].shape, dtype=arrays[0].dtype) for _ in rows]
     flat, parts = [total.reshape(-1) for total in sums], [array.reshape(-1) for array in arrays]
+    # At least 1, which the step of a range must be, for arrays without numbers too.
     size = min(max(1, CACHE // len(parts)), max(1, parts[0].size))
     length = min(PRODUCTS * size, max(1, parts[0].size))
     wide, mixed = np.empty((len(parts), length)), np.empty((len(rows), length))
