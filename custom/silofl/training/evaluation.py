@@ -52,7 +52,7 @@ def predict(model: nn.Module, part: Examples, batch_size: int, device: torch.dev
 
 
 def like(targets: Array, pieces: Sequence[NDArray]) -> Array:
-    """Return the pieces of a prediction, in the order of the targets, as one in their form.
+    """Join the pieces of a prediction, which are in the targets' order, in the targets' form: an array, or volumes.
 
     Args:
         targets: Of a part of a site's data.
