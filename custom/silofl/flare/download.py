@@ -20,6 +20,7 @@ class Download(file_transfer.FileTransferModule):
         Raises:
             TrainingError: The server names one elsewhere.
         """
+        # NVFlare's order: command, source, transaction, reference, folder, file.
         check_inside(args[5])
         return super().pull_binary_file(args, ctx)
 
