@@ -107,7 +107,7 @@ def credited(steps: Mapping[str, int]) -> dict[str, float]:
     """
     if len(steps) < 2:
         return dict(steps)
-    medians = {site: float(np.median([steps[other] for other in steps if other != site])) for site in steps}
+    medians = _medians_of_others(steps)
     return {site: min(count, MOST_STEPS * medians[site]) for site, count in steps.items()}
 
 
@@ -126,7 +126,7 @@ def too_long(norms: Mapping[str, float], most: float, min_sites: int) -> dict[st
     """
     if len(norms) < min_sites:
         return {}
-    medians = {site: float(np.median([norms[other] for other in norms if other != site])) for site in norms}
+    medians = _medians_of_others(norms)
     return {
         site: f"site {site!r} must send an update at most {most:g} times as long by step as the others' median "
         f"{medians[site]:.3g}, not {value:.3g}; look for a fault there, or raise federation.max_update_ratio"
@@ -162,3 +162,7 @@ def odd_ranges(domains: Mapping[str, Domain], min_sites: int) -> dict[str, str]:
                 f"{one.high:g}, nor its other ranges: all others' lie from {low:g} to {high:g}"
             )
     return reasons
+
+
+def _medians_of_others(values: Mapping[str, float]) -> dict[str, float]:
+    return {site: float(np.median([values[other] for other in values if other != site])) for site in values}

@@ -35,13 +35,14 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
     losses = [values["loss"] for values in record.metrics.values() if "loss" in values]
     # Sites validate a round's model in the next round, so this is the round before.
     mean = before.validation_mean if before else None
+    left = seconds_left(whole, ledger)
     parts = [
         f"round {record.round:>3}/{whole.total_rounds}",
         f"loss {np.mean(losses):.4f}" if losses else "",
         "" if mean is None else f"validation {whole.metric} {mean:.4f} (round {before.round})",
         f"{len(record.answered)} of {len(record.asked)} sites",
         f"{record.seconds:.1f} s",
-        f"about {_duration(seconds_left(whole, ledger))} left",
+        f"about {left:.0f} s left" if left < 90 else f"about {left / 60:.0f} min left",
         *_missing(record),
     ]
     # A lead's ledger comes from the server, with whatever names and reasons.
@@ -63,7 +64,3 @@ def _missing(record: Round) -> list[str]:
         for kind, sites in reasons.items()
     }
     return [f"{kind}: {sites}" for kind, sites in listed.items() if sites]
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
