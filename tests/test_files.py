@@ -1,3 +1,5 @@
+import errno
+import io
 import os
 import zipfile
 
@@ -5,7 +7,16 @@ import pytest
 import torch
 
 from silofl.errors import ConfigError, DamagedError
-from silofl.files import is_free, load_state, load_tensors, read_json, save_tensors, write_atomically, write_json
+from silofl.files import (
+    is_free,
+    load_state,
+    load_tensors,
+    read_json,
+    save_state,
+    save_tensors,
+    write_atomically,
+    write_json,
+)
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -51,6 +62,26 @@ def inflating(path):
         for name, content in entries.items():
             archive.writestr(name, content)
     return path
+
+
+class SmallDisk(io.FileIO):
+    """A file on a disk that has room for little pieces alone."""
+
+    def write(self, content):
+        if len(content) > 1000:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(content)
+
+
+@pytest.mark.parametrize("save", [save_tensors, lambda path, value: save_state(path, 1, value)])
+def test_a_full_disk_is_an_error_of_the_system_and_leaves_the_old_file(tmp_path, monkeypatch, save):
+    path, value = tmp_path / "state.pt", {"weight": torch.ones(100_000)}
+    save(path, value)
+    before = path.read_bytes()
+    monkeypatch.setattr("silofl.files.open_own", SmallDisk)
+    with pytest.raises(OSError, match="No space left on device"):
+        save(path, value)
+    assert path.read_bytes() == before
 
 
 def test_a_pipe_in_the_place_of_a_state_is_refused_and_not_waited_for(tmp_path):

@@ -145,10 +145,39 @@ def read_json(path: Path, kind: type[J] = dict, absent: D = ABSENT) -> J | D:
 
 def save_tensors(path: Path, value: dict[str, Any]) -> None:
     """Save tensors and plain values so that ``torch.load(path, weights_only=True)`` reads them."""
+    write_atomically(path, lambda stream: _save(value, stream.write))
+
+
+class _Sink:
+    """What torch writes to as a file, which hands each piece on.
+
+    The first error is kept for the caller: torch would hide it behind one of its own.
+    """
+
+    def __init__(self, *takers: Callable[[bytes], object]) -> None:
+        self._takers, self.error = takers, None
+
+    def write(self, content: bytes) -> int:
+        """Hand some bytes on."""
+        try:
+            for take in self._takers:
+                take(content)
+        except OSError as error:
+            self.error = self.error or error
+        return len(content)
+
+    def flush(self) -> None:
+        """Do nothing: whoever opened the file flushes it."""
+
+
+def _save(value: dict[str, Any], *takers: Callable[[bytes], object]) -> None:
     # Imported where it is needed: torch takes a second, which commands that read JSON alone need not wait.
     import torch
 
-    write_atomically(path, lambda stream: torch.save(value, stream))
+    sink = _Sink(*takers)
+    torch.save(value, sink)
+    if sink.error:
+        raise sink.error
 
 
 def load_tensors(source: Path | bytes | memoryview) -> dict[str, Any]:
@@ -182,13 +211,17 @@ def save_state(path: Path, number: int, value: dict[str, Any]) -> None:
         number: Its format, raised whenever an older file would be misread.
         value: What `load_state` returns.
     """
-    import torch
 
-    content = io.BytesIO()
-    torch.save({"format": number, "value": value}, content)
-    digest = hashlib.sha256(content.getbuffer()).digest()
-    # In the same file, so that no crash can part the two.
-    write_atomically(path, lambda stream: stream.writelines((digest, content.getbuffer())))
+    def write(stream: IO[bytes]) -> None:
+        # Piece by piece, as a copy of a large state would fill the memory; the checksum takes its place when it is
+        # known, in the same file, so that no crash can part the two.
+        checksum = hashlib.sha256()
+        stream.write(bytes(DIGEST))
+        _save({"format": number, "value": value}, checksum.update, stream.write)
+        stream.seek(0)
+        stream.write(checksum.digest())
+
+    write_atomically(path, write)
 
 
 def load_state(path: Path, number: int) -> dict[str, Any]:
@@ -200,18 +233,18 @@ def load_state(path: Path, number: int) -> dict[str, Any]:
     """
     try:
         check_kind(path)
-        content = memoryview(path.read_bytes())
+        with path.open("rb") as stream:
+            digest, content = stream.read(DIGEST), stream.read()
     except FileNotFoundError:
         raise DamagedError(f"{path.name} must be there; it is missing") from None
     except OSError as error:
         raise DamagedError(f"{path.name} must be readable; the system said {error.strerror!r}") from None
-    digest, rest = content[:DIGEST], content[DIGEST:]
     # Older formats have no checksum: one of them is told from a damaged file by its first bytes.
-    if content[: len(ZIP)] == ZIP:
+    if digest.startswith(ZIP):
         raise _other_format(path, number, f"{number - 1} or older")
-    if hashlib.sha256(rest).digest() != digest:
+    if hashlib.sha256(content).digest() != digest:
         raise DamagedError(f"{path.name} must be as it was written; its checksum does not fit")
-    state = load_tensors(rest)
+    state = load_tensors(content)
     if state["format"] != number:
         raise _other_format(path, number, state["format"])
     return state["value"]
