@@ -14,8 +14,8 @@ import pydicom
 import pytest
 import torch
 import yaml
-from pydicom.dataset import FileDataset, FileMetaDataset
-from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
+from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
+from pydicom.uid import CTImageStorage, EnhancedMRImageStorage, ExplicitVRLittleEndian, generate_uid
 
 from silofl.cli import main
 from silofl.data.batches import training_batches
@@ -167,6 +167,41 @@ def write_dicom():
         return folder
 
     return write
+
+
+@pytest.fixture
+def write_frames(write_dicom, tmp_path):
+    """Write an MR volume (X, Y, Z) as one file with a frame for each of some slices, in their order, in a folder."""
+
+    def write(volume, slices=range(5), has_spacing=True, aside=0):
+        data = pydicom.dcmread(write_dicom(tmp_path / "slices", volume[..., :1]) / "99.dcm")
+        data.SOPClassUID = data.file_meta.MediaStorageSOPClassUID = EnhancedMRImageStorage
+        data.Modality, data.NumberOfFrames = "MR", len(slices)
+        for name in ("PixelSpacing", "ImagePositionPatient", "ImageOrientationPatient", "SliceThickness"):
+            delattr(data, name)
+        shared = group("PlaneOrientationSequence", ImageOrientationPatient=[1, 0, 0, 0, 1, 0])
+        if has_spacing:
+            size = {"PixelSpacing": [0.75, 0.5], "SliceThickness": 2, "SpacingBetweenSlices": 2}
+            shared.update(group("PixelMeasuresSequence", **size))
+        data.SharedFunctionalGroupsSequence = [shared]
+        data.PerFrameFunctionalGroupsSequence = [
+            group("PlanePositionSequence", ImagePositionPatient=[10, 20 + aside * z, 30 + 2 * z]) for z in slices
+        ]
+        data.PixelData = np.stack([volume[..., int(z)].T for z in slices]).tobytes()
+        (tmp_path / "series").mkdir()
+        data.save_as(tmp_path / "series" / "frames.dcm")
+        return tmp_path / "series"
+
+    return write
+
+
+def group(name, **elements):
+    """Return one functional group of a file with many frames as DICOM nests it."""
+    inner, outer = Dataset(), Dataset()
+    for key, value in elements.items():
+        setattr(inner, key, value)
+    setattr(outer, name, [inner])
+    return outer
 
 
 @pytest.fixture(scope="session")

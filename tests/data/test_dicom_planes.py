@@ -2,7 +2,16 @@ import numpy as np
 import pytest
 from pydicom.dataset import Dataset
 
-from silofl.data.dicom_planes import DIRECTION, GROUPS, POSITION, SPACING, planes_of, step_between
+from silofl.data.dicom_planes import (
+    DIRECTION,
+    GROUPS,
+    INDEX,
+    POSITION,
+    SPACING,
+    frames_in_space,
+    planes_of,
+    step_between,
+)
 from silofl.errors import DataError
 
 UPRIGHT = [1, 0, 0, 0, 1, 0]
@@ -10,7 +19,7 @@ UPRIGHT = [1, 0, 0, 0, 1, 0]
 
 def planes(positions, directions=UPRIGHT):
     several = directions if isinstance(directions[0], list) else [directions] * len(positions)
-    size = {SPACING: [1, 1], "Rows": 4, "Columns": 5}
+    size = {SPACING: [1, 1], "Rows": 4, "Columns": 5, INDEX: None}
     return [{POSITION: p, DIRECTION: d, **size} for p, d in zip(positions, several, strict=True)]
 
 
@@ -54,6 +63,41 @@ def test_slices_of_other_sizes_are_refused_as_such():
     upper, lower = planes([[0, 0, 0], [0, 0, 3]])
     with pytest.raises(DataError, match="one pixel size and one number of pixels, which differ .Columns.; save each"):
         step_between([upper, lower | {"Columns": 6}], "scan")
+
+
+def indexed(heights, indices):
+    return [plane | {INDEX: index} for plane, index in zip(planes([[0, 0, z] for z in heights]), indices, strict=True)]
+
+
+def test_frames_come_in_the_order_of_their_places_along_the_normal():
+    # Columns run to the back and rows to the feet: the normal runs to the right, against the first axis.
+    sagittal = [0, 1, 0, 0, 0, -1]
+    assert frames_in_space(planes([[x, 5, 5] for x in (4, 0, 6, 2)], sagittal)).tolist() == [2, 0, 3, 1]
+
+
+@pytest.mark.parametrize("heights", [(0, 3, 6), (6, 3, 0), (0, 3, 3, 6), (7,)])
+def test_frames_that_run_on_already_stay_as_they_are_stored(heights):
+    assert frames_in_space(planes([[0, 0, z] for z in heights])).tolist() == [*range(len(heights))]
+
+
+@pytest.mark.parametrize("lacking", [POSITION, DIRECTION])
+def test_frames_of_which_one_states_no_place_or_direction_stay_as_they_are_stored(lacking):
+    first, *others = planes([[0, 0, z] for z in (0, 6, 3)])
+    assert frames_in_space([first | {lacking: None}, *others]).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("indices", "order"),
+    [
+        # Of one stack and one time, whatever numbers the places have; or the number in the stack alone.
+        ([(1, 1, 1), (1, 3, 1), (1, 2, 1)], [0, 2, 1]),
+        ([1, 3, 2], [0, 2, 1]),
+        # Of two times.
+        ([(1, 1), (2, 3), (1, 2)], [0, 1, 2]),
+    ],
+)
+def test_frames_that_differ_in_more_than_their_places_stay_as_they_are_stored(indices, order):
+    assert frames_in_space(indexed((0, 6, 3), indices)).tolist() == order
 
 
 def test_a_frame_has_its_own_then_the_shared_then_the_headers_value():

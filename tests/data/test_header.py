@@ -1,52 +1,24 @@
+from functools import partial
+
 import nibabel
 import numpy as np
 import pydicom
 import pytest
 import SimpleITK
 from PIL import Image as Picture
-from pydicom.dataset import Dataset
 
 from silofl.data.header import Header, check_affine, is_dicom, read_header
-from silofl.data.images import read_image
+from silofl.data.images import read_image, read_label
 from silofl.errors import DataError
+from tests.conftest import group
 
 VOLUME = np.arange(60 * 5, dtype=np.int16).reshape(10, 6, 5)
 
 
 @pytest.fixture
-def write_frames(write_dicom, tmp_path):
-    """Write one file with a frame for each of some slices, in their order, in a folder."""
-
-    def write(slices=range(5), has_spacing=True, aside=0):
-        one = write_dicom(tmp_path / "slices", VOLUME[..., :1])
-        data = pydicom.dcmread(one / "99.dcm")
-        data.SOPClassUID = data.file_meta.MediaStorageSOPClassUID = pydicom.uid.EnhancedMRImageStorage
-        data.Modality, data.NumberOfFrames = "MR", len(slices)
-        for name in ("PixelSpacing", "ImagePositionPatient", "ImageOrientationPatient", "SliceThickness"):
-            delattr(data, name)
-        shared = group("PlaneOrientationSequence", ImageOrientationPatient=[1, 0, 0, 0, 1, 0])
-        if has_spacing:
-            size = {"PixelSpacing": [0.75, 0.5], "SliceThickness": 2, "SpacingBetweenSlices": 2}
-            shared.update(group("PixelMeasuresSequence", **size))
-        data.SharedFunctionalGroupsSequence = [shared]
-        data.PerFrameFunctionalGroupsSequence = [
-            group("PlanePositionSequence", ImagePositionPatient=[10, 20 + aside * z, 30 + 2 * z]) for z in slices
-        ]
-        data.PixelData = np.stack([VOLUME[..., z].T for z in slices]).tobytes()
-        (tmp_path / "series").mkdir()
-        data.save_as(tmp_path / "series" / "frames.dcm")
-        return tmp_path / "series"
-
-    return write
-
-
-def group(name, **elements):
-    """Return one functional group as DICOM nests it."""
-    inner, outer = Dataset(), Dataset()
-    for key, value in elements.items():
-        setattr(inner, key, value)
-    setattr(outer, name, [inner])
-    return outer
+def write_frames(write_frames):
+    """Write the volume's frames, of some slices in their order, in one file in a folder."""
+    return partial(write_frames, VOLUME)
 
 
 def test_a_dicom_series_states_modality_spacing_and_axes(write_dicom, tmp_path):
@@ -89,6 +61,41 @@ def test_a_file_with_many_frames_is_the_volume_that_its_slices_are(write_dicom, 
         assert read_header(path) == Header("MR", True, True)
 
 
+@pytest.mark.parametrize("slices", [[0, 2, 4, 1, 3], [4, 2, 0, 3, 1], [2, 0, 1, 4, 3]])
+def test_frames_in_the_order_of_their_acquisition_are_the_volume_that_their_slices_are(
+    write_dicom, write_frames, tmp_path, slices
+):
+    wanted, folder = read_image(write_dicom(tmp_path / "wanted", VOLUME)), write_frames(slices)
+    for path in (folder, folder / "frames.dcm"):
+        found = read_image(path)
+        np.testing.assert_array_equal(found.array, wanted.array)
+        np.testing.assert_allclose(found.affine, wanted.affine)
+        assert found.array.strides[1:] == wanted.array.strides[1:] and read_header(path) == Header("MR", True, True)
+    np.testing.assert_array_equal(read_label(folder).array, wanted.array)
+
+
+def test_frames_of_two_b_values_between_one_another_are_no_one_volume(write_frames):
+    # Three places of the one and two of the other, at even distances together too.
+    folder = write_frames([0, 2, 4, 1, 3])
+    header = pydicom.dcmread(folder / "frames.dcm")
+    indices = [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)]
+    for index, frame in zip(indices, header.PerFrameFunctionalGroupsSequence, strict=True):
+        frame.update(group("FrameContentSequence", DimensionIndexValues=list(index)))
+    header.save_as(folder / "frames.dcm")
+    for path in (folder, folder / "frames.dcm"):
+        with pytest.raises(DataError, match="must have slices at even distances on one line.*each time point, echo or"):
+            read_image(path)
+
+
+def test_a_file_that_describes_other_frames_than_it_has_is_refused(write_frames):
+    folder = write_frames([0, 2, 1])
+    header = pydicom.dcmread(folder / "frames.dcm")
+    header.PerFrameFunctionalGroupsSequence = header.PerFrameFunctionalGroupsSequence[:2]
+    header.save_as(folder / "frames.dcm")
+    with pytest.raises(DataError, match="series must describe each of its 3 frames, not 2; export it again"):
+        read_image(folder)
+
+
 def test_frames_without_the_size_of_their_voxels_state_none(write_frames):
     assert not read_header(write_frames(has_spacing=False)).has_spacing
 
@@ -109,7 +116,7 @@ def test_frames_without_places_of_their_own_do_not_state_how_far_they_are_apart(
     assert read_header(folder) == Header("MR", False, True)
 
 
-@pytest.mark.parametrize("slices", [[0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2], [0, 2, 4, 1, 3], [0, 1, 3, 4]])
+@pytest.mark.parametrize("slices", [[0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2], [0, 2, 4, 1], [0, 1, 3, 4]])
 def test_frames_that_are_no_one_volume_are_refused(write_frames, slices):
     folder = write_frames(slices)
     for path in (folder, folder / "frames.dcm"):

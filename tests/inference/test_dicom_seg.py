@@ -27,17 +27,22 @@ def series(tmp_path, write_dicom):
     """Write a series as a scanner does, with a patient, a study and a frame of reference."""
 
     def write(volume, direction):
-        folder, frame = write_dicom(tmp_path / "series", volume, direction), generate_uid()
-        for path in folder.iterdir():
-            header = pydicom.dcmread(path)
-            header.FrameOfReferenceUID, header.PatientName, header.PatientID = frame, "Doe^Jane", "p1"
-            header.PatientBirthDate = header.PatientSex = header.StudyDate = header.StudyTime = ""
-            header.AccessionNumber = header.StudyID = header.ReferringPhysicianName = ""
-            header.Manufacturer = header.PositionReferenceIndicator = ""
-            pydicom.dcmwrite(path, header)
-        return folder
+        return whole(write_dicom(tmp_path / "series", volume, direction))
 
     return write
+
+
+def whole(folder):
+    """Fill in what a segmentation takes over."""
+    frame = generate_uid()
+    for path in folder.iterdir():
+        header = pydicom.dcmread(path)
+        header.FrameOfReferenceUID, header.PatientName, header.PatientID = frame, "Doe^Jane", "p1"
+        header.PatientBirthDate = header.PatientSex = header.StudyDate = header.StudyTime = ""
+        header.AccessionNumber = header.StudyID = header.ReferringPhysicianName = ""
+        header.Manufacturer = header.PositionReferenceIndicator = ""
+        pydicom.dcmwrite(path, header)
+    return folder
 
 
 def random_labels(shape=(7, 6, 5)):
@@ -78,6 +83,26 @@ def test_each_segment_of_a_tilted_scan_has_the_place_of_its_slice(tmp_path, seri
         z = slices[tuple(frame.PlanePositionSequence[0].ImagePositionPatient)]
         number = frame.SegmentIdentificationSequence[0].ReferencedSegmentNumber
         np.testing.assert_array_equal(pixels, labels[:, :, z].T == number)
+
+
+@pytest.mark.parametrize("slices", [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [0, 2, 4, 1, 3]])
+def test_a_segmentation_of_frames_in_whatever_order_lies_where_they_lie(tmp_path, write_frames, make_study, slices):
+    labels = random_labels()
+    # The image is its own label map, so that each voxel of both can be compared.
+    folder = whole(write_frames(labels.astype(np.int16), slices))
+    image, target = read_image(folder), tmp_path / "seg.dcm"
+    found = image.array[0].astype(np.uint8)
+    write_dicom_seg(target, folder, found, image.affine, make_study(labels=LABELS), "f" * 16, "global model")
+    written, heights = pydicom.dcmread(target), []
+    for frame, pixels in zip(written.PerFrameFunctionalGroupsSequence, written.pixel_array, strict=True):
+        height = frame.PlanePositionSequence[0].ImagePositionPatient[2]
+        number = frame.SegmentIdentificationSequence[0].ReferencedSegmentNumber
+        (source,) = frame.DerivationImageSequence[0].SourceImageSequence
+        z = slices[source.ReferencedFrameNumber - 1]
+        np.testing.assert_array_equal(pixels, labels[:, :, z].T == number)
+        assert height == 30 + 2 * z
+        heights.append(height)
+    assert len({*heights}) == 5 and len(heights) == 10
 
 
 def test_a_segmentation_names_patient_labels_and_program(tmp_path, series, make_study):

@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 
 from silofl.data.access import files_of
 from silofl.data.decoded import Decoded, check_bytes
-from silofl.data.dicom_planes import SAME_PLACE_MM, Plane, first_grid, is_scaled_alike, planes_of, step_between
+from silofl.data.dicom_planes import (
+    SAME_PLACE_MM,
+    Plane,
+    first_grid,
+    frames_in_space,
+    is_scaled_alike,
+    planes_of,
+    step_between,
+)
 from silofl.data.raw_volume import LPS_TO_RAS
 from silofl.errors import DataError
 
@@ -34,7 +42,7 @@ SimpleITK.ProcessObject.SetGlobalDefaultNumberOfThreads(1)
 
 
 def read_dicom_file(path: Path, name: str) -> Decoded:
-    """Read one file as a volume.
+    """Read one file as a volume, its frames in the order of `frames_in_space`.
 
     Raises:
         DataError: It holds more axes or bytes than are supported, or frames that are no one volume.
@@ -43,14 +51,22 @@ def read_dicom_file(path: Path, name: str) -> Decoded:
     header = _header(path)
     _check_pixels(header, name)
     _check_size(path, 1, name)
-    planes = list(planes_of(header))
+    stored, count = list(planes_of(header)), int(header.get("NumberOfFrames") or 1)
+    if len(stored) not in (1, count):
+        raise DataError(f"{name} must describe each of its {count} frames, not {len(stored)}; export it again")
+    order = frames_in_space(stored)
+    planes = [stored[frame] for frame in order]
     step = step_between(planes, name)
     if not is_scaled_alike(planes):
         raise DataError(
             f"{name} must have one rescale slope and intercept for all frames, as only those of the first are read; "
             "save a file for each slice"
         )
-    return _from_itk(SimpleITK.ReadImage(str(path), imageIO=IMAGE_IO), planes, step, name)
+    decoded = _from_itk(SimpleITK.ReadImage(str(path), imageIO=IMAGE_IO), planes, step, name)
+    if (order == np.arange(len(order))).all():
+        return decoded
+    # Of the slices, so that the memory is laid out as that of a file with its frames in order.
+    return decoded._replace(array=decoded.array.T[order].T)
 
 
 def read_dicom_series(path: Path, name: str) -> Decoded:

@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 
 POSITION, DIRECTION, SPACING = "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"
 SIZE = ("Rows", "Columns")
+# A frame's number in each dimension of its file: of place and, where the file has several, of time, echo or b-value.
+INDEX = "DimensionIndexValues"
 SCALE = ("RescaleSlope", "RescaleIntercept")
 # Where a file with many frames keeps what else stands in the header itself.
 GROUPS = {
     POSITION: "PlanePositionSequence",
     DIRECTION: "PlaneOrientationSequence",
     SPACING: "PixelMeasuresSequence",
+    INDEX: "FrameContentSequence",
     **dict.fromkeys(SCALE, "PixelValueTransformationSequence"),
 }
 # With the scale they decide the type that GDCM reads pixels into.
@@ -44,6 +47,30 @@ def planes_of(header: Dataset) -> Iterator[Plane]:
 def _stated(key: str, header: Dataset, groups: Sequence[Mapping]) -> Any:  # noqa: ANN401 (an element of any type)
     parts = (part for group in groups for part in group.get(GROUPS.get(key, ""), []))
     return next((part[key].value for part in parts if key in part), header.get(key))
+
+
+def frames_in_space(planes: Sequence[Plane]) -> NDArray[np.intp]:
+    """Return the frames of a file in the order of their places along the normal; as stored where they run on already.
+
+    Scanners write slices in the order in which they acquire them, as every other one first. Frames that differ in more
+    than their places, as in time or b-value, are no one volume and stay as stored, which `step_between` refuses.
+    """
+    stored = np.arange(len(planes))
+    if any(plane[key] is None for plane in planes for key in (POSITION, DIRECTION)):
+        return stored
+    to_column, to_row = np.array(planes[0][DIRECTION], dtype=np.float64).reshape(2, 3)
+    heights = np.array([plane[POSITION] for plane in planes], dtype=np.float64) @ np.cross(to_column, to_row)
+    steps = np.diff(heights)
+    runs_on = bool((steps >= 0).all() or (steps <= 0).all())
+    return stored if runs_on or not _differ_in_place_alone(planes) else np.argsort(heights, kind="stable")
+
+
+def _differ_in_place_alone(planes: Sequence[Plane]) -> bool:
+    """Return whether each number in the file's dimensions is the same for all frames, or another one for each."""
+    indices = [plane[INDEX] for plane in planes]
+    if any(index is None for index in indices):
+        return True
+    return all(len({*values}) in (1, len(planes)) for values in np.array(indices).reshape(len(planes), -1).T.tolist())
 
 
 def step_between(planes: Sequence[Plane], name: str) -> NDArray[np.float64] | None:

@@ -77,15 +77,17 @@ def write_dicom_seg(
     headers = list(dicom_headers(source))
     planes = [plane for header in headers for plane in planes_of(header)]
     for key in (POSITION, DIRECTION, SPACING):
-        if not all(plane[key] for plane in planes):
+        if len(planes) != label_map.shape[2] or not all(plane[key] for plane in planes):
             raise _refusal(f"{key} is missing")
+    # Which slice of the label map each plane is.
+    slices = np.argsort(np.argsort([step @ plane[POSITION] for plane in planes]))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             segmentation = highdicom.seg.Segmentation(
-                # In the order of the slices, so that each takes its own header's place, be the gantry tilted or not.
-                source_images=sorted(headers, key=lambda header: step @ next(planes_of(header))[POSITION]),
-                pixel_array=np.ascontiguousarray(label_map.transpose(2, 1, 0)),
+                source_images=headers,
+                # In the order of headers or frames, so that each takes its own place, be the gantry tilted or not.
+                pixel_array=label_map.transpose(2, 1, 0)[slices],
                 segmentation_type="BINARY",
                 segment_descriptions=[
                     _described(number, study, fingerprint, remark) for number in sorted(study.labels)
