@@ -116,6 +116,51 @@ def test_a_folder_with_a_set_for_each_site(run, tmp_path):
     np.testing.assert_array_equal(np.asanyarray(written.dataobj), np.where(mask == 5, 2, mask))
 
 
+@pytest.fixture
+def notes_of(tmp_path):
+    """Import sites by the names of their labels, and return what the import says of these names."""
+
+    def go(sites, **options):
+        for site, names in sites.items():
+            numbers = {name: number for number, name in enumerate(names, start=1)}
+            described = SECOND | {"labels": {"background": 0} | numbers}
+            write_set(tmp_path / "sites" / site, described, numbers=range(len(names) + 1))
+        notes = import_layout("nnunet", tmp_path / "sites", tmp_path / "target", ImportOptions(**options)).notes
+        assert not any("LABEL NAMES" in note for note in notes[1:])
+        return notes[0]
+
+    return go
+
+
+@pytest.mark.parametrize("other", ["Tumour", "tumour", " tumor", "TUMOR", "tumors"])
+def test_a_mistyped_label_is_said_aloud_with_both_names_and_their_sites(notes_of, other):
+    note = notes_of({"east": ["liver", "tumor"], "north": ["liver", other], "west": [other]})
+    assert note == (
+        f"LABEL NAMES NEARLY EQUAL: 'tumor' (east) and {other!r} (north, west) count as different labels, which nobody "
+        "drew at the other's sites; where they are one, give it one name in dataset.json of nnU-Net at all sites and "
+        "import again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("east", "west"),
+    [
+        (["liver"], ["spleen"]),
+        (["kidney left"], ["kidney right"]),
+        (["tumor"], ["tumor core"]),
+        # Who has both knows that they are two.
+        (["lobe 1", "lobe 2"], ["lobe 2"]),
+    ],
+)
+def test_labels_that_are_two_are_not_said_to_be_nearly_one(notes_of, east, west):
+    assert notes_of({"east": east, "west": west}).startswith("PATIENTS UNKNOWN")
+
+
+def test_who_names_the_labels_has_seen_their_names(notes_of):
+    note = notes_of({"east": ["tumor"], "west": ["tumour"]}, labels=("tumor", "tumour"))
+    assert note.startswith("PATIENTS UNKNOWN")
+
+
 def test_names_may_be_given_in_the_order_of_the_labels_numbers(run, source):
     describe(source, SECOND | {"labels": {"TZ": 2, "background": 0, "PZ": 1}})
     assert run(labels=("outer", "inner"))["labels"] == {"1": "outer", "2": "inner"}

@@ -15,16 +15,19 @@ learning-based biomedical image segmentation, Nature Methods 2021::
 Files end in .nii.gz, .nii, .mha, .nrrd, .png or .tif. Labels of one name are one label at all sites, in the order of
 the first site and then of the others, and the masks are renumbered where their numbers are others. A label that a
 site's dataset.json does not name has been drawn by nobody there: labels_annotated lists the others. --labels gives the
-labels other names; or it names all labels of a study in their order, of which the sites have some. Regions and the
-label ignore are refused. Pictures in colours, one file a case, are one image without contrasts. imagesTs has no labels
-and is not read: training, validation and test are drawn from imagesTr.
+labels other names; or it names all labels of a study in their order, of which the sites have some. Without it, names
+that are nearly one, as Tumour and tumor, and that no site has both of are said to be two labels. Regions and the label
+ignore are refused. Pictures in colours, one file a case, are one image without contrasts. imagesTs has no labels and
+is not read: training, validation and test are drawn from imagesTr.
 
 Without patients.csv nobody knows whose images they are: they are split by case.
 """
 
+import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 from silofl.data.formats import PICTURES
@@ -39,6 +42,8 @@ PARTS = ("dataset.json", "imagesTr", "labelsTr")
 # Label maps are read as 32 bits.
 MOST = 1 << 31
 REMEDY = "correct the mask, or labels in its dataset.json"
+# Of two names' letters, from which they are nearly one: disc and disk.
+ALIKE = 0.75
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,35 @@ def plan_nnunet(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         values = Values({number: new[name] for number, name in described.labels.items()}, REMEDY, labels)
         cases = _cases(site, sites[site], described)
         plans[site] = plan_cases(cases, read_patients(cases), values, options)
-    return say_unknown(plans)
+    plans = say_unknown(plans)
+    # First: all that is said of labels that nobody drew follows from it.
+    slips, first = [] if options.labels else _slips(found), next(iter(plans))
+    return {**plans, first: replace(plans[first], notes=(*slips, *plans[first].notes))}
+
+
+def _slips(found: Mapping[str, Description]) -> list[str]:
+    """Return a sentence where names of labels are nearly one that no site has both of; nothing where none are."""
+    sites: dict[str, list[str]] = {}
+    for site, described in found.items():
+        for name in described.labels.values():
+            sites.setdefault(name, []).append(site)
+    pairs = [
+        " and ".join(f"{name!r} ({', '.join(sites[name])})" for name in pair)
+        for pair in combinations(sites, 2)
+        if {*sites[pair[0]]}.isdisjoint(sites[pair[1]]) and _is_alike(*pair)
+    ]
+    if not pairs:
+        return []
+    return [
+        f"LABEL NAMES NEARLY EQUAL: {some(pairs)} count as different labels, which nobody drew at the other's sites; "
+        "where they are one, give it one name in dataset.json of nnU-Net at all sites and import again"
+    ]
+
+
+def _is_alike(one: str, other: str) -> bool:
+    """Return whether two names are nearly one, whatever their capitals, spaces and signs."""
+    letters = [re.sub(r"[\W_]", "", name).casefold() for name in (one, other)]
+    return bool(difflib.get_close_matches(letters[0], letters[1:], cutoff=ALIKE))
 
 
 def _cases(site: str, folder: Path, described: Description) -> SiteCases:
