@@ -71,6 +71,30 @@ def test_the_card_says_which_labels_a_site_has_not_annotated(make_contents, make
     assert sentence.replace("|", "/") in card_of(replace(make_contents(), study=study, facts=facts))
 
 
+@pytest.mark.parametrize(
+    ("tests", "validations", "sentence"),
+    [
+        # By number in each site's test, and in its validation.
+        (({"1": 0.5, "2": 0.0}, {"1": 0.5}), ({}, {"2": 0.5}), "annotated: none at a site with scores\n"),
+        (({"0": 1, "1": 0.5}, {"2": 0.5}), ({}, {}), "not annotated or in none of the cases: north: lesion; south: o"),
+        (({"1": 0.5, "2": 0.5}, {}), ({}, {}), "not known; without a score, as not annotated or in none of the cas"),
+    ],
+)
+def test_of_a_network_the_card_says_which_labels_have_no_score_at_a_site(
+    make_contents, make_study, tests, validations, sentence
+):
+    def scores(labels):
+        known = {"value": 0.5, "num_cases": 4, "num_excluded": 0}
+        return {site: known | {"labels": one} for site, one in zip(("north", "south"), labels, strict=True)}
+
+    facts = {"data": {}, "test": scores(tests), "validation": scores(validations)}
+    study = make_study(labels={1: "organ", 2: "lesion"})
+    assert sentence in card_of(replace(make_contents(), study=study, facts=facts))
+    of_regions = study.model_copy(update={"regions": {"both": (1, 2)}})
+    text = card_of(replace(make_contents(), study=of_regions, facts=facts))
+    assert "annotated: not known; it is not recorded" in text
+
+
 @pytest.mark.parametrize("rule", ["only", "mean", "selector"])
 def test_every_section_is_there_and_says_that_it_is_not_known(make_contents, rule):
     text = card_of(replace(make_contents(rule), facts={}))

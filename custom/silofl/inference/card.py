@@ -3,7 +3,7 @@
 Mitchell et al., Model Cards for Model Reporting, FAT* 2019, arXiv:1810.03993.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -46,7 +46,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         rule=rule_sentence(contents),
         form=form_of_images(study, contents.image_shape),
         data=_data(facts.get("data", {})),
-        not_annotated=_not_annotated(study, facts.get("data", {})),
+        not_annotated=_not_annotated(study, facts),
         metric=study.metric.replace("_", " "),
         results=_results(study, facts),
         deviation=_deviation(facts),
@@ -101,16 +101,35 @@ def _data(counts: Mapping[str, Any]) -> str:
     )
 
 
-def _not_annotated(study: Study, counts: Mapping[str, Any]) -> str:
-    """Return the labels that each site's label maps do not show, by site; empty where that is not known."""
-    shown = {site: one.get("labels_annotated") for site, one in counts.items()}
-    if not shown or None in shown.values():
-        return ""
+def _not_annotated(study: Study, facts: Mapping[str, Any]) -> str:
+    """Return the labels that each site's label maps do not show, by site; empty where nothing is known of it."""
+    shown = {site: one.get("labels_annotated") for site, one in facts.get("data", {}).items()}
+    if shown and None not in shown.values():
+        return _lacking(study, shown) or "none at any site"
+    # A network's sites do not say it. Their scores are of labels that they annotate, and that stand in some case.
+    scored = {} if study.regions else _scored(facts)
+    lacking = _lacking(study, scored)
+    if lacking:
+        return f"not known; without a score, as not annotated or in none of the cases: {lacking}"
+    return "none at a site with scores" if scored else ""
+
+
+def _scored(facts: Mapping[str, Any]) -> dict[str, set[int]]:
+    """Return the labels of which a site's scores have a value, by site; without sites whose scores name no labels."""
+    found: dict[str, set[int]] = {}
+    for part in ("validation", "test"):
+        for site, score in (facts.get(part) or {}).items():
+            if score.get("labels") is not None:
+                found.setdefault(site, set()).update(map(int, score["labels"]))
+    return found
+
+
+def _lacking(study: Study, shown: Mapping[str, Collection[int]]) -> str:
     lacking = {
         site: ", ".join(literal(name) for number, name in sorted(study.labels.items()) if number not in numbers)
         for site, numbers in shown.items()
     }
-    return "; ".join(f"{site}: {names}" for site, names in lacking.items() if names) or "none at any site"
+    return "; ".join(f"{site}: {names}" for site, names in lacking.items() if names)
 
 
 def _sizes(part: Mapping[str, Any]) -> str:
