@@ -52,6 +52,8 @@ class Site(Section):
             a study sends where not given.
         max_epsilon: What the differential privacy of a study may spend here, in all its runs together; a study without
             ``privacy.dp_sgd`` then gets no answer, and one that has spent it no more. No limit where not given.
+        max_delta: The largest delta of such a study, at which ``max_epsilon`` holds; any where not given.
+        privacy_unit: Whom such a study must protect: a ``patient``, or at least an ``example``; any where not given.
         extensions: Networks, losses and transforms of reviewed packages that may run here, as ``package==1.2.0/name``;
             none where not given.
     """
@@ -68,6 +70,8 @@ class Site(Section):
     min_patients: Annotated[int, Field(ge=0, le=1_000_000)] = 5
     may_leave: tuple[Name, ...] | None = None
     max_epsilon: Positive | None = None
+    max_delta: Annotated[Positive, Field(lt=1)] | None = None
+    privacy_unit: Literal["patient", "example"] | None = None
     extensions: tuple[Extension, ...] = ()
 
     def data_folder(self, study: str, site: str) -> Path:
@@ -120,16 +124,33 @@ class Site(Section):
                 "have that lead submit it, or ask the site to pin another"
             )
 
-    def check_private(self, study: str, is_private: bool) -> None:
-        """Refuse a study without differential privacy where the site asks for it.
+    def check_private(self, study: str, promise: tuple[float, str] | None) -> None:
+        """Refuse a study without the differential privacy that the site asks for.
+
+        Args:
+            study: The study's name.
+            promise: The delta and the unit of its differential privacy; None without it.
 
         Raises:
-            PinError: It has none; the sentence is fit for the server.
+            PinError: It has none, at a larger delta, or for another unit; the sentence is fit for the server.
         """
-        if self.max_epsilon is not None and not is_private:
+        asked = [key for key in ("max_epsilon", "max_delta", "privacy_unit") if getattr(self, key) is not None]
+        if not asked:
+            return
+        if promise is None:
             raise PinError(
-                f"study {study!r} must have privacy.dp_sgd, as max_epsilon {self.max_epsilon:g} of the site asks; add "
-                "it, or ask the site"
+                f"study {study!r} must have privacy.dp_sgd, as {asked[0]} of the site asks; add it, or ask the site"
+            )
+        delta, unit = promise
+        if self.max_delta is not None and delta > self.max_delta:
+            raise PinError(
+                f"study {study!r} must have a privacy.dp_sgd.delta of at most {self.max_delta:g}, as max_delta of the "
+                f"site asks, not {delta:g}; lower it, or ask the site"
+            )
+        if self.privacy_unit == "patient" and unit != "patient":
+            raise PinError(
+                f"study {study!r} must have privacy.dp_sgd.unit: patient, as privacy_unit of the site asks, not "
+                f"{unit}; change it, or ask the site"
             )
 
     def check_paused(self, study: str) -> None:

@@ -243,6 +243,12 @@ class Study(Section):
         """Whether models learn with differential privacy, so that nothing else of their training may leave."""
         return self.privacy.dp_sgd is not None
 
+    @property
+    def promise(self) -> tuple[float, str] | None:
+        """The delta at which differential privacy holds, and for whom; None without it."""
+        settings = self.privacy.dp_sgd
+        return None if settings is None else (settings.delta, settings.unit)
+
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of all that the study decides, however its file is written; `continue_run` is none of it.

@@ -35,6 +35,17 @@ def test_a_pinned_study_is_compared_and_its_lead_shown(candidate, kit):
     assert pinned(candidate(name="other")).status == "failed"
 
 
+def test_a_study_whose_promise_means_less_than_the_site_asks_is_named_before_it_joins(candidate, kit):
+    settings = yaml.safe_load((kit / "local" / "site.yaml").read_text())
+    limits = {"max_epsilon": 8, "max_delta": 0.001, "privacy_unit": "patient"}
+    (kit / "local" / "site.yaml").write_text(yaml.safe_dump(settings | limits))
+    private = {"guard": False, "model": {"features": [4] * 6, "normalization": "instance"}}
+    private |= {"privacy": {"dp_sgd": {"noise": 2.0, "clip": 1.0, "delta": 0.1}}}
+    answer = pinned(candidate(**private))
+    assert answer.status == "failed"
+    assert "privacy.dp_sgd.delta of at most 0.001, as max_delta of the site asks, not 0.1" in answer.sentence
+
+
 def test_a_list_of_the_very_classes_is_right(candidate, kit):
     assert allowed_classes(candidate()).status == "ok"
     allow(kit, *SITE_CLASSES)

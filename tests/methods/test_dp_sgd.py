@@ -140,9 +140,35 @@ def test_it_goes_with_half_precision_on_the_wire(play, private):
 
 
 def test_a_site_with_a_limit_answers_no_study_without_privacy(make_study, settings_in, tmp_path):
-    site = settings_in(tmp_path).model_copy(update={"max_epsilon": 8.0})
-    with pytest.raises(PinError, match="'small' must have privacy.dp_sgd, as max_epsilon 8 of the site asks"):
-        SiteRounds("east", make_study(), site)
+    for key, value in {"max_epsilon": 8.0, "max_delta": 0.001, "privacy_unit": "example"}.items():
+        site = settings_in(tmp_path).model_copy(update={key: value})
+        with pytest.raises(PinError, match=f"'small' must have privacy.dp_sgd, as {key} of the site asks; add it, or"):
+            SiteRounds("east", make_study(), site)
+
+
+LIMITS = {"max_epsilon": 8.0, "max_delta": 0.01, "privacy_unit": "patient"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"delta": 0.1}, "must have a privacy.dp_sgd.delta of at most 0.01, as max_delta of the site asks, not 0.1;"),
+        ({"unit": "example"}, "must have privacy.dp_sgd.unit: patient, as privacy_unit of the site asks, not example;"),
+    ],
+)
+def test_a_lead_does_not_stay_below_the_limit_by_a_promise_that_means_less(
+    private, settings_in, tmp_path, changes, said
+):
+    lax = private({"dp_sgd": NOISE["dp_sgd"] | changes})
+    with pytest.raises(PinError, match=said):
+        SiteRounds("east", lax, settings_in(tmp_path).model_copy(update=LIMITS))
+
+
+@pytest.mark.parametrize("unit", ["patient", "example"])
+def test_a_study_within_a_sites_limits_is_taken(private, settings_in, tmp_path, unit):
+    # Who protects a patient protects each of the patient's examples.
+    site = settings_in(tmp_path).model_copy(update=LIMITS | {"privacy_unit": unit})
+    assert SiteRounds("east", private(), site).study.is_private
 
 
 @pytest.mark.parametrize(

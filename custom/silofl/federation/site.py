@@ -38,13 +38,13 @@ class SiteRounds:
 
     Raises:
         ExtensionError: The study names a part of a package that the site has not allowed or not installed.
-        PinError: The site asks for differential privacy, which the study has not.
+        PinError: The site asks for differential privacy that the study has not.
     """
 
     def __init__(self, name: str, study: Study, site: Site, latest: Callable[[], Site] | None = None) -> None:
         self.name, self.study, self.site = name, study, site
         self._latest = latest or (lambda: site)
-        site.check_private(study.name, study.is_private)
+        site.check_private(study.name, study.promise)
         allow(site.extensions)
         for named in study.extensions:
             find(*named)

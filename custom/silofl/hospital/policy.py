@@ -15,7 +15,7 @@ def pinned(candidate: Candidate) -> Finding:
     try:
         # Who will submit the study is not known yet.
         candidate.settings.check_pinned(study.name, study.digest, {lead})
-        candidate.settings.check_private(study.name, study.is_private)
+        candidate.settings.check_private(study.name, study.promise)
     except PinError as error:
         advice = "on this side: ask the study lead, by telephone, which study was agreed to"
         return failed(f"{error}; {advice}", sha256=study.digest)
