@@ -110,6 +110,8 @@ NUMBERS = {
     "loss a bool": metrics(loss=True),
     "negative drift": metrics(drift=-1.0),
     "an unknown metric": metrics(age=70),
+    "a loss of a model that nobody trains": metrics(loss_jane_doe=0.5),
+    "780 losses": metrics(**{f"loss_{'a' * (n // 26 + 1)}{chr(97 + n % 26)}": 0.5 for n in range(26 * 30)}),
     "a loss with a strange name": metrics(**{"loss_\x1b[31m": 0.5}),
     "validation a number": metrics(validation=0.5),
     "validation a list": metrics(validation=[SCORE]),
@@ -133,6 +135,7 @@ NUMBERS = {
     "a label with a control character": validation(labels={"1\n2": 0.5}),
     "10^4 labels": validation(labels={str(number): 0.5 for number in range(10**4)}),
     "cases of other labels": validation(label_cases={"2": 1}),
+    "a value of a model that nobody trains": validation(models={"Doe^Jane": 0.5}),
     "a model's value of 7": validation(models={"model": 7}),
 }
 ARRAYS = {

@@ -187,12 +187,24 @@ def test_no_text_and_no_number_leaves_that_the_schema_does_not_know(gate, meta):
 @pytest.mark.parametrize(
     "meta",
     [
-        {"metrics": {"loss": 0.5, "loss_selector": 1.5, "validation": SCORE, "test": SCORE | {"num_patients": 2}}},
+        {"metrics": {"loss": 0.5, "drift": 0.5, "validation": SCORE, "test": SCORE | {"num_patients": 2}}},
         {"error": "no disk", "held": 3},
     ],
 )
 def test_honest_numbers_and_reasons_leave(gate, meta):
     assert gate().refusal(request(), Message(meta={"round": 1} | meta)) is None
+
+
+def test_losses_and_values_leave_of_the_models_that_the_study_trains(gate):
+    def leaves(metrics, name):
+        return gate(algorithm={"name": name}).refusal(request(), Message(meta={"round": 1, "metrics": metrics})) is None
+
+    assert leaves({"loss": 0.5, "loss_selector": 1.5, "loss_global": 1.0}, "fedsm")
+    assert leaves({"validation": SCORE | {"models": {"global": 0.5, "personal": 0.5}}}, "ditto")
+    # A loss by each letter of a name, or a name in the place of a model's.
+    for name in ("selector", "jane_doe", *("age_" + "i" * number for number in range(30))):
+        assert not leaves({"loss": 0.5, f"loss_{name}": 1.5}, "fedavg")
+    assert not leaves({"validation": SCORE | {"models": {"Jane Doe": 0.5}}}, "ditto")
 
 
 def test_a_test_of_a_round_leaves_where_the_study_asks_for_it_and_tells_no_more_than_a_validation(make_study):

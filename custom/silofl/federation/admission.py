@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from silofl.federation.known_sites import take_software
-from silofl.federation.numbers import check_modality, credited, norm, too_long
+from silofl.federation.numbers import check_modality, check_names, credited, norm, too_long
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import Answer, reason_of
 from silofl.methods.part import TRAIN, Exchange, Message
@@ -46,6 +46,7 @@ def _each(answers: Mapping[str, A], check: Callable[[str, A], Answer]) -> tuple[
 def _known(server: ServerRounds, site: str, answer: Answer) -> Answer:
     take_software(server, site, answer.numbers.software)
     check_modality(site, answer.domain, server.study)
+    check_names(site, answer.numbers.metrics, server.study, server.parts)
     return answer
 
 

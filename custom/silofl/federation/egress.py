@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, Strict
 
 from silofl.errors import AggregationError, ConfigError, TrainingError
-from silofl.federation.numbers import unknown_names
+from silofl.federation.numbers import check_names
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import Answer, plain_text
 from silofl.methods.part import Exchange, Expected, Kind, Message
@@ -225,6 +225,7 @@ class Gate:
             return Answer() if is_plain and not message.arrays else None
         try:
             answer = self._server.read("site", message)
+            check_names("site", answer.numbers.metrics, self.study, self._server.parts)
         except AggregationError:
             return None
         metrics = answer.numbers.metrics
@@ -232,7 +233,7 @@ class Gate:
             return None
         if self.study.is_private and (metrics.training.keys() - {"epsilon"} or answer.domain.intensities):
             return None
-        return None if unknown_names(metrics, self.study) else answer
+        return answer
 
     def _of_array(self, name: str, array: NDArray) -> dict[str, Any]:
         kind = self.kind(name)

@@ -1,7 +1,7 @@
 """Checks of the numbers of an answer against its task and its study, and of answers against one another."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -12,9 +12,12 @@ from silofl.methods.answer import Metrics, Numbers
 from silofl.methods.part import TRAIN, Exchange
 from silofl.study import Study
 from silofl.study_sections import CLASSIFICATION_ONLY
+from silofl.training.site_score import SuperScore
 
 # What a classification's score has beside its value.
 METRICS = frozenset((*CLASSIFICATION_ONLY["metric"], "auroc"))
+# What a round's training has beside the losses of other learners than the site's own model.
+TRAINING = frozenset(("loss", "drift", "epsilon"))
 # Times the median of the other sites'.
 MOST_STEPS = 10
 # Beyond the other sites' images on either side, times the room that these take together.
@@ -43,12 +46,6 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
         raise AggregationError(f"site {site!r} must have images of {study.data.dimensions} axes, not {len(shape) - 1}")
     if numbers.metrics.round_test and not study.evaluate_every_round:
         raise AggregationError(f"site {site!r} must send no test score of a round, for which the study does not ask")
-    unknown = unknown_names(numbers.metrics, study)
-    if unknown:
-        # The model card repeats them.
-        raise AggregationError(
-            f"site {site!r} must send scores of the study's own labels and metrics, not of {shown(unknown[0])}"
-        )
     if not exchange.is_needed:
         return
     metrics = numbers.metrics
@@ -83,12 +80,30 @@ def check_modality(site: str, domain: Domain, study: Study) -> None:
         raise AggregationError(f"site {site!r} must have {stated} images, as data.modality says, not {others[0]}")
 
 
-def unknown_names(metrics: Metrics, study: Study) -> list[str]:
-    """Return the names in an answer's scores that are no labels, regions or metrics of the study."""
-    labels = {"0", *map(str, study.scored)}
+def check_names(site: str, metrics: Metrics, study: Study, parts: Collection[str]) -> None:
+    """Refuse an answer whose numbers are of what the study has not: a name could say anything, and cards repeat some.
+
+    Args:
+        site: Who sent it.
+        metrics: What was measured.
+        study: Names labels and regions.
+        parts: Roles of the study's parts, of which some learn.
+
+    Raises:
+        AggregationError: Names the site and the first such name.
+    """
+    roles = {*study.recipe.roles, *parts}
     scores = [score for score in (metrics.validation, metrics.round_test, metrics.test) if score]
-    named = [(labels, score.labels or ()) for score in scores] + [(METRICS, score.also or ()) for score in scores]
-    return sorted(name for known, names in named for name in names if name not in known)
+    labels, losses = {"0", *map(str, study.scored)}, {*TRAINING, *(f"loss_{role}" for role in roles)}
+    named = [(losses, metrics.training), *((labels, score.labels or ()) for score in scores)]
+    named += [(METRICS, score.also or ()) for score in scores]
+    # A super model's test has the values of the sites' models, of which the site itself learns with the task.
+    named += [(roles, score.models or ()) for score in scores if not isinstance(score, SuperScore)]
+    unknown = sorted(name for known, names in named for name in names if name not in known)
+    if unknown:
+        raise AggregationError(
+            f"site {site!r} must send numbers of the study's own labels, metrics and models, not of {shown(unknown[0])}"
+        )
 
 
 def norm(arrays: Arrays) -> float:
