@@ -83,6 +83,15 @@ def test_a_job_that_the_server_does_not_know_has_no_status(lead):
     assert lead(meta={"status": "RUNNING"}).find("x") == "RUNNING"
 
 
+def test_what_nvflare_says_of_a_job_is_its_way_to_the_sites_or_why_it_never_began(lead):
+    tries = ["try 1: connected sites (0) < min_sites (1)", "try 2: connected sites (0) < min_sites (1)"]
+    given_up = {"status": "FINISHED:CAN_NOT_SCHEDULE", "schedule_history": [*tries, "exceeded max schedule count 10"]}
+    assert lead(meta=given_up).status("x") == (given_up["status"], f"{tries[1]}; exceeded max schedule count 10")
+    deployed = {"status": "RUNNING", "schedule_history": ["scheduled"], "job_deploy_detail": ["north: OK", "west: OK"]}
+    assert lead(meta=deployed).status("x") == ("RUNNING", "north: OK; west: OK")
+    assert lead(meta={"status": "SUBMITTED"}).status("x") == ("SUBMITTED", "")
+
+
 def test_a_lead_without_the_right_learns_so_and_one_whose_job_starts_does_not_lose_it(lead):
     progress = Progress(None, [])
     lead(progress=JobNotRunning("not yet")).update("x", progress)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from nvflare.app_common.job_schedulers.job_scheduler import DefaultJobScheduler
 
 from silofl.cli import main
 from silofl.errors import ConfigError, TrainingError
@@ -15,6 +16,7 @@ from silofl.federation.results import read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.files import write_json, write_text
 from silofl.schema import plain
+from silofl.studies import continue_run
 from silofl.studies import run as module
 from silofl.studies.simulation import study_file
 from silofl.study import load_study
@@ -40,7 +42,7 @@ class Connection:
     """A lead's connection, which a test gives what the server answers."""
 
     def __init__(self, kit, patience_s):
-        pass
+        self.kit = kit
 
     def __enter__(self):
         return self
@@ -205,6 +207,11 @@ def test_a_job_that_nvflare_holds_back_for_more_sites_says_so(server, tmp_path, 
     assert main(["run", str(job), "--kit", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "3 of 5 sites are connected that min_clients of meta.json asks for; NVFlare begins the job once" in said
+    assert "and gives up after ten tries in 40 minutes" in said
+    nvflare = DefaultJobScheduler()
+    waits = [min(600, nvflare.min_schedule_interval * 2**n) for n in range(nvflare.max_schedule_count - 1)]
+    # 10 + 20 + 40 + 80 + 160 + 320 + 600 + 600 + 600 s
+    assert len(waits) == 9 and sum(waits) / 60 == 40.5
 
 
 def test_what_no_server_takes_is_said_before_anything_is_submitted(server, tmp_path, capsys):
@@ -252,14 +259,18 @@ def test_a_failed_run_ends_there_and_says_why_and_how_to_go_on(server, lead, end
     assert said.endswith(f"to go on once that is put right: silofl continue {tmp_path}/out --kit {tmp_path}\n")
 
 
-def test_a_job_that_never_began_says_what_nvflare_says(server, lead):
-    server(("FINISHED:FAILED_TO_RUN", "nothing"))
+def test_a_job_that_never_began_says_what_nvflare_says_and_how_to_go_on(server, lead, monkeypatch, tmp_path):
+    monkeypatch.setattr(continue_run, "read_kit", module.read_kit)
+    submitted = server(("FINISHED:FAILED_TO_RUN", "nothing"), ("FINISHED:COMPLETED", "complete"))
     code, said, results = lead()
     assert code == 1 and results is None
-    assert "job job-1 must begin; NVFlare ended it as FINISHED:FAILED_TO_RUN: north: no room" in said
+    assert "job job-1 must begin; NVFlare ended it as FINISHED:FAILED_TO_RUN: north: no room; to go on once " in said
+    again = said.partition("that is put right: silofl ")[2].split()
+    assert again == ["continue", f"{tmp_path}/out", "--kit", f"{tmp_path}"]
+    assert main(again) == 0 and submitted[0] == submitted[1]
 
 
-def test_an_interrupted_command_leaves_the_job_running_and_names_it(server, lead, monkeypatch):
+def test_an_interrupted_command_leaves_the_job_running_and_names_it(server, lead, monkeypatch, tmp_path):
     server(("RUNNING", None))
 
     def interrupt(watch):
@@ -268,6 +279,7 @@ def test_an_interrupted_command_leaves_the_job_running_and_names_it(server, lead
     monkeypatch.setattr(module.Watch, "_follow", interrupt)
     code, said, _ = lead()
     assert code == 130 and "job job-1 runs on" in said
+    assert said.endswith(f"go on later with silofl continue {tmp_path}/out --kit {tmp_path}\n")
 
 
 def test_a_server_that_stays_away_is_said_and_no_traceback(server, lead, monkeypatch):

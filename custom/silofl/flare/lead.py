@@ -158,7 +158,9 @@ class Lead:
     def status(self, number: str) -> tuple[str, str]:
         """Return NVFlare's word for a job's status, and what it says of the job's way to the sites."""
         meta = self._ask(lambda session: session.get_job_meta(number))
-        return str(meta.get("status", "")), "; ".join(meta.get("job_deploy_detail") or ())
+        # Of a job that was given up, as nobody was there, only the tries tell why: the last but one, and that it was.
+        details = meta.get("job_deploy_detail") or (meta.get("schedule_history") or [])[-2:]
+        return str(meta.get("status", "")), "; ".join(details)
 
     def find(self, number: str) -> str | None:
         """Return NVFlare's word for the status of a job; None where the server knows no such job."""

@@ -130,16 +130,20 @@ def start(job: Path, kit: Kit, out: Path, retries: int, console: Console) -> int
             console.print(
                 f"\ninterrupted; job {watch.number} runs on: fetch its result with silofl watch {watch.number} "
                 f"--kit {quote(str(kit.folder))} --download DIR, or end it with nvflare job abort and go on later with "
-                f"silofl continue {quote(str(out))}",
+                f"{going_on(out, kit)}",
                 markup=False,
             )
             return ExitCode.INTERRUPTED
     print_results(results, console)
     console.print(f"downloaded to {out}; report: {write_report(out)}", markup=False)
     if results.status == "FAILED":
-        again = f"{quote(str(out))} --kit {quote(str(kit.folder))}"
-        console.print(f"to go on once that is put right: silofl continue {again}", markup=False)
+        console.print(f"to go on once that is put right: {going_on(out, kit)}", markup=False)
     return ExitCode[results.status]
+
+
+def going_on(out: Path, kit: Kit) -> str:
+    """Return the command that goes on with the job in a folder of results."""
+    return f"silofl continue {quote(str(out))} --kit {quote(str(kit.folder))}"
 
 
 @dataclass
@@ -208,7 +212,7 @@ class Watch:
         if type(least) is int and len(there) < least:
             self.console.print(
                 f"{len(there)} of {least} sites are connected that min_clients of meta.json asks for; NVFlare begins "
-                "the job once they are, and waits without a limit",
+                "the job once they are, and gives up after ten tries in 40 minutes",
                 markup=False,
             )
 
@@ -253,7 +257,10 @@ class Watch:
         """Bring the job's results to the folder, and the server's log to ``jobs/`` in it."""
         found = self.lead.download(self.number, self.out / "jobs") / "workspace" / "silofl"
         if not (found / RESULT).is_file():
-            raise TrainingError(f"job {self.number} must begin; NVFlare ended it as {status}: {details or 'no reason'}")
+            raise TrainingError(
+                f"job {self.number} must begin; NVFlare ended it as {status}: {details or 'no reason'}; to go on once "
+                f"that is put right: {going_on(self.out, self.lead.kit)}"
+            )
         # No others, which the server could have put there in the place of the job that is signed and submitted again.
         for path in result_files(found):
             # Atomically: a program that reads the ledger while the run goes on finds it whole.
