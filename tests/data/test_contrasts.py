@@ -349,6 +349,26 @@ def test_contrasts_of_two_patients_are_no_case(write_dicom, tmp_path, study):
         read_as("p2")
 
 
+@pytest.mark.parametrize(
+    ("frames", "is_doubted"),
+    [((1, 1), False), ((None, 1), False), ((None, None), False), (("", 1), False), ((1, 2), True)],
+)
+def test_contrasts_of_different_frames_of_reference_are_doubted_and_read(
+    tmp_path, write_dicom, study, frames, is_doubted
+):
+    folders = {name: write_dicom(tmp_path / name, volume) for name, volume in (("T1", T1), ("T2", T2))}
+    for name, frame in zip(folders, frames, strict=True):
+        for file in folders[name].iterdir():
+            header = pydicom.dcmread(file)
+            header.FrameOfReferenceUID = f"1.2.{frame}" if isinstance(frame, int) else frame
+            header.save_as(file)
+    settings = study(**NAMES)
+    prepared = prepare_with_way_back(source_of(folders, settings.data), preparation(settings, has_label_map=False))
+    np.testing.assert_array_equal(np.moveaxis(prepared.images, 0, -1), [T1, T2])
+    doubts = prepared.doubts(Domain(), preparation(settings))
+    assert any("the contrasts state different frames of reference" in doubt for doubt in doubts) is is_doubted
+
+
 def test_a_new_case_has_contrasts_of_the_study_alone(study):
     with pytest.raises(DataError, match="contrasts must be among the study's, which are T1, T2, not FLAIR"):
         source_of({"FLAIR": Path("a.nii")}, study(**NAMES).data)

@@ -2,6 +2,7 @@ import json
 
 import nibabel
 import numpy as np
+import pydicom
 import pytest
 
 from silofl.errors import DataError
@@ -49,6 +50,27 @@ def test_patients_whom_nobody_knows_are_said_to_be_unknown(candidate, pictures):
     answer = data(candidate(data={"split_unit": "unknown"}))
     assert answer.facts["patients"] == {"training": 0, "validation": 0, "test": 0}
     assert "the patients are unknown, and one may stand in two" in answer.sentence
+
+
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_contrasts_of_several_frames_of_reference_are_worth_a_look_and_no_case_is_named(
+    candidate, pictures, write_dicom, is_moved
+):
+    content = {"task": "segmentation", "labels": {"1": "blob"}, "channel_names": ["T1", "T2"]}
+    for number, part in enumerate(("training", "validation", "test")):
+        for name in ("t1", "t2", "label"):
+            volume = np.random.default_rng(number).integers(0, 2, (32, 32, 2)).astype(np.int16)
+            for file in write_dicom(pictures / f"{part}_{name}", volume).iterdir():
+                header = pydicom.dcmread(file)
+                header.FrameOfReferenceUID = "1.2.4" if is_moved and (part, name) == ("test", "t2") else "1.2.3"
+                header.save_as(file)
+        files = [f"{part}_t1", f"{part}_t2"]
+        content[part] = [{"image": files, "label": f"{part}_label", "patient": f"secret-{part}"}]
+    (pictures / "dataset.json").write_text(json.dumps(content))
+    answer = data(candidate(data={"intensity": "zscore", "channels": 2, "channel_names": ["T1", "T2"]}))
+    assert answer.status == ("warning" if is_moved else "ok")
+    assert ("those of 1 of 3 cases state several: see that they were registered" in answer.sentence) is is_moved
+    assert "secret" not in answer.sentence and answer.facts["cases"]["test"] == 1
 
 
 def test_volumes_have_their_spacing_told(candidate, pictures):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from silofl.data.access import name_of
-from silofl.data.header import check_affine, patient_of, read_header
+from silofl.data.header import check_affine, frame_of, patient_of, read_header
 from silofl.data.images import GRID_TOLERANCE_MM, Image, check_grid, grid_distance, overlaps, read_image
 from silofl.errors import ConfigError, DataError
 from silofl.study_sections import DataSettings
@@ -71,6 +71,16 @@ def missing(names: Iterable[str], sources: Iterable[Source]) -> list[str]:
     """Return which contrasts, of those of a study, some image lacks."""
     found = [{*source.contrasts} for source in sources]
     return [name for name in names if any(name not in there for there in found)]
+
+
+def has_several_frames(source: Source) -> bool:
+    """Return whether DICOM files of an image's contrasts state different frames of reference.
+
+    Nobody knows then whether they lie on one another, be their grids the same: they do after a registration, whose
+    programs often write a new frame, and not where the patient was moved.
+    """
+    files = [file for file in source.files if file is not None]
+    return len(files) > 1 and len({frame_of(path) for path, _ in files} - {None}) > 1
 
 
 def parse_case(text: str) -> Case:

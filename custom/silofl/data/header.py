@@ -70,10 +70,15 @@ def is_dicom(path: Path) -> bool:
 
 def patient_of(path: Path) -> str | None:
     """Return the patient whom a DICOM file or folder names; None of another form, and where it names none."""
-    if not is_dicom(path):
-        return None
-    first = next(dicom_headers(path), {})
-    return str(first.get("PatientID") or "").strip() or None
+    return _stated(path, "PatientID")
+
+
+def frame_of(path: Path) -> str | None:
+    """Return the frame of reference that a DICOM file or folder states; None of another form, and where it has none.
+
+    Places in mm are those of one another in one frame alone: a patient who was moved lies in a new one.
+    """
+    return _stated(path, "FrameOfReferenceUID")
 
 
 def check_affine(affine: NDArray[np.float64], name: str) -> None:
@@ -108,6 +113,11 @@ def dicom_headers(path: Path) -> Iterator[Dataset]:
     headers = (pydicom.dcmread(file, stop_before_pixels=True, force=True) for file in files_of(path))
     # A folder may hold a DICOMDIR, or what is no DICOM: neither has rows of pixels.
     return (header for header in headers if "Rows" in header)
+
+
+def _stated(path: Path, key: str) -> str | None:
+    first = next(dicom_headers(path), {}) if is_dicom(path) else {}
+    return str(first.get(key) or "").strip() or None
 
 
 def _dicom(path: Path) -> Header:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.contrasts import Source, missing, read_source
+from silofl.data.contrasts import Source, has_several_frames, missing, read_source
 from silofl.data.domain import Domain, Form, form_of
 from silofl.data.header import check_affine, read_header
 from silofl.data.images import Image, check_label, read_label
@@ -70,6 +70,7 @@ class PreparedImage:
         plane_passage: Of each 2D image, the same for all, or in 3D of the whole; None without such transforms.
         form: Of the input in its file.
         missing: Contrasts that the input lacks; zeros stand in their place.
+        has_several_frames: Whether its contrasts state different frames of reference.
     """
 
     images: NDArray[np.float32]
@@ -79,11 +80,17 @@ class PreparedImage:
     plane_passage: Passage | None
     form: Form
     missing: tuple[str, ...] = ()
+    has_several_frames: bool = False
 
     def doubts(self, domain: Domain, steps: Preparation) -> list[str]:
         """Return why an answer may mean nothing: what the file does not state, and `Domain.doubts`."""
         header = self.form.header
         doubts = [f"contrast {name} is missing; zeros stand in its place" for name in self.missing]
+        if self.has_several_frames:
+            doubts.append(
+                "the contrasts state different frames of reference (FrameOfReferenceUID); unless they were registered, "
+                "they may not lie on one another"
+            )
         if self.form.kind == "volumes" and steps.study.task == "segmentation" and not header.has_spacing:
             doubts.append("the file does not state the size of its voxels in mm; no millilitres are given")
         if self.form.kind == "volumes" and not header.has_orientation:
@@ -159,7 +166,9 @@ def prepare_with_way_back(source: Source, steps: Preparation, domain: Domain = A
         pixels, volume_passage = _array(moved["image"]), _passage(moved["image"])
     prepared = [_moved(steps.image_steps, one, None)["image"] for one in _examples({"image": pixels}, settings)]
     images, passage = _joined(prepared, lacking, settings), _passage(prepared[0])
-    return PreparedImage(images, image.spatial_shape, image.affine, volume_passage, passage, form, lacking)
+    return PreparedImage(
+        images, image.spatial_shape, image.affine, volume_passage, passage, form, lacking, has_several_frames(source)
+    )
 
 
 def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:

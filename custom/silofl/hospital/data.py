@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from silofl.data.batches import batch_of
+from silofl.data.contrasts import has_several_frames
 from silofl.data.images import read_image
 from silofl.data.manifest import Manifest
 from silofl.data.parts import Examples
@@ -51,6 +52,13 @@ def data(candidate: Candidate) -> Finding:
         return warning(
             f"every label must stand in a training case; {', '.join(absent)} stands in none: look at the labels, or "
             "leave it out of labels_annotated in dataset.json where nobody drew it",
+            **facts,
+        )
+    sources = [found.manifest.source(record) for records in found.manifest.parts.values() for record in records]
+    if moved := sum(map(has_several_frames, sources)):
+        return warning(
+            "contrasts of a case must lie in one frame of reference (FrameOfReferenceUID) or be registered; those of "
+            f"{moved} of {len(sources)} cases state several: see that they were registered, or leave them out",
             **facts,
         )
     if not cases["validation"]:
