@@ -1,8 +1,11 @@
 """The controller's ends, without a network: each that is not COMPLETE has its reason in results.json."""
 
+import gc
 import json
+import weakref
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
@@ -148,6 +151,14 @@ def asked():
     return ask
 
 
+@pytest.fixture
+def collector_off():
+    """Leave circles to whom it is asked of: Python's own collector could come at any time."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 def test_a_site_that_nvflare_no_longer_knows_fails_at_once(asked):
     failed, _ = asked(clients=("north",))
     assert failed == {"south": "its process has ended, or it does not take part in this job"}
@@ -164,6 +175,16 @@ def test_a_site_that_left_is_waited_for_once_it_takes_a_task(asked, monkeypatch)
     assert controller._left == {"south"}
     controller._prepare_task_data(SimpleNamespace(client=SimpleNamespace(name="south")), None)
     assert controller._left == set()
+
+
+def test_what_the_tasks_before_hold_is_let_go(asked, collector_off):
+    _, controller = asked(clients=("north",))
+    task = SimpleNamespace(model=np.zeros(3))
+    task.itself, sent = task, weakref.ref(task.model)
+    del task
+    assert sent() is not None
+    controller._ask("train", {})
+    assert sent() is None
 
 
 @pytest.mark.parametrize("data", [None, [], {"sites": "south"}, {"sites": {"south": 1}}, {"rounds": 1}])

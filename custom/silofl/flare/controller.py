@@ -1,5 +1,6 @@
 """The server in NVFlare: runs all exchanges of a study and reaches the sites through NVFlare's tasks."""
 
+import gc
 import secrets
 import time
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.workflows.model_controller import ModelController
+from nvflare.fuel.utils.memory_utils import cleanup_memory
 
 from silofl.errors import AggregationError, ConfigError, SiloFLError
 from silofl.extensions import allow
@@ -96,6 +98,8 @@ class RoundsController(ModelController):
             self.engine.register_app_command(LEFT, self._take_left)
             self._publish(run, folder)
             server = self._begin(study, run, folder)
+            # What is loaded by now stays: no round's `cleanup_memory` need look through it.
+            gc.freeze()
             tests = self._course(server, folder).run()
             if tests is None:
                 folder.write_stop(server)
@@ -163,6 +167,9 @@ class RoundsController(ModelController):
 
     def _ask(self, task_name: str, messages: Mapping[str, Message]) -> Answers:
         """Send each site its message and wait for the answers, but not for those of sites that were late before."""
+        # A task of NVFlare's refers to itself in a circle, with the model that was sent and the answer to it: they stay
+        # until Python's collector comes, which counts objects and not bytes.
+        cleanup_memory()
         given: dict[str, Message] = {}
         started, rounds = time.monotonic(), {message.meta["round"] for message in messages.values()}
         limit_s = self._waiting.limit_s(task_name, max(rounds, default=0))
