@@ -112,6 +112,11 @@ class Alone:
 def carry_out(wanted: Iterable[Alone], data: Path, out: Path, processes: int) -> None:
     """Carry out all runs that are not finished, several at once."""
     left = [one for one in wanted if not is_finished(out / one.folder)]
+    for name in {one.set for one in left}:
+        if not any((data / name).glob("*/dataset.json")):
+            sys.exit(
+                f"{data / name} must hold sites as silofl import makes them; there is none: import it, or leave it out"
+            )
     started = time.monotonic()
     with ProcessPoolExecutor(processes, get_context("spawn"), max_tasks_per_child=1) as pool:
         tasks = {pool.submit(one.run, data, out): one for one in left}
