@@ -116,7 +116,7 @@ def many_parameters(is_short: bool) -> Iterator[Row]:
         choices = growth.choices_of_tiles((64, 128, 256, 512, 1024, 64))
         choices += ["algorithm={name: softpull}", "guard=false", "device=cpu"]
         found = scale.both_ways(growth.TILES_JOB, folder, choices)
-    yield from beside_echoes("31 M parameters, a model of its own to each of 4 sites, simulator", found, 2.0, 4.0)
+    yield from beside_echoes("31 M parameters, a model of its own to each of 4 sites, simulator", found, 2.0, 3.5)
 
 
 def beside_echoes(what: str, found: scale.Scale, time_bound: float, memory_bound: float) -> Iterator[Row]:
