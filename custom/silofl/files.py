@@ -180,7 +180,7 @@ def _save(value: dict[str, Any], *takers: Callable[[bytes], object]) -> None:
         raise sink.error
 
 
-def load_tensors(source: Path | bytes | memoryview) -> dict[str, Any]:
+def load_tensors(source: Path | bytes) -> dict[str, Any]:
     """Load what `save_tensors` saved, on the CPU.
 
     Args:
