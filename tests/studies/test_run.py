@@ -4,9 +4,12 @@ import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.job_def import Job, RunStatus
 from nvflare.app_common.job_schedulers.job_scheduler import DefaultJobScheduler
 
 from silofl.cli import main
@@ -23,7 +26,8 @@ from silofl.study import load_study
 from tests.conftest import Play
 
 RUN = "small-1"
-JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
+ROOT = Path(__file__).resolve().parents[2]
+JOB = ROOT / "jobs" / "fedavg_phantoms"
 
 
 @pytest.fixture(scope="module")
@@ -207,11 +211,24 @@ def test_a_job_that_nvflare_holds_back_for_more_sites_says_so(server, tmp_path, 
     assert main(["run", str(job), "--kit", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "3 of 5 sites are connected that min_clients of meta.json asks for; NVFlare begins the job once" in said
-    assert "and gives up after ten tries in 40 minutes" in said
-    nvflare = DefaultJobScheduler()
-    waits = [min(600, nvflare.min_schedule_interval * 2**n) for n in range(nvflare.max_schedule_count - 1)]
-    # 10 + 20 + 40 + 80 + 160 + 320 + 600 + 600 + 600 s
-    assert len(waits) == 9 and sum(waits) / 60 == 40.5
+    assert "and tries for a week (for 40 minutes at a server with NVFlare's own settings)" in said
+
+
+@pytest.mark.parametrize(("is_ours", "minutes"), [(True, 7 * 24 * 60), (False, 40.5)])
+def test_nvflare_tries_a_job_for_as_long_as_is_said(monkeypatch, is_ours, minutes):
+    components = json.loads((ROOT / "site_configs" / "server" / "resources.json").read_text())["components"]
+    ours = next(component for component in components if component["id"] == "job_scheduler")
+    scheduler = DefaultJobScheduler(**ours["args"] if is_ours else {})
+    job, engine, manager, context = Job("a", "", {"app": ["north"]}, {}), MagicMock(), MagicMock(), FLContext()
+    engine.get_clients.return_value, engine.new_context.return_value = [], context
+    context.get_engine = lambda: engine
+    now = [0.0]
+    monkeypatch.setattr("nvflare.app_common.job_schedulers.job_scheduler.time.time", lambda: 1e9 + now[0])
+    while not manager.set_status.called and now[0] < 8 * 24 * 60 * 60:
+        scheduler.schedule_job(manager, [job], context)
+        now[0] += 10
+    assert now[0] / 60 == pytest.approx(minutes, rel=0.02)
+    assert manager.set_status.call_args.args[1] == RunStatus.FINISHED_CANT_SCHEDULE
 
 
 def test_what_no_server_takes_is_said_before_anything_is_submitted(server, tmp_path, capsys):

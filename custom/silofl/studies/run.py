@@ -212,7 +212,7 @@ class Watch:
         if type(least) is int and len(there) < least:
             self.console.print(
                 f"{len(there)} of {least} sites are connected that min_clients of meta.json asks for; NVFlare begins "
-                "the job once they are, and gives up after ten tries in 40 minutes",
+                "the job once they are, and tries for a week (for 40 minutes at a server with NVFlare's own settings)",
                 markup=False,
             )
 
