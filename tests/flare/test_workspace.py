@@ -6,7 +6,7 @@ from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 
 from silofl.errors import ConfigError
-from silofl.flare.workspace import prepare_workspace, simulated_site
+from silofl.flare.workspace import other_classes, prepare_workspace, simulated_site
 from silofl.settings import load
 from silofl.site import Server, Site
 
@@ -70,6 +70,18 @@ def test_nvflare_lets_every_jobs_classes_be_built(authorize, job):
 def test_nvflare_refuses_all_other_classes(authorize, path):
     with pytest.raises(UnsafeComponentError, match="not in allow_list"):
         authorize(path)
+
+
+def test_what_a_trusted_job_names_besides_is_built_too_and_nothing_else(workspace, authorize, tmp_path):
+    (tmp_path / "app" / "config").mkdir(parents=True)
+    components = [{"path": "silofl.flare.controller.RoundsController"}, {"args": {"by": {"class_path": "mlflow.Run"}}}]
+    (tmp_path / "app" / "config" / "config_fed_server.json").write_text(json.dumps({"components": components}))
+    others = other_classes(tmp_path)
+    assert others == ["mlflow.Run"]
+    prepare_workspace(workspace, SITE, SERVER, others)
+    authorize("mlflow.Run")
+    with pytest.raises(UnsafeComponentError, match="not in allow_list"):
+        authorize("mlflow.Client")
 
 
 def test_the_settings_load_back_as_they_were_written(workspace):

@@ -55,12 +55,29 @@ def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path
     wanted = Simulation(str(phantoms))
     training.status["run"] = "INTERRUPTED"
     (job / "app" / "custom" / "silofl.py").write_text("print('mine')")
-    with pytest.raises(ConfigError, match="must bring no code, .*, not app/custom; read it, then give --trust-code"):
+    with pytest.raises(ConfigError, match="must bring no code, .*, not app/custom; read it, .* simulate --trust-code"):
         simulate.start(job, run, wanted, {}, Console(quiet=True))
     assert not run.exists()
     trusted = replace(wanted, trusts_code=True)
     assert simulate.start(job, run, trusted, {}, Console(quiet=True)) == simulate.ExitCode.INTERRUPTED
     assert simulate.resume(run, Console(quiet=True), trusts_code=True) == simulate.ExitCode.INTERRUPTED
+
+
+def test_a_job_that_names_classes_of_others_is_refused_until_it_is_trusted(tmp_path, phantoms, training):
+    job, run = Path(shutil.copytree(JOB, tmp_path / "job")), tmp_path / "run"
+    file, name = job / "app" / "config" / "config_fed_server.json", "nvflare.app_opt.tracking.mlflow.mlflow_receiver"
+    config = json.loads(file.read_text())
+    config["components"].append({"id": "mlflow", "path": f"{name}.MLflowReceiver", "args": {}})
+    file.write_text(json.dumps(config))
+    wanted = Simulation(str(phantoms))
+    training.status["run"] = "INTERRUPTED"
+    sentence = rf"must name no classes but those of SiloFL's own jobs, .*, not {name}.MLflowReceiver; .* --trust-code"
+    with pytest.raises(ConfigError, match=sentence):
+        simulate.start(job, run, wanted, {}, Console(quiet=True))
+    assert not run.exists()
+    simulate.start(job, run, replace(wanted, trusts_code=True), {}, Console(quiet=True))
+    with pytest.raises(ConfigError, match=sentence):
+        simulate.resume(run, Console(quiet=True))
 
 
 def test_the_command_too_asks_for_trust_in_a_jobs_code(tmp_path, phantoms, training, silofl, refused):
@@ -69,7 +86,7 @@ def test_the_command_too_asks_for_trust_in_a_jobs_code(tmp_path, phantoms, train
     (job / "app" / "custom" / "mine.py").write_text("print('mine')")
     training.status["run"] = "INTERRUPTED"
     command = ("simulate", str(job), "--data", str(phantoms), "--out", str(tmp_path / "run"))
-    assert "read it, then give --trust-code" in refused(*command)
+    assert "read it, then give simulate --trust-code" in refused(*command)
     assert silofl(*command, "--trust-code")[0] == simulate.ExitCode.INTERRUPTED
 
 

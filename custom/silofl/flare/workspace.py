@@ -1,29 +1,46 @@
 """The workspace of NVFlare's simulator: its class allow list and the settings of the simulated machines."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import yaml
 
-from silofl.files import write_json, write_text
+from silofl.files import read_json, write_json, write_text
 from silofl.flare.places import local_file
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
 from silofl.settings import load
 from silofl.site import Server, Site
 
+# One list: in the simulator the server and all sites share a workspace. A job may name the filters there, to see what
+# they record.
+SIMULATED = (*SERVER_CLASSES, *SITE_CLASSES, "silofl.flare.egress.RunNote", "silofl.flare.egress.Egress")
 
-def prepare_workspace(workspace: Path, site: Site, server: Server) -> None:
+
+def other_classes(job: Path) -> list[str]:
+    """Return what a job has NVFlare build beside the classes of SiloFL's own jobs, such as an MLflow receiver."""
+    configurations = sorted(job.glob("*/config/config_fed_*.json"))
+    named = {path for file in configurations for path in _class_paths(read_json(file))}
+    return sorted(named - {*SIMULATED})
+
+
+def _class_paths(config: object) -> Iterator[str]:
+    if isinstance(config, dict):
+        yield from (config[key] for key in ("path", "class_path") if isinstance(config.get(key), str))
+    for value in config.values() if isinstance(config, dict) else config if isinstance(config, list) else ():
+        yield from _class_paths(value)
+
+
+def prepare_workspace(workspace: Path, site: Site, server: Server, others: Sequence[str] = ()) -> None:
     """Write ``local/`` of a simulator workspace: resources.json, site.yaml and server.yaml.
 
     Args:
         workspace: The simulator's workspace; the simulator keeps its ``local/`` and deletes everything else.
         site: Settings of all simulated sites; ``{site}`` in them tells the sites apart.
         server: Settings of the simulated server.
+        others: Classes that a job may name beside SiloFL's own.
     """
     local = workspace / "local"
-    # One list: in the simulator the server and all sites share a workspace. A job may name the filters there, to see
-    # what they record.
-    filters = ("silofl.flare.egress.RunNote", "silofl.flare.egress.Egress")
-    resources = {"format_version": 2, "class_allow_list": [*SERVER_CLASSES, *SITE_CLASSES, *filters]}
+    resources = {"format_version": 2, "class_allow_list": [*SIMULATED, *others]}
     write_json(local / "resources.json", resources)
     write_text(local / "site.yaml", yaml.safe_dump(site.model_dump(exclude_none=True)))
     write_text(local / "server.yaml", yaml.safe_dump(server.model_dump()))

@@ -24,7 +24,7 @@ from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.files import held, make_folder, read_json, write_json, write_text
-from silofl.flare.workspace import prepare_workspace, simulated_site
+from silofl.flare.workspace import other_classes, prepare_workspace, simulated_site
 from silofl.methods.parts import kinds
 from silofl.models.networks import check_network
 from silofl.models.weights import read_start
@@ -100,7 +100,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """Add ``--trust-code``."""
-    parser.add_argument("--trust-code", action="store_true", help="let the job's own code run, its app/custom")
+    words = "let the job's own code run, its app/custom, and others' classes that it names"
+    parser.add_argument("--trust-code", action="store_true", help=words)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -191,7 +192,7 @@ def resume(run: Path, console: Console, moved: Moved = UNMOVED, trusts_code: boo
         run: Folder of the run.
         console: Shows rounds and results.
         moved: Folders that are not where the run read them.
-        trusts_code: Whether the job's own code may run.
+        trusts_code: Whether the job's own code may run, and others' classes that it names.
     """
     if not (run / "run.json").is_file():
         raise ConfigError(f"{run} must hold a run, with a run.json; it holds none: name the folder given to --out")
@@ -298,7 +299,7 @@ def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> i
         for name in ("local", "startup"):
             # NVFlare's simulator keeps them, and runs code that lies there.
             shutil.rmtree(workspace / name, ignore_errors=True)
-        prepare_workspace(workspace, _site_settings(simulation, run), server)
+        prepare_workspace(workspace, _site_settings(simulation, run), server, other_classes(run / "job"))
         # The result of an earlier start that FAILED must not be taken for that of this one.
         (run / "results.json").unlink(missing_ok=True)
         console.print(f"{study.name}: {len(simulation.sites)} sites take part: {', '.join(simulation.sites)}")

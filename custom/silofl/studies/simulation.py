@@ -9,6 +9,7 @@ from typing import Any
 from silofl.data.phantoms import LABELS, UNSEEN_SITE, VOLUMES, is_phantoms, make_phantoms
 from silofl.errors import ConfigError, nearest
 from silofl.files import read_json, write_json
+from silofl.flare.workspace import other_classes
 from silofl.models.weights import read_pretrained, read_weights
 from silofl.schema import optional, read
 from silofl.settings import check_key, parse, read_yaml
@@ -32,7 +33,8 @@ class Simulation:
         weights: File of weights that everybody starts from, in place of what the job says of it.
         is_alone: Whether all sites take turns in one process, without NVFlare.
         cache: Folder of decoded images, which runs share; in the folder of the data where None.
-        trusts_code: Whether the job's own code may run; said anew where a run goes on, whose folder may be another's.
+        trusts_code: Whether a job's own code may run, and others' classes that it names; said anew where a run goes on,
+            whose folder may be somebody else's.
     """
 
     data: str | None = None
@@ -109,16 +111,23 @@ def study_file(job: Path) -> Path:
 
 
 def check_code(job: Path, simulation: Simulation) -> None:
-    """Refuse a job that brings code, which NVFlare would run with all rights of this account, unless it is trusted.
+    """Refuse a job that brings code or names others', which NVFlare would run with all rights here, unless trusted.
 
     Raises:
-        ConfigError: It brings code.
+        ConfigError: It brings code, or names a class that SiloFL's own jobs do not.
     """
     brought = sorted(path.relative_to(job) for path in job.glob("*/custom") if path.is_symlink() or any(path.iterdir()))
     if brought and not simulation.trusts_code:
         raise ConfigError(
             f"{job} must bring no code, which would run here with all your rights, not {brought[0]}; read it, then "
-            "give --trust-code, or remove it: SiloFL's own jobs bring none"
+            "give simulate --trust-code, or remove it: SiloFL's own jobs bring none"
+        )
+    others = other_classes(job)
+    if others and not simulation.trusts_code:
+        raise ConfigError(
+            f"{job} must name no classes but those of SiloFL's own jobs, as they would run here with all your rights, "
+            f"not {others[0]}; read what it does, then give simulate --trust-code, or remove it from the job's "
+            "configuration"
         )
 
 
