@@ -317,6 +317,19 @@ def test_one_site_cannot_have_the_super_model_doubt_no_image(play):
     assert records[1].notes == []
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "is_said"), [({"name": "fedavg"}, True), ({"name": "fedavg", "weights": "uniform"}, False)]
+)
+def test_a_site_that_outweighs_all_by_its_own_count_is_named_once(play, algorithm, is_said):
+    game = play(**algorithm)
+    records = [game.round(change=spoilt("west", saying(num_examples=10_000_000))) for _ in range(2)]
+    said = [
+        "site 'west' says that it has 10000000 training examples, more than 10 times the others' median, and has most "
+        "of the weight by them: ask it, or choose algorithm: {weights: uniform}"
+    ]
+    assert records[0].notes == game.warnings == said * is_said and records[1].notes == []
+
+
 def test_a_site_cannot_have_the_super_model_take_other_images_than_the_study_states(play, make_study):
     study = make_study()
     game = play(study=study.model_copy(update={"data": study.data.model_copy(update={"modality": "MR"})}))

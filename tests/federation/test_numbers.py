@@ -3,7 +3,7 @@ import pytest
 
 from silofl.data.domain import Domain, Range
 from silofl.errors import AggregationError
-from silofl.federation.numbers import check_numbers, credited, norm, odd_ranges, too_long
+from silofl.federation.numbers import check_numbers, credited, norm, odd_ranges, outweighing, too_long
 from silofl.methods.answer import Numbers
 from silofl.methods.part import TRAIN, Exchange
 
@@ -73,6 +73,13 @@ def test_of_steps_that_a_site_claims_ten_times_the_median_of_the_others_count():
     assert credited({"east": 4, "mad": 10**7, "west": 8}) == {"east": 4, "mad": 60, "west": 8}
     assert credited({"east": 4, "north": 40}) == {"east": 4, "north": 40}
     assert credited({"east": 4}) == {"east": 4}
+
+
+def test_most_of_the_weight_and_ten_times_the_others_are_worth_a_note():
+    assert outweighing({"east": 30, "west": 301}) and not outweighing({"east": 30, "west": 300})
+    # Ten times each of the others, which are many: no more than half.
+    assert outweighing({"a": 1, "b": 1, "c": 11}) and not outweighing({str(n): 1 for n in range(11)} | {"c": 11})
+    assert outweighing({"alone": 10**9}) == [] == outweighing({})
 
 
 def with_means(**means):

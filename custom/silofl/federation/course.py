@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from silofl.federation.admission import admitted
 from silofl.federation.known_sites import is_over, left, lost_sentence, present, take_lost
 from silofl.federation.ledger import Round
-from silofl.federation.numbers import odd_ranges
+from silofl.federation.numbers import odd_ranges, outweighing
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import plain_text
@@ -148,6 +148,9 @@ class Course:
         for exchange in server.asks(AFTER, number) if is_training else ():
             self._exchange(exchange, record)
         server.close(record, replies, weights_of)
+        recipe = server.study.recipe
+        if recipe.weights == "examples" and recipe.stays_home != "everything":
+            self._note_once(outweighing(record.examples), record)
         record.seconds = round(time.monotonic() - started, 3)
 
     def _exchange(self, exchange: Exchange, record: Round | None = None) -> tuple[Replies, WeightsOf]:
@@ -227,13 +230,16 @@ class Course:
         """Return the replies without the ranges of sites whose images nobody else's are like; the ledger says it."""
         domains = {site: answer.domain for site, answer in replies.accepted.items()}
         odd = odd_ranges(domains, self.server.study.federation.min_sites_for_ratio)
-        # They are the same in every round.
-        said = {note for before in self.server.ledger for note in before.notes}
-        for note in (note for note in odd.values() if note not in said):
-            self.warn(note)
-            record.notes.append(note)
+        self._note_once(odd.values(), record)
         bare = {site: replace(replies.accepted[site], domain=replace(domains[site], intensities=())) for site in odd}
         return replace(replies, accepted=replies.accepted | bare)
+
+    def _note_once(self, notes: Iterable[str], record: Round) -> None:
+        """Write what is the same in every round into the first one's record and into the log."""
+        said = {note for before in self.server.ledger for note in before.notes}
+        for note in (note for note in notes if note not in said):
+            self.warn(note)
+            record.notes.append(note)
 
     def _write_notes(self, exchange: Exchange, record: Round | None) -> None:
         notes = [note for part in self.server.parts.values() for note in part.notes(exchange)]

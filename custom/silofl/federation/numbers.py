@@ -151,6 +151,21 @@ def too_long(norms: Mapping[str, float], most: float, min_sites: int) -> dict[st
     }
 
 
+def outweighing(examples: Mapping[str, int]) -> list[str]:
+    """Return what is said of a site that counts for most of the mean by its number of examples, which nobody can check.
+
+    Args:
+        examples: Site -> the training examples that it says it has.
+    """
+    medians = _medians_of_others(examples) if len(examples) > 1 else {}
+    return [
+        f"site {site!r} says that it has {examples[site]} training examples, more than {MOST_STEPS} times the others' "
+        "median, and has most of the weight by them: ask it, or choose algorithm: {weights: uniform}"
+        for site, median in medians.items()
+        if examples[site] > MOST_STEPS * median and 2 * examples[site] > sum(examples.values())
+    ]
+
+
 def odd_ranges(domains: Mapping[str, Domain], min_sites: int) -> dict[str, str]:
     """Return why the ranges of sites are left out whose images lie far from those of all others.
 
