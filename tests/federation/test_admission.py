@@ -302,6 +302,15 @@ def test_the_size_of_the_images_is_that_of_most_sites_and_one_cannot_set_it_for_
     assert record.refused == {} and record.answered == ["east", "north", "west"]
 
 
+@pytest.mark.parametrize("shape", [[3, 8, 8], [1, 8, 8, 8]])
+def test_a_size_that_the_study_makes_impossible_costs_its_site_alone(play, shape):
+    # As many sites say this as the right one, and 'east' comes first by its name.
+    game = play(("east", "west"), name="harmofl", preset="paper", federation={"min_sites": 1})
+    record = game.round(change=lambda task, site, one: meta(image_shape=shape)(one) if site == "east" else one)
+    assert game.server.image_shape == (1, 32, 32)
+    assert record.answered == ["west"] and list(record.refused) == ["east"]
+
+
 def test_too_few_good_answers_end_the_run_with_the_reasons(play):
     game = play(federation={"min_sites": 3})
     with pytest.raises(AggregationError, match="at least 3 sites, not 2: west: the answer of site 'west'"):

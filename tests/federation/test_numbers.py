@@ -3,7 +3,15 @@ import pytest
 
 from silofl.data.domain import Domain, Range
 from silofl.errors import AggregationError
-from silofl.federation.numbers import check_numbers, credited, norm, odd_ranges, outweighing, too_long
+from silofl.federation.numbers import (
+    check_image_shape,
+    check_numbers,
+    credited,
+    norm,
+    odd_ranges,
+    outweighing,
+    too_long,
+)
 from silofl.methods.answer import Numbers
 from silofl.methods.part import TRAIN, Exchange
 
@@ -15,7 +23,6 @@ NUMBERS = {"round": 2, "num_examples": 5, "steps": 3, "metrics": {"loss": 0.5}}
     ("changes", "sentence"),
     [
         ({"round": 1}, "site 'west' must answer for round 2, not 1"),
-        ({"image_shape": (3, 8, 8)}, "site 'west' must have images of 1 channels, not 3"),
         ({"steps": None}, "site 'west' must send its steps; it is missing from its answer"),
         ({"num_examples": 7}, "at most 6 training examples, as in its first round, not 7; start the study anew"),
         # batches of 2, one epoch: 3 at most
@@ -63,9 +70,17 @@ def test_two_sites_are_not_compared_and_a_median_of_nothing_bounds_nobody():
 def test_images_have_the_channels_of_their_neighbours_too(make_study):
     study = make_study()
     study = study.model_copy(update={"data": study.data.model_copy(update={"neighbours": 1})})
-    check_numbers("west", TASK, Numbers(**NUMBERS, image_shape=(3, 8, 8)), study, 6)
+    check_image_shape("west", (3, 8, 8), study)
     with pytest.raises(AggregationError, match="site 'west' must have images of 3 channels, not 1"):
-        check_numbers("west", TASK, Numbers(**NUMBERS, image_shape=(1, 8, 8)), study, 6)
+        check_image_shape("west", (1, 8, 8), study)
+
+
+def test_images_of_other_channels_or_axes_are_refused_and_an_answer_may_say_nothing_of_them(make_study):
+    check_image_shape("west", None, make_study())
+    with pytest.raises(AggregationError, match="site 'west' must have images of 1 channels, not 3"):
+        check_image_shape("west", (3, 8, 8), make_study())
+    with pytest.raises(AggregationError, match="site 'west' must have images of 2 axes, not 3"):
+        check_image_shape("west", (1, 8, 8, 8), make_study())
 
 
 def test_of_steps_that_a_site_claims_ten_times_the_median_of_the_others_count():

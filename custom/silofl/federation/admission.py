@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from silofl.federation.known_sites import take_software
-from silofl.federation.numbers import check_modality, check_names, credited, norm, too_long
+from silofl.federation.numbers import check_image_shape, check_modality, check_names, credited, norm, too_long
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import Answer, reason_of
 from silofl.methods.part import TRAIN, Exchange, Message
@@ -23,9 +23,9 @@ def admitted(
         given: Site -> its answer, which may hold anything.
     """
     read, unread = _each(given, server.read)
-    # Before the checks: what some parts expect has the form of the images, which the server learns from answers.
-    server.learn_image_shape(list(read.values()))
     known, strange = _each(read, lambda site, answer: _known(server, site, answer))
+    # Before the other checks: what some parts expect has the form of the images, which the server learns from answers.
+    server.learn_image_shape(list(known.values()))
     fitting, unfit = _each(known, lambda site, answer: server.check(site, exchange, answer))
     long = _long_updates(server, exchange, fitting)
     accepted = {site: answer for site, answer in fitting.items() if site not in long}
@@ -45,6 +45,7 @@ def _each(answers: Mapping[str, A], check: Callable[[str, A], Answer]) -> tuple[
 
 def _known(server: ServerRounds, site: str, answer: Answer) -> Answer:
     take_software(server, site, answer.numbers.software)
+    check_image_shape(site, answer.numbers.image_shape, server.study)
     check_modality(site, answer.domain, server.study)
     check_names(site, answer.numbers.metrics, server.study, server.parts)
     return answer

@@ -39,11 +39,6 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
     """
     if numbers.round != exchange.round:
         raise AggregationError(f"site {site!r} must answer for round {exchange.round}, not {numbers.round}")
-    shape, channels = numbers.image_shape, study.data.in_channels
-    if shape is not None and shape[0] != channels:
-        raise AggregationError(f"site {site!r} must have images of {channels} channels, not {shape[0]}")
-    if shape is not None and len(shape) != 1 + study.data.dimensions:
-        raise AggregationError(f"site {site!r} must have images of {study.data.dimensions} axes, not {len(shape) - 1}")
     if numbers.metrics.round_test and not study.evaluate_every_round:
         raise AggregationError(f"site {site!r} must send no test score of a round, for which the study does not ask")
     if not exchange.is_needed:
@@ -66,6 +61,19 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
         raise AggregationError(
             f"site {site!r} must take at most {most} steps with {numbers.num_examples} examples, not {numbers.steps}"
         )
+
+
+def check_image_shape(site: str, shape: tuple[int, ...] | None, study: Study) -> None:
+    """Refuse images of other channels or axes than the study's; None is an answer that says nothing of them.
+
+    Raises:
+        AggregationError: Names the site and the number.
+    """
+    channels, axes = study.data.in_channels, study.data.dimensions
+    if shape is not None and shape[0] != channels:
+        raise AggregationError(f"site {site!r} must have images of {channels} channels, not {shape[0]}")
+    if shape is not None and len(shape) != 1 + axes:
+        raise AggregationError(f"site {site!r} must have images of {axes} axes, not {len(shape) - 1}")
 
 
 def check_modality(site: str, domain: Domain, study: Study) -> None:
