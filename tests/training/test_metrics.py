@@ -384,6 +384,12 @@ def test_the_mean_of_balanced_accuracies_is_not_the_pooled_one():
     assert pooled_score([], "balanced_accuracy") is None and pooled_score([], "dice") is None
 
 
+def test_a_class_that_counts_in_no_case_is_no_part_of_the_pooled_score():
+    east = {"value": 1.0, "num_cases": 3, "labels": {"0": 1.0, "1": 0.5}, "label_cases": {"0": 3, "1": 0}}
+    assert pooled_score([east], "balanced_accuracy") == 1
+    assert pooled_score([east | {"label_cases": {"0": 0, "1": 0}}], "balanced_accuracy") is None
+
+
 @pytest.mark.parametrize(("normal", "ill"), [(2, 11), (11, 2), (10, 3), (19, 1), (54, 2)])
 def test_an_area_is_never_above_one(normal, ill):
     scores = {0: np.linspace(0, 0.4, normal), 1: np.linspace(0.6, 1, ill)}

@@ -237,7 +237,9 @@ def pooled_score(scores: Iterable[Mapping[str, Any]], metric: str) -> float | No
     for score in scores:
         for label, cases in score.get("label_cases", {}).items():
             recalls.setdefault(label, []).append((score["labels"][label], cases))
-    return _mean(pooled(of_label) for of_label in recalls.values()) if recalls else None
+    # A site may name a class of which no case counts.
+    known = [recall for recall in map(pooled, recalls.values()) if recall is not None]
+    return _mean(known) if known else None
 
 
 def members_of(cases: Sequence[Key]) -> dict[Key, list[int]]:
