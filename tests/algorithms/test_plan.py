@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from silofl.algorithms.data_fingerprint import pooled
-from silofl.algorithms.plan import Draft, make_plan, target_spacing
+from silofl.algorithms.plan import Draft, SiteFacts, make_plan, target_spacing
 from silofl.algorithms.planned_patch import FEATURES, NetworkForm
 from silofl.errors import ConfigError
 
@@ -127,7 +127,7 @@ def test_a_site_is_warned_of_where_it_is_far_from_the_plan():
     odd = fingerprint(cases=1, spacing_mm=alike(1, 0.4, 5), classes=[1, 0])
     assert make_plan(DRAFT, {"a": usual}).warnings == ()
     plan = make_plan(DRAFT, {"a": usual, "b": odd})
-    assert plan.sites["b"] == {"cases": 1, "spacing_mm": [1, 0.4, 5], "shape": [100, 100, 30], "classes": [1, 0]}
+    assert plan.sites["b"] == SiteFacts(1, spacing_mm=(1, 0.4, 5), shape=(100, 100, 30), classes=(1, 0))
     assert plan.warnings == (
         "site 'b' has a median spacing of 0.4 mm along Y, 0.4 times the plan's 1 mm",
         "site 'b' has a median spacing of 5 mm along Z, 2.5 times the plan's 2 mm",

@@ -18,6 +18,7 @@ from .conftest import JOB
 JOBS = JOB.parent
 VOLUMES_JOB = JOBS / "harmofl_volumes"
 DYNUNET = "model={network: monai.networks.nets.DynUNet, normalization: instance}"
+FACTS = {"cases": 1, "spacing_mm": [1.0], "shape": [9.0], "classes": [1.0]}
 PLAIN = ("--set", "algorithm={name: fedavg}", "--set", "device=cpu")
 
 
@@ -167,6 +168,25 @@ def test_a_file_that_is_no_plan_is_refused(refused, tmp_path, content, message):
     if "key" in content:
         content = {"decisions": [content | {"reason": "because"}], "warnings": [], "sites": {}}
     (tmp_path / "plan.json").write_text(json.dumps(content))
+    assert message in refused("plan", VOLUMES_JOB, "--plan", tmp_path / "plan.json", "--out", tmp_path / "own")
+    assert not (tmp_path / "own").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sites": {"a": {}}}, "plan.json: sites.a.cases must be given"),
+        ({"sites": {"a": FACTS | {"spacing_mm": ["5 mm"]}}}, "plan.json: sites.a.spacing_mm"),
+        ({"sites": {"a\nrounds: 7": FACTS}}, "plan.json must hold texts of one line, not 'a\\nrounds: 7'"),
+        ({"warnings": ["beware\nrounds: 7"]}, "must hold texts of one line, not 'beware\\nrounds: 7'"),
+        (
+            {"decisions": [{"key": "data.modality", "value": "MR", "reason": "so\nrounds: 7"}]},
+            "must hold texts of one line, not 'so\\nrounds: 7'",
+        ),
+    ],
+)
+def test_a_servers_plan_writes_no_lines_of_its_own_into_the_study(refused, tmp_path, changes, message):
+    (tmp_path / "plan.json").write_text(json.dumps({"decisions": [], "warnings": [], "sites": {}} | changes))
     assert message in refused("plan", VOLUMES_JOB, "--plan", tmp_path / "plan.json", "--out", tmp_path / "own")
     assert not (tmp_path / "own").exists()
 

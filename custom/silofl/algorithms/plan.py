@@ -99,25 +99,46 @@ class Decision:
 
 
 @dataclass(frozen=True)
+class SiteFacts:
+    """What a plan says of a site, for people.
+
+    Attributes:
+        cases: Training cases.
+        spacing_mm: Median spacing by axis.
+        shape: Median numbers of voxels by axis.
+        classes: Shares of the classes.
+    """
+
+    cases: int
+    spacing_mm: tuple[float, ...]
+    shape: tuple[float, ...]
+    classes: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """A plan.
 
     Attributes:
         decisions: The planned values.
         warnings: A sentence on each site that is far from them.
-        sites: Site -> its cases, median spacing in mm, median numbers of voxels and shares of classes, for people.
+        sites: Site -> what it has.
     """
 
     decisions: tuple[Decision, ...]
     warnings: tuple[str, ...]
-    sites: Mapping[str, Mapping[str, Any]]
+    sites: Mapping[str, SiteFacts]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {
             "decisions": [asdict(one) for one in self.decisions],
             "warnings": list(self.warnings),
-            "sites": {site: dict(facts) for site, facts in self.sites.items()},
+            # Lists, as a file of JSON and a checkpoint give them back.
+            "sites": {
+                site: {key: list(one) if isinstance(one, tuple) else one for key, one in vars(facts).items()}
+                for site, facts in self.sites.items()
+            },
         }
 
     def sentences(self) -> list[str]:
@@ -156,12 +177,12 @@ def make_plan(draft: Draft, fingerprints: Mapping[str, DataFingerprint]) -> Plan
         _batch(patch, batch, found.cases),
     ]
     facts = {
-        site: {
-            "cases": one.cases,
-            "spacing_mm": one.spacing_mm[1].tolist(),
-            "shape": one.shape[1].tolist(),
-            "classes": one.classes.tolist(),
-        }
+        site: SiteFacts(
+            cases=one.cases,
+            spacing_mm=tuple(one.spacing_mm[1].tolist()),
+            shape=tuple(one.shape[1].tolist()),
+            classes=tuple(one.classes.tolist()),
+        )
         for site, one in fingerprints.items()
     }
     return Plan(tuple(decisions), tuple(warnings(draft, target, fingerprints)), facts)

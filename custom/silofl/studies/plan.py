@@ -14,7 +14,7 @@ from silofl.algorithms.plan import AXES, Decision, Plan, make_plan
 from silofl.data.data_fingerprint import measure_site
 from silofl.data.manifest import read_manifest
 from silofl.data.transforms import check_transforms
-from silofl.errors import ConfigError, DataError, ExitCode, one_line
+from silofl.errors import ConfigError, DataError, ExitCode, one_line, printable, shown
 from silofl.files import read_json, write_json, write_text
 from silofl.methods.plan import FILE, draft_of
 from silofl.models.networks import build_plain_model
@@ -93,10 +93,14 @@ def read_plan(path: Path) -> Plan:
     """Read the plan that a run in a network has written.
 
     Raises:
-        ConfigError: The file is missing, is no plan, or decides about what no plan does.
+        ConfigError: The file is missing, is no plan, decides about what no plan does, or has texts of several lines.
     """
     content = read_json(path)
     found = read(Plan, {key: content[key] for key in ("decisions", "warnings", "sites") if key in content}, str(path))
+    # They become comments of a study.yaml, whose next line would be the server's.
+    for text in (*found.sites, *found.warnings, *(one.reason for one in found.decisions)):
+        if text != printable(text):
+            raise ConfigError(f"{path} must hold texts of one line, not {shown(text)}; take a run's own")
     for one in found.decisions:
         if one.key.partition(".")[0] not in PLANNED:
             raise ConfigError(f"{path} must decide about {', '.join(PLANNED)} only, not {one.key}; take a run's own")
@@ -139,7 +143,7 @@ def write_job(target: Path, job: Path, values: Mapping[str, Any], plan: Plan, st
 def print_plan(plan: Plan, console: Console) -> None:
     """Print what the sites have, what is planned, each with its rule, and the warnings."""
     rows = [
-        (site, str(facts["cases"]), _by_axis(facts["spacing_mm"]), _by_axis(facts["shape"]))
+        (site, str(facts.cases), _by_axis(facts.spacing_mm), _by_axis(facts.shape))
         for site, facts in plan.sites.items()
     ]
     columns = ("site", "training cases", f"median spacing {' x '.join(AXES)}, mm; 1 of pictures", "median voxels")
