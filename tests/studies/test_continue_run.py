@@ -168,6 +168,16 @@ def test_a_job_that_its_lead_has_not_signed_is_not_submitted_in_the_leads_name(g
     assert code == 2 and "a job from the server must be as lead signed it; it is not" in said and submitted == []
 
 
+@pytest.mark.parametrize("apps", [(), ("one", "two")])
+def test_a_download_that_holds_not_one_job_is_refused(go_on, left, tmp_path, apps):
+    left(killed(1), rounds=1)
+    shutil.rmtree(tmp_path / "server" / NUMBER / "job")
+    for app in apps:
+        shutil.copytree(JOB, tmp_path / "server" / NUMBER / "job" / app)
+    code, said, submitted = go_on(NUMBER, "--out", tmp_path / "new")
+    assert code == 2 and f"the download of job {NUMBER} must hold one job, not {len(apps)}:" in said and submitted == []
+
+
 def test_a_job_that_was_stopped_before_its_first_round_begins_anew(go_on, left, tmp_path):
     left(killed(0), rounds=0)
     assert "continue_run" not in go_on(NUMBER, "--out", tmp_path / "new")[2][0]

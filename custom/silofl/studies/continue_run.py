@@ -154,8 +154,8 @@ def _downloaded(number: str, kit: Kit, scratch: Path, changes: Mapping[str, obje
     """Download a job that has ended, and have it go on with its run; anew where no round has finished.
 
     Raises:
-        ConfigError: The job has not ended, is not this lead's or not as this lead signed it, has begun no run, or its
-            run is complete.
+        ConfigError: The job has not ended, is not this lead's or not as this lead signed it, has begun no run, its
+            run is complete, or the server sent another number of jobs than one.
     """
     with Lead(kit, PATIENCE_S) as lead:
         status, _ = lead.status(number)
@@ -171,7 +171,13 @@ def _downloaded(number: str, kit: Kit, scratch: Path, changes: Mapping[str, obje
         raise ConfigError(
             f"job {number} must have begun a run; it left no {RESULT} with one: submit it with silofl run"
         )
-    (job,) = (path.parent for path in (found / "job").glob("*/meta.json"))
+    jobs = [path.parent for path in (found / "job").glob("*/meta.json")]
+    if len(jobs) != 1:
+        raise ConfigError(
+            f"the download of job {number} must hold one job, not {len(jobs)}: go on with the folder that silofl run "
+            "has written, or with the run's id and --job"
+        )
+    (job,) = jobs
     check_signed(job, kit)
     _check_incomplete(job, changes, results)
     if ledger:
