@@ -57,6 +57,22 @@ def test_with_weights_by_examples_it_is_their_weighted_mean_also_where_a_site_ha
             np.testing.assert_allclose(array, mean, rtol=1e-4, atol=1e-6)
 
 
+def test_what_a_site_keeps_back_counts_by_the_examples_that_it_has_now_too(scaffold):
+    def forgotten(task, site, answer):
+        if site != "east":
+            return answer
+        sent = {name: array for name, array in answer.arrays.items() if not name.startswith("control/")}
+        return Message(sent, answer.meta | {"num_examples": 3})
+
+    game = scaffold(weights="examples")
+    game.round()
+    game.round(change=forgotten)
+    part = game.server.parts["control"]
+    for name, array in part.control.items():
+        mean = np.average([part.own[site][name] for site in SITES], axis=0, weights=(3, 4, 3))
+        np.testing.assert_allclose(array, mean, rtol=1e-4, atol=1e-6)
+
+
 def test_the_first_round_is_fedavgs_for_all_controls_are_zero(scaffold, play, make_study):
     ours = scaffold()
     theirs = play(folder="other", study=make_study(training=SGD, weights="uniform"))

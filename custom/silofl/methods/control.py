@@ -110,9 +110,11 @@ class ControlPart(Part):
         for site, answer in replies.accepted.items():
             changes = {name: np.asarray(change, np.float64) for name, change in answer.of(ROLE).items()}
             before = own.get(site) or {name: np.zeros(array.shape) for name, array in total.items()}
-            # All of a site's c_i counts by the examples that it has now; it may have fewer than before.
+            # All of a site's c_i counts by the examples that it has now, what it keeps back too; they may be fewer.
             more = new[site] - self.weights_of_sites.get(site, new[site])
-            total |= {name: total[name] + new[site] * one + more * before[name] for name, one in changes.items()}
+            total = {
+                name: array + new[site] * changes.get(name, 0.0) + more * before[name] for name, array in total.items()
+            }
             own[site] = before | {name: before[name] + change for name, change in changes.items()}
         holds = self.holds | {s: exchange.round for s, answer in replies.accepted.items() if answer.of(ROLE)}
         return replace(self, total=total, weights_of_sites=self.weights_of_sites | new, holds=holds, own=own)
