@@ -8,7 +8,7 @@ import numpy as np
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError, shown
-from silofl.methods.answer import Metrics, Numbers
+from silofl.methods.answer import TRAINING, Metrics, Numbers
 from silofl.methods.part import TRAIN, Exchange
 from silofl.study import Study
 from silofl.study_sections import CLASSIFICATION_ONLY
@@ -16,8 +16,6 @@ from silofl.training.site_score import SuperScore
 
 # What a classification's score has beside its value.
 METRICS = frozenset((*CLASSIFICATION_ONLY["metric"], "auroc"))
-# What a round's training has beside the losses of other learners than the site's own model.
-TRAINING = frozenset(("loss", "drift", "epsilon"))
 # Times the median of the other sites'.
 MOST_STEPS = 10
 # Beyond the other sites' images on either side, times the room that these take together.

@@ -10,10 +10,10 @@ import numpy as np
 
 from silofl.algorithms.adafed import statistics_sizes
 from silofl.algorithms.advice import KINDS, Advice, Portrait, Sketch, advise
-from silofl.algorithms.harmofl import half_spectrum
 from silofl.algorithms.mixing import Arrays
-from silofl.methods.answer import Answer
-from silofl.methods.asked_once import AskedEntry, AskedOnce, Count, plain_array, withheld_by
+from silofl.methods.amplitude import expected_spectrum
+from silofl.methods.answer import Answer, Count
+from silofl.methods.asked_once import AskedEntry, AskedOnce, plain_array, withheld_by
 from silofl.methods.part import Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart, WeightsOf
 from silofl.models.roles import of_role, with_role
 from silofl.study import Study
@@ -71,10 +71,8 @@ class AdvicePart(AskedOnce):
 
     def arrays(self, run: Run) -> Mapping[str, Expected]:
         """Return the arrays of a sketch."""
-        shape = self.shape or (half_spectrum(run.image_shape) if run.image_shape else None)
-        origin = " as the other sites' images have it (name a Resize in data.transforms)"
         others = {"labels": (1 + max(self.study.labels),)} | _shapes_of(self.sizes)
-        return {"amplitude": plain_array(shape, origin=origin)} | {
+        return {"amplitude": expected_spectrum(self.shape, run, "float64")} | {
             name: plain_array(wanted, minimum=None if name.endswith("/mean") else 0) for name, wanted in others.items()
         }
 

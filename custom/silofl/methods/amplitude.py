@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,10 +72,7 @@ class AmplitudePart(Part):
         """Return what an amplitude must be like: the first accepted one has the shape, as the server sees no image."""
         if not self._is_wanted(exchange):
             return {}
-        origin = " as the other sites' images have it (name a Resize in data.transforms)"
-        shape = self.shape or (half_spectrum(run.image_shape) if run.image_shape else None)
-        size = 4 * prod(shape) if shape else 0
-        return {MEAN: Expected(shape, is_required=True, minimum=0, origin=origin, num_bytes=size)}
+        return {MEAN: expected_spectrum(self.shape, run, "float32", is_required=True)}
 
     def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> AmplitudePart:
         """Remember the first shape, and which sites have trained with the mean and so hold it."""
@@ -136,3 +134,20 @@ class SiteAmplitude(SitePart):
 
 
 PART, SITE = AmplitudePart, SiteAmplitude
+
+
+def expected_spectrum(
+    shape: tuple[int, ...] | None, run: Run, dtype: Literal["float32", "float64"], is_required: bool = False
+) -> Expected:
+    """Return what an amplitude of a site's images must be like.
+
+    Args:
+        shape: Of the first one that was accepted; before it, that of the run's images.
+        run: The run.
+        dtype: Its type.
+        is_required: Whether an answer without it is refused.
+    """
+    shape = shape or (half_spectrum(run.image_shape) if run.image_shape else None)
+    size = np.dtype(dtype).itemsize * prod(shape) if shape else 0
+    origin = " as the other sites' images have it (name a Resize in data.transforms)"
+    return Expected(shape, is_required, minimum=0, origin=origin, dtype=dtype, num_bytes=size)

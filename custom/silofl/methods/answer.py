@@ -36,6 +36,8 @@ Text = Annotated[str, Strict(), AfterValidator(plain_text)]
 Number = Annotated[float, Strict(), Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
 Count = Annotated[int, Strict(), Field(ge=1, le=10**7)]
 Side = Annotated[int, Strict(), Field(ge=1, le=2**14)]
+# A round's training is measured by these; the losses of other learners than the site's own model are beside them.
+TRAINING = ("loss", "drift", "epsilon")
 LossName = Annotated[str, Field(pattern=r"^loss_[a-z_]{1,40}$")]
 
 
@@ -64,7 +66,7 @@ class Metrics(Section, Generic[S]):
     @property
     def training(self) -> dict[str, float]:
         """The numbers of a round's training by name."""
-        own = {"loss": self.loss, "drift": self.drift, "epsilon": self.epsilon}
+        own = {name: getattr(self, name) for name in TRAINING}
         return {name: value for name, value in own.items() if value is not None} | self.__pydantic_extra__
 
 

@@ -2,20 +2,16 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
-
-import numpy as np
-from pydantic import Field, Strict
+from math import prod
+from typing import Any, ClassVar
 
 from silofl.errors import AggregationError
-from silofl.methods.answer import Answer, Text
+from silofl.methods.answer import Answer, Count, Text
 from silofl.methods.part import BEFORE, Exchange, Expected, Message, Part, Replies, Run
 from silofl.methods.work import Work
 from silofl.models.roles import with_role
 from silofl.settings import Section
 from silofl.study import Study
-
-Count = Annotated[int, Strict(), Field(ge=1, le=10**7)]
 
 
 class Withheld(Section):
@@ -95,9 +91,9 @@ class AskedOnce(Part):
         return {self.file: self.document} if self.document else {}
 
 
-def plain_array(shape: Sequence[int] | None, minimum: float | None = 0, origin: str = "") -> Expected:
-    """Return what to expect of an array of float64; None is a shape that is not known yet."""
-    return Expected(shape, minimum=minimum, origin=origin, dtype="float64", num_bytes=8 * int(np.prod(shape or ())))
+def plain_array(shape: tuple[int, ...], minimum: float | None = 0) -> Expected:
+    """Return what to expect of an array of float64."""
+    return Expected(shape, minimum=minimum, dtype="float64", num_bytes=8 * prod(shape))
 
 
 def check_whole(site: str, answer: Answer, wanted: Collection[str], role: str, what: str) -> None:
