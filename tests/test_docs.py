@@ -14,7 +14,8 @@ import yaml
 
 from provisioning import __main__ as provisioning
 from silofl import cli
-from silofl.algorithms.recipe import PRESET_NAMES, algorithm_names
+from silofl.algorithms.presets import algorithm_names
+from silofl.algorithms.recipe import PRESET_NAMES
 from silofl.federation.egress import Gate
 from silofl.methods.parts import kinds
 from silofl.settings import parse

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from silofl.algorithms.recipe import Recipe, find_recipe
+from silofl.algorithms.presets import find_recipe
+from silofl.algorithms.recipe import Recipe
 from silofl.errors import ConfigError, shown
 from silofl.extensions import LOSSES, NETWORKS, TRANSFORMS, is_extension
 from silofl.settings import Count, Name, Section, Whole, load, sentence_of

@@ -16,7 +16,7 @@ from silofl.algorithms.advice import (
     merged,
     site_ratios,
 )
-from silofl.algorithms.recipe import find_recipe
+from silofl.algorithms.presets import find_recipe
 from silofl.errors import ConfigError
 
 NEAR = dict.fromkeys(KINDS, 1.0)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from silofl.algorithms.ditto import Pull
-from silofl.algorithms.recipe import find_recipe
+from silofl.algorithms.presets import find_recipe
 from silofl.algorithms.steps import plain_step
 from silofl.errors import ConfigError
 

@@ -14,7 +14,7 @@ from silofl.algorithms.fedsm import (
     tune_threshold,
 )
 from silofl.algorithms.mixing import mix
-from silofl.algorithms.recipe import find_recipe
+from silofl.algorithms.presets import find_recipe
 from silofl.algorithms.steps import GradientStep
 from silofl.errors import AggregationError, ConfigError, DataError
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from silofl.algorithms.moon import contrastive_loss, contrastive_step, pooled
-from silofl.algorithms.recipe import find_recipe
+from silofl.algorithms.presets import find_recipe
 from silofl.algorithms.steps import plain_step
 from silofl.errors import ConfigError
 from silofl.study_sections import ModelSettings

@@ -5,7 +5,7 @@ from torch import nn
 
 from silofl.algorithms.personal import pulled
 from silofl.algorithms.pfedme import Envelope, followed, forward_step
-from silofl.algorithms.recipe import find_recipe
+from silofl.algorithms.presets import find_recipe
 from silofl.algorithms.steps import plain_step
 from silofl.errors import ConfigError
 from silofl.study_sections import TrainingSettings

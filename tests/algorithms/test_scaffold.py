@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.algorithms.recipe import find_recipe
+from silofl.algorithms.presets import find_recipe
 from silofl.algorithms.scaffold import Control, corrected, new_control
 from silofl.algorithms.steps import plain_step
 from silofl.errors import ConfigError

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from silofl import methods
-from silofl.algorithms.recipe import Answer, algorithm_names, presets
+from silofl.algorithms.presets import algorithm_names, presets
+from silofl.algorithms.recipe import Answer
 
 PACKAGE = Path(methods.__file__).parents[1]
 SOURCES = sorted((PACKAGE / "federation").glob("*.py"))

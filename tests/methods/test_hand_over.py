@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.algorithms.recipe import find_recipe
+from silofl.algorithms.presets import find_recipe
 from silofl.errors import ConfigError, DataError
 from silofl.federation.checkpoint import checkpoint, restored
 from silofl.federation.egress import Gate, Request

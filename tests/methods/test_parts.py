@@ -11,7 +11,7 @@ import yaml
 
 import silofl
 from silofl import methods
-from silofl.algorithms.recipe import algorithm_names
+from silofl.algorithms.presets import algorithm_names
 from silofl.errors import ConfigError
 from silofl.methods import parts
 from silofl.methods.part import Part

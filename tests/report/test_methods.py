@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from silofl.algorithms.recipe import find_recipe
+from silofl.algorithms.presets import find_recipe
 from silofl.report.comparison import Method, rows_of_methods
 from silofl.report.methods import (
     is_comparable,

@@ -19,7 +19,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from silofl.algorithms.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe, algorithm_names, find_recipe
+from silofl.algorithms.presets import algorithm_names, find_recipe
+from silofl.algorithms.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe
 from silofl.files import write_text
 from silofl.schema import meanings_of, summary_of
 from silofl.settings import LARGEST, NAME

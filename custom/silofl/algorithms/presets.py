@@ -1,0 +1,175 @@
+"""Find an algorithm's presets by its name, and put a study's choices in their place.
+
+An algorithm is a file of this folder that defines ``PRESETS``; of all others none is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from silofl.algorithms.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe
+from silofl.errors import ConfigError, nearest
+from silofl.settings import sentence_of
+
+
+def algorithm_names() -> list[str]:
+    """Return the names of all algorithms, the files of this folder that define ``PRESETS``."""
+    # Read and not imported: a half-written file must not disturb a study that does not name it.
+    files = Path(__file__).parent.glob("*.py")
+    return sorted(path.stem for path in files if "\nPRESETS" in path.read_text(encoding="utf-8", errors="replace"))
+
+
+def presets(algorithm: str) -> Mapping[str, Recipe]:
+    """Load one algorithm's presets, and no other algorithm's file.
+
+    Raises:
+        ConfigError: There is no such algorithm, or its file is broken.
+    """
+    _require_known("algorithm.name", algorithm, algorithm_names())
+    try:
+        return importlib.import_module(f"silofl.algorithms.{algorithm}").PRESETS
+    except Exception as error:
+        raise ConfigError(
+            f"algorithms/{algorithm}.py must load; {type(error).__name__}: {error}: repair it, or name another one"
+        ) from error
+
+
+def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> Recipe:
+    """Return an algorithm's preset with the study's choices in place of the preset's.
+
+    Args:
+        algorithm: Name of a file of this package that defines ``PRESETS``.
+        preset: ``paper``, ``reference`` or ``recommended``.
+        changes: Fields of `Recipe`, and constants by the sections of its answers.
+
+    Raises:
+        ConfigError: An unknown algorithm, preset, field, section or constant, or answers that do not go together.
+        ValidationError: A field of `Recipe` is out of range.
+    """
+    known = presets(algorithm)
+    _require_known("algorithm.preset", preset, PRESET_NAMES)
+    names = [field.name for field in fields(Recipe)]
+    chosen = {name: _chosen(name, value) for name, value in changes.items() if name in names}
+    # Answers first, then constants: which sections there are depends on which answers were chosen.
+    recipe = replace(known[preset], **chosen)
+    sections = {name: value for name, value in changes.items() if name not in names}
+    for name in sections:
+        _check_key(name, algorithm, ["name", "preset", *names, *(answer.section for answer in recipe.answers)])
+    changed = {answer.section: _changed(answer, sections.get(answer.section, {})) for answer in recipe.answers}
+
+    def new(answer: Answer | None) -> Answer | None:
+        return answer and changed[answer.section]
+
+    recipe = replace(
+        recipe,
+        input=new(recipe.input),
+        step=new(recipe.step),
+        mixing=new(recipe.mixing),
+        parts=tuple(map(new, recipe.parts)),
+    )
+    _check_together(recipe, sections)
+    return recipe
+
+
+def _check_key(name: str, algorithm: str, known: Collection[str]) -> None:
+    """Refuse a key of an algorithm that is none of its fields, and of its answers' sections."""
+    # Every algorithm is loaded for the sentence alone.
+    owners = {} if name in known else _owners()
+    if name in owners:
+        raise ConfigError(
+            f"algorithm.{name} must go with an answer of {' or '.join(owners[name])}, to which it belongs, not with "
+            f"{algorithm} as it is here; name that algorithm, borrow its answer, or leave the key out"
+        )
+    _require_known("a key of algorithm", name, known, owners)
+
+
+def _owners() -> dict[str, list[str]]:
+    """Return section -> the algorithms whose recommended preset has it."""
+    owners: dict[str, list[str]] = {}
+    for name in algorithm_names():
+        # A half-written file has none, and must not disturb the sentence on a study that does not name it.
+        with suppress(ConfigError):
+            for answer in presets(name)["recommended"].answers:
+                owners.setdefault(answer.section, []).append(name)
+    return owners
+
+
+def _chosen(field: str, value: object) -> object:
+    if field not in WITHOUT:
+        return value
+    if field == "parts":
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"algorithm.parts must be a list of algorithms' names, not {value!r}")
+        return tuple(part for name in value for part in _borrowed(field, name))
+    return None if value == WITHOUT[field] else _borrowed(field, value)
+
+
+def _borrowed(field: str, algorithm: object) -> Any:  # noqa: ANN401
+    if algorithm not in algorithm_names():
+        known = [str(WITHOUT[field]), *algorithm_names()]
+        raise ConfigError(
+            f"algorithm.{field} must be {WITHOUT[field]} or the name of an algorithm that has its own, not "
+            f"{algorithm!r}{nearest(algorithm, known)}"
+        )
+    answer = getattr(presets(str(algorithm))["recommended"], field)
+    if not answer:
+        raise ConfigError(
+            f"algorithm.{field} must name an algorithm with a {field} of its own, not {algorithm!r}, which has "
+            f"{WITHOUT[field] or 'none'}"
+        )
+    return answer
+
+
+def _changed(answer: Answer, constants: object) -> Answer:
+    where = f"algorithm.{answer.section}"
+    if not isinstance(constants, Mapping):
+        raise ConfigError(
+            f"{where} must hold constants, {', '.join(type(answer).model_fields)}, not {constants!r}; write one a line"
+        )
+    try:
+        # Not model_copy(update=...), which does not validate.
+        return type(answer).model_validate(answer.model_dump() | dict(constants))
+    except ValidationError as error:
+        raise ConfigError(f"{where}.{sentence_of(error, type(answer))}") from None
+
+
+def _check_together(recipe: Recipe, sections: Mapping[str, object]) -> None:
+    """Refuse constants that would do nothing, and answers that do not go together."""
+    for answer in recipe.answers:
+        for name, partner in answer.idle(set(sections.get(answer.section, ())), recipe).items():
+            raise ConfigError(
+                f"algorithm.{answer.section}.{name} must go with {partner}; without it, it does nothing: leave it out"
+            )
+    conflicts = (answer.conflict(recipe) for answer in recipe.answers)
+    sentence = next((sentence for sentence in conflicts if sentence), None) or _conflict(recipe)
+    if sentence:
+        raise ConfigError(f"algorithm.{sentence}")
+
+
+def _conflict(recipe: Recipe) -> str | None:
+    if recipe.needs_pretrained and recipe.input is not None:
+        return (
+            "input must be none with a pretrained model, which has seen images as they are; choose "
+            "start_from_pretrained: false, and statistics.source: running where sites are compared"
+        )
+    if recipe.tunes_personal and recipe.average_last:
+        return (
+            "average_last must be 0 where each site fine-tunes the global model as its own, not "
+            f"{recipe.average_last:g}: the last rounds may begin before the fine-tuning; leave it out"
+        )
+    if len(recipe.traveling_roles) > 1 and recipe.start_from_pretrained:
+        return "start_from_pretrained must be false where a global and a personalised model train side by side"
+    return None
+
+
+def _require_known(thing: str, name: str, known: Collection[str], others: Collection[str] = ()) -> None:
+    """Refuse a name that is not known, with the nearest one; others may be meant, but not here."""
+    if name not in known:
+        raise ConfigError(f"{thing} must be one of {', '.join(known)}, not {name!r}{nearest(name, [*known, *others])}")

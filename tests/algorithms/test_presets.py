@@ -1,0 +1,152 @@
+import pytest
+
+from silofl.algorithms.adafed import Similarity
+from silofl.algorithms.fedprox import Proximal
+from silofl.algorithms.fedsm import Selector, SoftPull, SuperModel
+from silofl.algorithms.harmofl import Amplitude, Perturbation
+from silofl.algorithms.presets import algorithm_names, find_recipe
+from silofl.algorithms.recipe import PRESET_NAMES, Recipe
+from silofl.errors import ConfigError
+
+
+def test_every_algorithm_has_the_three_presets():
+    assert {"fedavg", "fedbn", "fedprox", "harmofl", "local"} <= set(algorithm_names())
+    for name in algorithm_names():
+        for preset in PRESET_NAMES:
+            assert find_recipe(name, preset, {})
+
+
+def test_harmofls_presets_are_the_papers_the_codes_and_ours():
+    paper, reference, recommended = (find_recipe("harmofl", preset, {}) for preset in PRESET_NAMES)
+    assert (paper.input, paper.step) == (Amplitude(band="full", momentum=0.1), Perturbation(alpha=0.05))
+    assert (reference.input, reference.weights) == (Amplitude(band=0, momentum=0.0), "uniform")
+    assert (recommended.input, recommended.step) == (Amplitude(band=0), Perturbation())
+
+
+def test_adafeds_presets_are_the_papers_the_codes_and_ours():
+    paper, reference, recommended = (find_recipe("adafed", preset, {}) for preset in PRESET_NAMES)
+    assert [r.mixing.self_weight for r in (paper, reference, recommended)] == [0.5, 0.3, 0.5]
+    assert [r.start_from_pretrained for r in (paper, reference, recommended)] == [True, False, False]
+    assert [r.needs_pretrained for r in (paper, reference, recommended)] == [True, True, False]
+    assert {(r.mixing.section, r.stays_home) for r in (paper, reference, recommended)} == {("statistics", "batchnorm")}
+
+
+def test_the_mixing_of_adafed_goes_with_harmofls_step():
+    recipe = find_recipe("adafed", "recommended", {"step": "harmofl", "perturbation": {"alpha": 0.1}})
+    assert (recipe.mixing, recipe.step) == (Similarity(), Perturbation(alpha=0.1))
+
+
+def test_a_study_may_change_any_answer():
+    changes = {"stays_home": "batchnorm", "amplitude": {"band": 3}, "perturbation": {"alpha": 0.5}}
+    recipe = find_recipe("harmofl", "paper", changes)
+    assert (recipe.stays_home, recipe.input.band, recipe.step.alpha) == ("batchnorm", 3, 0.5)
+
+
+@pytest.mark.parametrize("algorithm", ["local", "fedavg", "fedbn", "fedprox", "fedper", "finetuning"])
+def test_the_baselines_may_begin_with_a_pretrained_model(algorithm):
+    recipe = find_recipe(algorithm, "recommended", {"start_from_pretrained": True})
+    assert recipe.needs_pretrained and recipe.start_from_pretrained
+
+
+def test_a_study_may_do_without_an_answer():
+    recipe = find_recipe("harmofl", "paper", {"input": "none", "step": "plain"})
+    assert recipe == find_recipe("fedavg", "paper", {})
+    assert find_recipe("fedsm", "paper", {"mixing": "shared", "parts": []}) == recipe
+
+
+def test_an_answer_is_borrowed_by_its_algorithms_name():
+    borrowed = {"mixing": "softpull", "parts": ["fedsm"], "input": "harmofl", "step": "fedprox"}
+    recipe = find_recipe("fedavg", "recommended", borrowed)
+    assert recipe == Recipe(
+        input=Amplitude(band=0), step=Proximal(), mixing=SoftPull(), parts=(Selector(), SuperModel())
+    )
+    assert recipe.roles == ("global", "personal") and not recipe.measures_drift
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("harmfl", "paper", {}), "did you mean 'harmofl'"),
+        (("harmofl", "papr", {}), "did you mean 'paper'"),
+        (("harmofl", "paper", {"amplitde": {}}), "did you mean 'amplitude'"),
+        (("harmofl", "paper", {"amplitude": {"bnd": 0}}), "algorithm.amplitude.bnd .*did you mean 'band'"),
+        (("harmofl", "paper", {"step": "fedprx"}), "did you mean 'fedprox'"),
+        (("harmofl", "paper", {"step": "fedavg"}), "must name an algorithm with a step of its own"),
+        (("harmofl", "paper", {"parts": "fedsm"}), "must be a list"),
+        (("harmofl", "paper", {"amplitude": 3}), "must hold constants, band, momentum, not 3"),
+        (("harmofl", "paper", {"perturbation": {"alpha": 0}}), "algorithm.perturbation.alpha must be greater than 0"),
+    ],
+)
+def test_unknown_names_are_refused_with_the_nearest(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        find_recipe(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "section", "owners"),
+    [
+        ("fedavg", {}, "perturbation", "harmofl"),
+        ("harmofl", {}, "proximal", "fedprox"),
+        ("fedavg", {}, "softpull", "fedsm or softpull"),
+        ("harmofl", {"input": "none"}, "amplitude", "harmofl"),
+    ],
+)
+def test_constants_of_an_answer_that_is_not_given_are_refused_by_the_algorithms_that_have_it(
+    algorithm, changes, section, owners
+):
+    sentence = f"^algorithm.{section} must go with an answer of {owners}, .* not with {algorithm} as it is here; name "
+    with pytest.raises(ConfigError, match=sentence):
+        find_recipe(algorithm, "recommended", changes | {section: {}})
+
+
+def test_a_slip_in_another_algorithms_key_is_answered_with_that_key():
+    with pytest.raises(
+        ConfigError, match="a key of algorithm must be one of .*, not 'softpul' .did you mean 'softpull'"
+    ):
+        find_recipe("fedavg", "recommended", {"softpul": {}})
+
+
+def test_a_broken_algorithm_has_no_keys(monkeypatch):
+    names = [*algorithm_names(), "half_written"]
+    monkeypatch.setattr("silofl.algorithms.presets.algorithm_names", lambda: names)
+    with pytest.raises(ConfigError, match="must go with an answer of harmofl"):
+        find_recipe("fedavg", "recommended", {"perturbation": {}})
+
+
+def test_fedsms_presets_differ_in_how_the_selector_learns():
+    recipes = [find_recipe("fedsm", preset, {}) for preset in PRESET_NAMES]
+    selectors = [recipe.answer("selector") for recipe in recipes]
+    assert [selector.learning for selector in selectors] == ["local_steps", "moments", "gradients"]
+    assert [selector.network for selector in selectors] == ["vgg11", "vgg11", "light"]
+    assert all(recipe.mixing == SoftPull(self_weight=0.7) for recipe in recipes)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "message"),
+    [
+        ("adafed", {"statistics": {"layers": "last"}}, "layers must go with statistics.source: pretrained"),
+        ("adafed", {"statistics": {"source": "pretrained", "rounds": 2}}, "must go with statistics.source: running"),
+        ("adafed", {"stays_home": "nothing"}, "stays_home must be batchnorm with running statistics"),
+        ("adafed", {"stays_home": "everything"}, "stays_home must not be everything where sites listen to each other"),
+        ("harmofl", {"start_from_pretrained": True}, "input must be none with a pretrained model"),
+        ("fedsm", {"start_from_pretrained": True}, "must be false where a global and a personalised model"),
+        ("fedsm", {"selector": {"learning": "moments", "steps": 2}}, "must go with selector.learning: gradients"),
+        ("fedavg", {"parts": ["fedsm"]}, "parts must go with mixing: softpull"),
+        ("fedsm", {"stays_home": "batchnorm"}, "stays_home must be nothing where a selector"),
+        ("fedsm", {"selector": {"labels": "best_model"}}, "extra_rounds must be at least 1"),
+        (
+            "fedsm",
+            {"selector": {"labels": "ensemble"}, "extra_rounds": 2},
+            "super_model.answer must be ensemble where the selector learns from",
+        ),
+        (
+            "fedsm",
+            {"selector": {"labels": "best_model"}, "extra_rounds": 2, "super_model": {"threshold": 0.5}},
+            "learns the site",
+        ),
+        ("fedsm", {"extra_rounds": 2}, "extra_rounds must go with"),
+    ],
+)
+def test_answers_that_do_not_go_together_are_refused(algorithm, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        find_recipe(algorithm, "recommended", changes)
