@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from silofl.federation.server import ServerRounds
-from silofl.methods.part import TRAIN, Exchange, Message
+from silofl.methods.task import TRAIN, Exchange, Message
 from silofl.studies.simulation import Simulation, settled
 
 MIB = 2**20

@@ -9,7 +9,7 @@ from silofl.errors import AggregationError
 from silofl.federation.course import Course, settled_answers
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
-from silofl.methods.part import Message
+from silofl.methods.task import Message
 from silofl.software import here
 
 SCORE = {"value": 0.5, "num_cases": 2, "num_excluded": 0, "labels": {"1": 0.5}}

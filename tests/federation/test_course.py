@@ -11,7 +11,7 @@ import torch
 from silofl.errors import AggregationError
 from silofl.federation.course import Answers, Course, settled_answers
 from silofl.federation.server import ServerRounds
-from silofl.methods.part import Message
+from silofl.methods.task import Message
 from silofl.models import build_plain_model
 from silofl.models.names import write_arrays
 from silofl.schema import plain

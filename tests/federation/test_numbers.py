@@ -13,7 +13,7 @@ from silofl.federation.numbers import (
     too_long,
 )
 from silofl.methods.answer import Numbers
-from silofl.methods.part import TRAIN, Exchange
+from silofl.methods.task import TRAIN, Exchange
 
 TASK = Exchange(TRAIN, 2)
 NUMBERS = {"round": 2, "num_examples": 5, "steps": 3, "metrics": {"loss": 0.5}}

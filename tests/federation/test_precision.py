@@ -9,7 +9,7 @@ import torch
 from silofl.federation.alone import run_alone
 from silofl.files import load_tensors
 from silofl.inference.directory import FOLDER, read
-from silofl.methods.part import TRAIN
+from silofl.methods.task import TRAIN
 from silofl.models.precision import as_received, widened
 
 

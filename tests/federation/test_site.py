@@ -14,7 +14,7 @@ from silofl.federation.site import SiteRounds
 from silofl.federation.state import SiteState
 from silofl.files import save_tensors
 from silofl.methods import work
-from silofl.methods.part import Message
+from silofl.methods.task import Message
 from silofl.methods.work import Work
 from silofl.settings import load
 from silofl.site import Site

@@ -3,7 +3,7 @@
 import pytest
 
 from silofl.federation.ledger import Round, software_of
-from silofl.methods.part import Message
+from silofl.methods.task import Message
 from silofl.schema import plain, read
 from silofl.software import here
 

@@ -33,6 +33,7 @@ def names_of_papers():
         "__init__",
         "answer",
         "part",
+        "task",
         "parts",
         "work",
         "model",

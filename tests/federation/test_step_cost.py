@@ -4,7 +4,7 @@ import torch
 from silofl.data.site_data import SiteData
 from silofl.federation import step_cost
 from silofl.federation.server import ServerRounds
-from silofl.methods.part import TRAIN, Exchange
+from silofl.methods.task import TRAIN, Exchange
 from silofl.methods.work import Work
 from silofl.settings import parse
 from silofl.studies.random_examples import random_part

@@ -21,7 +21,7 @@ from silofl.flare import controller as module
 from silofl.flare.controller import RoundsController
 from silofl.flare.exchange import from_model
 from silofl.flare.left_sites import LEFT
-from silofl.methods.part import Message
+from silofl.methods.task import Message
 
 
 @pytest.fixture

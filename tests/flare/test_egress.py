@@ -18,7 +18,7 @@ from silofl.flare import egress
 from silofl.flare.egress import Egress, RunNote
 from silofl.flare.exchange import from_model, to_model
 from silofl.methods.amplitude import MEAN as AMPLITUDE
-from silofl.methods.part import Message
+from silofl.methods.task import Message
 from silofl.models.roles import with_role
 from silofl.settings import parse
 from silofl.site import Site

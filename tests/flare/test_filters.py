@@ -13,7 +13,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from silofl.flare import filters
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.filters import BatchNormStaysHome
-from silofl.methods.part import Message
+from silofl.methods.task import Message
 from silofl.models.names import batchnorm_names, read_arrays, traveling_names
 from silofl.models.networks import build_models
 from silofl.models.roles import with_role

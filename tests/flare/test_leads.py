@@ -26,7 +26,7 @@ from silofl.flare.exchange import from_model, to_model
 from silofl.flare.executor import SiteExecutor
 from silofl.flare.lead import check_signed
 from silofl.inference.directory import plain_study
-from silofl.methods.part import Message
+from silofl.methods.task import Message
 from silofl.schema import plain
 from silofl.site import Server
 

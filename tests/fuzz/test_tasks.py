@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from silofl.flare.exchange import from_model, to_model
 from silofl.methods.answer import plain_text
-from silofl.methods.part import Message
+from silofl.methods.task import Message
 
 from .conftest import EXAMPLES, NASTY, altered
 

@@ -6,8 +6,8 @@ import pytest
 from silofl.algorithms.advice import advise
 from silofl.federation.egress import Gate, Request
 from silofl.methods.advice import FILE, ROLE
-from silofl.methods.part import Message
 from silofl.methods.parts import start_parts
+from silofl.methods.task import Message
 from silofl.training.sketch import fixed_network, sketch
 
 SITES = ("east", "north", "west")

@@ -4,8 +4,8 @@ import torch
 
 from silofl.files import load_tensors
 from silofl.methods.amplitude import MEAN, AmplitudePart
-from silofl.methods.part import Message
 from silofl.methods.parts import kinds
+from silofl.methods.task import Message
 
 PAPER = {"name": "harmofl", "preset": "paper"}
 

@@ -7,7 +7,7 @@ import torch
 from silofl.federation.checkpoint import FORMAT, checkpoint, restored
 from silofl.files import load_state, save_state
 from silofl.methods.average import Mean
-from silofl.methods.part import TEST
+from silofl.methods.task import TEST
 
 SITES = ("east", "north", "west")
 HALF = {"average_last": 0.5, "rounds": 4}

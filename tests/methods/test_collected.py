@@ -9,8 +9,8 @@ import torch
 from silofl.errors import ConfigError
 from silofl.federation.egress import Gate, Request
 from silofl.methods import guard
-from silofl.methods.part import COLLECT
 from silofl.methods.super_model import ASSEMBLE, TEST
+from silofl.methods.task import COLLECT
 from silofl.models.networks import build_plain_model
 from silofl.models.roles import with_role
 from silofl.site import Site

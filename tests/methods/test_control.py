@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from silofl.errors import ConfigError
-from silofl.methods.part import Message
+from silofl.methods.task import Message
 from silofl.models import build_plain_model
 from silofl.models.networks import NETWORKS
 from silofl.studies.traffic import count_traffic

@@ -10,7 +10,7 @@ from silofl.federation.egress import Gate
 from silofl.federation.outcome import finished_results
 from silofl.federation.site import SiteRounds
 from silofl.methods.dp_sgd import FILE, SiteDpSgd
-from silofl.methods.part import TRAIN, Message
+from silofl.methods.task import TRAIN, Message
 from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.private import Spent, epsilon_of

@@ -13,7 +13,7 @@ from silofl.federation.site import SiteRounds
 from silofl.inference import SuperModel
 from silofl.methods import guard
 from silofl.methods.guard import has_own_model, tuning_rounds
-from silofl.methods.part import Message
+from silofl.methods.task import Message
 from silofl.models import build_model
 from silofl.schema import plain
 from silofl.training import local_model

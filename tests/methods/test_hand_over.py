@@ -12,7 +12,7 @@ from silofl.federation.run_folder import left_out
 from silofl.inference import SuperModel
 from silofl.inference.directory import read
 from silofl.methods import hand_over
-from silofl.methods.part import COLLECT, TRAIN, Message
+from silofl.methods.task import COLLECT, TRAIN, Message
 from silofl.models.nearest import features_of
 from silofl.models.networks import build_plain_model
 from silofl.site import Site

@@ -9,8 +9,9 @@ from silofl.data.transforms import augmentation
 from silofl.errors import ConfigError
 from silofl.files import load_tensors
 from silofl.methods.model import complete_state, mixed_models
-from silofl.methods.part import TRAIN, Exchange, Message, to_tensors
+from silofl.methods.part import to_tensors
 from silofl.methods.parts import kinds, start_parts
+from silofl.methods.task import TRAIN, Exchange, Message
 from silofl.models import build_model, build_plain_model, networks
 from silofl.models.names import batchnorm_names, traveling_names
 from silofl.training.device import seed_of

@@ -10,9 +10,9 @@ from silofl.algorithms.plan import make_plan
 from silofl.data.data_fingerprint import measure_site
 from silofl.data.manifest import read_manifest
 from silofl.federation.egress import Gate, Request
-from silofl.methods.part import Message
 from silofl.methods.parts import start_parts
 from silofl.methods.plan import FILE, ROLE, draft_of
+from silofl.methods.task import Message
 from silofl.software import here
 from silofl.studies.traffic import count_traffic
 

@@ -9,9 +9,9 @@ from torch import nn
 
 from silofl.errors import AggregationError
 from silofl.files import load_state
-from silofl.methods.part import TRAIN, Exchange, Message, Replies
 from silofl.methods.parts import kinds, start_parts
 from silofl.methods.selector import AVERAGE, SQUARE, Ensemble, SiteSelector
+from silofl.methods.task import TRAIN, Exchange, Message, Replies
 from silofl.models.roles import of_role, role_of, with_role
 
 SITES = ("east", "north", "west")

@@ -7,9 +7,9 @@ from torch import nn
 
 from silofl.algorithms.adafed import adafed_weights, distances
 from silofl.errors import ConfigError
-from silofl.methods.part import Message
 from silofl.methods.parts import start_parts
 from silofl.methods.statistics import StatisticsPart, statistics_arrays
+from silofl.methods.task import Message
 from silofl.models import build_plain_model
 
 from ..conftest import UNET

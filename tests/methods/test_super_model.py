@@ -6,8 +6,8 @@ import pytest
 from silofl.algorithms.fedsm import THRESHOLDS
 from silofl.inference.directory import read
 from silofl.methods.model import complete_state
-from silofl.methods.part import Message
 from silofl.methods.parts import kinds, start_parts
+from silofl.methods.task import Message
 from silofl.models.roles import of_role, role_of
 
 INSTANCE = {"normalization": "instance"}

@@ -13,7 +13,7 @@ from silofl.data.site_data import SiteData
 from silofl.errors import TrainingError
 from silofl.methods import selector
 from silofl.methods.answer import read_answer
-from silofl.methods.part import Message
+from silofl.methods.task import Message
 from silofl.methods.work import Work
 from silofl.models.names import read_arrays, traveling_names
 from silofl.schema import plain

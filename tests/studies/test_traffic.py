@@ -4,7 +4,8 @@ import pytest
 
 from silofl.federation.alone import run_alone
 from silofl.federation.server import ServerRounds
-from silofl.methods.part import BEFORE, INSTEAD, TRAIN, Exchange
+from silofl.methods.part import BEFORE, INSTEAD
+from silofl.methods.task import TRAIN, Exchange
 from silofl.models import build_plain_model
 from silofl.models.names import read_arrays
 from silofl.settings import parse

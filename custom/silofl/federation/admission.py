@@ -7,7 +7,7 @@ from silofl.federation.known_sites import take_software
 from silofl.federation.numbers import check_image_shape, check_modality, check_names, credited, norm, too_long
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import Answer, reason_of
-from silofl.methods.part import TRAIN, Exchange, Message
+from silofl.methods.task import TRAIN, Exchange, Message
 
 A = TypeVar("A")
 

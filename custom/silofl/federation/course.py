@@ -18,20 +18,8 @@ from silofl.federation.numbers import odd_ranges, outweighing
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import plain_text
-from silofl.methods.part import (
-    AFTER,
-    BEFORE,
-    END,
-    INSTEAD,
-    TESTED,
-    TRAIN,
-    VALIDATE,
-    VALIDATED,
-    Exchange,
-    Message,
-    Replies,
-    WeightsOf,
-)
+from silofl.methods.part import AFTER, BEFORE, END, INSTEAD, TESTED, VALIDATED, WeightsOf
+from silofl.methods.task import TRAIN, VALIDATE, Exchange, Message, Replies
 from silofl.models.precision import narrowed_together
 from silofl.training.site_score import SiteScore
 

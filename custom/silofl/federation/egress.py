@@ -21,8 +21,9 @@ from silofl.errors import AggregationError, ConfigError, TrainingError
 from silofl.federation.numbers import check_names
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import Answer, plain_text
-from silofl.methods.part import Exchange, Expected, Kind, Message
+from silofl.methods.part import Kind
 from silofl.methods.parts import kind_of, kinds
+from silofl.methods.task import Exchange, Expected, Message
 from silofl.models.precision import types_on_wire
 from silofl.models.roles import role_of
 from silofl.settings import MOST, Section, parse

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from silofl.errors import AggregationError, ConfigError
 from silofl.federation.ledger import rounds_since_best
-from silofl.methods.part import TRAIN, Exchange
+from silofl.methods.task import TRAIN, Exchange
 from silofl.software import Software, here
 
 if TYPE_CHECKING:

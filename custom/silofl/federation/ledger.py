@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from silofl.errors import AggregationError
-from silofl.methods.part import Message
+from silofl.methods.task import Message
 from silofl.schema import optional, read_list
 from silofl.software import Software, here
 from silofl.training.site_score import SiteScore

@@ -9,7 +9,7 @@ from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError, shown
 from silofl.methods.answer import TRAINING, Metrics, Numbers
-from silofl.methods.part import TRAIN, Exchange
+from silofl.methods.task import TRAIN, Exchange
 from silofl.study import Study
 from silofl.study_sections import CLASSIFICATION_ONLY
 from silofl.training.site_score import SuperScore

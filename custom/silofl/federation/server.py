@@ -24,8 +24,9 @@ from silofl.federation.ledger import Round, is_better, validators
 from silofl.federation.numbers import check_numbers
 from silofl.federation.reported import Reported, is_better_than_best, reported_of
 from silofl.methods.answer import Answer, Metrics, read_answer
-from silofl.methods.part import TEST, TRAIN, Exchange, Expected, Message, Part, Replies, WeightsOf, check_arrays
+from silofl.methods.part import Part, WeightsOf
 from silofl.methods.parts import start_parts
+from silofl.methods.task import TEST, TRAIN, Exchange, Expected, Message, Replies, check_arrays
 from silofl.models.precision import widened
 from silofl.software import Software, here
 from silofl.study import Study
@@ -217,9 +218,8 @@ class ServerRounds:
             weights = part.weights(role, number, replies.sites, self)
             if weights is not None:
                 return weights
-        if self.study.recipe.weights == "uniform":
-            return uniform_weights(len(replies.sites))
-        return example_weights(list(replies.examples.values()))
+        is_uniform = self.study.recipe.weights == "uniform"
+        return uniform_weights(len(replies.sites)) if is_uniform else example_weights(list(replies.examples.values()))
 
     def _check_sites(self) -> None:
         """Refuse sites that the recipe does not allow, and names that are roles."""

@@ -16,7 +16,7 @@ from silofl.extensions import allow, find
 from silofl.federation.egress import Asked, Gate, Request
 from silofl.federation.state import SiteState
 from silofl.methods.answer import plain_text
-from silofl.methods.part import TRAIN, Message
+from silofl.methods.task import TRAIN, Message
 from silofl.methods.work import Work
 from silofl.models.precision import narrowed, widened
 from silofl.site import Site

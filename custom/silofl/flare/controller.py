@@ -28,7 +28,7 @@ from silofl.flare.lead import PROGRESS, answer_progress
 from silofl.flare.left_sites import LEFT
 from silofl.flare.places import download_folder, job_lead, job_pretrained, job_study, server_settings
 from silofl.flare.tracking import Tracking
-from silofl.methods.part import TRAIN, Message
+from silofl.methods.task import TRAIN, Message
 from silofl.study import Study
 
 POLL_S = 0.05

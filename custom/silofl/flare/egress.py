@@ -20,7 +20,7 @@ from silofl.federation.egress_log import EgressLog
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.kit import Kit
 from silofl.flare.places import job_study, site_settings
-from silofl.methods.part import Message
+from silofl.methods.task import Message
 from silofl.site import Site
 from silofl.study import Study
 

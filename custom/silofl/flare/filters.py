@@ -8,7 +8,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import job_study
-from silofl.methods.part import Message
+from silofl.methods.task import Message
 from silofl.models.names import batchnorm_names
 from silofl.models.networks import build_models
 

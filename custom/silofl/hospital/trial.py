@@ -17,7 +17,8 @@ from silofl.federation.waiting import FIRST_S
 from silofl.flare.egress import effective_scope, sent_out
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok
-from silofl.methods.part import BEFORE, COLLECT, INSTEAD, TRAIN, Exchange, Expected, Message
+from silofl.methods.part import BEFORE, INSTEAD
+from silofl.methods.task import COLLECT, TRAIN, Exchange, Expected, Message
 from silofl.methods.work import Work
 from silofl.models.precision import narrowed
 from silofl.training.device import choose_device

@@ -14,7 +14,8 @@ from silofl.algorithms.mixing import Arrays
 from silofl.methods.amplitude import expected_spectrum
 from silofl.methods.answer import Answer, Count
 from silofl.methods.asked_once import AskedEntry, AskedOnce, plain_array, withheld_by
-from silofl.methods.part import Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart, WeightsOf
+from silofl.methods.part import Kind, Part, Run, SitePart, WeightsOf
+from silofl.methods.task import Exchange, Expected, Message, Replies
 from silofl.models.roles import of_role, with_role
 from silofl.study import Study
 from silofl.training.sketch import SPLITS, fixed_network, sketch

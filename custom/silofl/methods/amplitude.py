@@ -14,18 +14,8 @@ from silofl.algorithms.harmofl import AmplitudeNorm, half_spectrum, mean_amplitu
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import TrainingError
 from silofl.methods.answer import Answer
-from silofl.methods.part import (
-    TRAIN,
-    Exchange,
-    Expected,
-    Kind,
-    Message,
-    Part,
-    Replies,
-    Run,
-    SitePart,
-    WeightsOf,
-)
+from silofl.methods.part import Kind, Part, Run, SitePart, WeightsOf
+from silofl.methods.task import TRAIN, Exchange, Expected, Message, Replies
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
 

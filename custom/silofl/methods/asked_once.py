@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from silofl.errors import AggregationError
 from silofl.methods.answer import Answer, Count, Text
-from silofl.methods.part import BEFORE, Exchange, Expected, Message, Part, Replies, Run
+from silofl.methods.part import BEFORE, Part, Run
+from silofl.methods.task import Exchange, Expected, Message, Replies
 from silofl.methods.work import Work
 from silofl.models.roles import with_role
 from silofl.settings import Section

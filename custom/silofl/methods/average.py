@@ -17,23 +17,8 @@ from torch import Tensor
 
 from silofl.algorithms.mixing import Arrays
 from silofl.methods.model import ModelPart, SiteModels
-from silofl.methods.part import (
-    COLLECT,
-    TEST,
-    TRAIN,
-    VALIDATE,
-    VALIDATED,
-    Exchange,
-    Message,
-    Part,
-    Replies,
-    Reported,
-    Run,
-    SitePart,
-    WeightsOf,
-    to_arrays,
-    to_tensors,
-)
+from silofl.methods.part import VALIDATED, Part, Reported, Run, SitePart, WeightsOf, to_arrays, to_tensors
+from silofl.methods.task import COLLECT, TEST, TRAIN, VALIDATE, Exchange, Message, Replies
 from silofl.models.roles import with_role
 from silofl.schema import plain, read
 from silofl.study import Study

@@ -13,7 +13,8 @@ from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.moon import contrastive_step
 from silofl.algorithms.steps import Step
 from silofl.errors import TrainingError
-from silofl.methods.part import TRAIN, Exchange, Message, Part, Replies, Run, SitePart, WeightsOf
+from silofl.methods.part import Part, Run, SitePart, WeightsOf
+from silofl.methods.task import TRAIN, Exchange, Message, Replies
 from silofl.models import build_plain_model
 from silofl.models.features import feature_layer
 from silofl.study import Study

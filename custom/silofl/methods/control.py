@@ -18,20 +18,8 @@ from silofl.algorithms.scaffold import corrected, new_control
 from silofl.algorithms.steps import GradientStep, Step
 from silofl.data.batches import evaluation_batches, training_batches
 from silofl.errors import TrainingError
-from silofl.methods.part import (
-    TRAIN,
-    Exchange,
-    Expected,
-    Kind,
-    Message,
-    Part,
-    Replies,
-    Run,
-    SitePart,
-    WeightsOf,
-    to_arrays,
-    to_tensors,
-)
+from silofl.methods.part import Kind, Part, Run, SitePart, WeightsOf, to_arrays, to_tensors
+from silofl.methods.task import TRAIN, Exchange, Expected, Message, Replies
 from silofl.models import build_plain_model
 from silofl.models.names import traveling_names
 from silofl.models.precision import as_received, unrounded

@@ -19,7 +19,8 @@ from silofl.data.parts import Examples
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import TrainingError
 from silofl.files import make_folder, open_own, write_json
-from silofl.methods.part import TRAIN, Exchange, Message, Part, Replies, Run, SitePart, WeightsOf
+from silofl.methods.part import Part, Run, SitePart, WeightsOf
+from silofl.methods.task import TRAIN, Exchange, Message, Replies
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
 from silofl.training.private import Spent, added, drawn_batches, epsilon_of, private_step, round_of

@@ -37,7 +37,8 @@ from silofl.inference.directory import FOLDER, read, write
 from silofl.inference.geometry import decide
 from silofl.methods.answer import Answer
 from silofl.methods.average import ROLE as AVERAGE
-from silofl.methods.part import TESTED, TRAIN, Exchange, Message, Part, Replies, Run, SitePart, WeightsOf
+from silofl.methods.part import TESTED, Part, Run, SitePart, WeightsOf
+from silofl.methods.task import TRAIN, Exchange, Message, Replies
 from silofl.models import HarmonizedModel, build_model, build_plain_model
 from silofl.models.names import head_names, input_norm_names
 from silofl.settings import Section

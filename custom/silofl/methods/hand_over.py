@@ -26,24 +26,10 @@ from silofl.inference.directory import FOLDER, write
 from silofl.inference.super_results import SuperResults
 from silofl.methods.answer import Answer
 from silofl.methods.asked_once import Withheld, check_whole, plain_array, withheld_by
-from silofl.methods.part import (
-    COLLECT,
-    END,
-    TRAIN,
-    Exchange,
-    Expected,
-    Kind,
-    Message,
-    Part,
-    Replies,
-    Reported,
-    Run,
-    SitePart,
-    WeightsOf,
-    to_tensors,
-)
+from silofl.methods.part import END, Kind, Part, Reported, Run, SitePart, WeightsOf, to_tensors
 from silofl.methods.super_message import read_contents, write_facts
 from silofl.methods.super_test import results_of_selector, tested
+from silofl.methods.task import COLLECT, TRAIN, Exchange, Expected, Message, Replies
 from silofl.models import HarmonizedModel, build_plain_model
 from silofl.models.names import read_arrays, traveling_names
 from silofl.models.nearest import NUM_FEATURES, Moments, discriminant, features_of

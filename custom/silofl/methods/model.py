@@ -18,20 +18,8 @@ from silofl.data.parts import Examples
 from silofl.errors import StateError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write
-from silofl.methods.part import (
-    TEST,
-    TRAIN,
-    VALIDATE,
-    Exchange,
-    Expected,
-    Kind,
-    Message,
-    Part,
-    Replies,
-    Run,
-    SitePart,
-    WeightsOf,
-)
+from silofl.methods.part import Kind, Part, Run, SitePart, WeightsOf
+from silofl.methods.task import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Replies
 from silofl.models import build_model
 from silofl.models.names import (
     alias_names,

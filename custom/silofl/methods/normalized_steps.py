@@ -12,7 +12,8 @@ from silofl.algorithms.fedavg import example_weights
 from silofl.algorithms.fednova import factors, norm
 from silofl.algorithms.mixing import Arrays
 from silofl.methods.answer import Answer
-from silofl.methods.part import Part, Replies, SitePart
+from silofl.methods.part import Part, SitePart
+from silofl.methods.task import Replies
 from silofl.study import Study
 from silofl.training.schedule import learning_rate
 

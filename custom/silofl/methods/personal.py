@@ -12,7 +12,8 @@ from typing import Any
 from silofl.algorithms.steps import OwnDraws, Step
 from silofl.errors import TrainingError
 from silofl.methods.model import SiteModels
-from silofl.methods.part import TRAIN, Exchange, Message, Part, Replies, Run, SitePart, WeightsOf
+from silofl.methods.part import Part, Run, SitePart, WeightsOf
+from silofl.methods.task import TRAIN, Exchange, Message, Replies
 from silofl.methods.work import Work
 from silofl.models.roles import GLOBAL, PERSONAL
 from silofl.study import Study

@@ -16,7 +16,8 @@ from silofl.data.data_fingerprint import measure_site, turned_axes
 from silofl.errors import AggregationError, ConfigError
 from silofl.methods.answer import Answer
 from silofl.methods.asked_once import AskedOnce, plain_array, withheld_by
-from silofl.methods.part import Exchange, Expected, Kind, Message, Replies, Run, SitePart, WeightsOf
+from silofl.methods.part import Kind, Run, SitePart, WeightsOf
+from silofl.methods.task import Exchange, Expected, Message, Replies
 from silofl.models.roles import with_role
 from silofl.study import Study
 

@@ -19,24 +19,9 @@ from silofl.data.batches import training_batches
 from silofl.data.parts import Examples, slices_of
 from silofl.errors import AggregationError
 from silofl.inference.super_model import to_probabilities
-from silofl.methods.part import (
-    AFTER,
-    INSTEAD,
-    TRAIN,
-    VALIDATE,
-    Exchange,
-    Expected,
-    Kind,
-    Message,
-    Part,
-    Replies,
-    Run,
-    SitePart,
-    WeightsOf,
-    to_arrays,
-    to_tensors,
-)
+from silofl.methods.part import AFTER, INSTEAD, Kind, Part, Run, SitePart, WeightsOf, to_arrays, to_tensors
 from silofl.methods.super_model import fixed_models, with_best_models
+from silofl.methods.task import TRAIN, VALIDATE, Exchange, Expected, Message, Replies
 from silofl.models import HarmonizedModel
 from silofl.models.names import read_arrays, write_arrays
 from silofl.models.precision import unrounded

@@ -24,7 +24,8 @@ from silofl.data.batches import evaluation_batches
 from silofl.errors import TrainingError
 from silofl.methods.answer import Answer
 from silofl.methods.asked_once import Withheld, check_whole, withheld_by
-from silofl.methods.part import BEFORE, Exchange, Expected, Kind, Message, Part, Replies, Run, SitePart, WeightsOf
+from silofl.methods.part import BEFORE, Kind, Part, Run, SitePart, WeightsOf
+from silofl.methods.task import Exchange, Expected, Message, Replies
 from silofl.models import build_plain_model
 from silofl.models.names import write_arrays
 from silofl.models.roles import with_role

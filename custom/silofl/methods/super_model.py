@@ -25,9 +25,10 @@ from silofl.inference.super_results import SuperResults, ThresholdValue
 from silofl.methods.answer import Answer
 from silofl.methods.collected import ROLE as COLLECTED
 from silofl.methods.model import arrays_of_parts
-from silofl.methods.part import BEFORE, END, Exchange, Message, Part, Replies, Run, SitePart, WeightsOf
+from silofl.methods.part import BEFORE, END, Part, Run, SitePart, WeightsOf
 from silofl.methods.super_message import read_contents, read_domain, write_facts
 from silofl.methods.super_test import counts_by_threshold, results_of_selector, tested
+from silofl.methods.task import Exchange, Message, Replies
 from silofl.methods.work import Work
 from silofl.models.precision import as_received
 from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, role_of, with_role

@@ -16,8 +16,9 @@ from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.data.transforms import augmentation
 from silofl.errors import TrainingError, shown
-from silofl.methods.part import TRAIN, Message, SitePart
+from silofl.methods.part import SitePart
 from silofl.methods.parts import site_parts
+from silofl.methods.task import TRAIN, Message
 from silofl.models import HarmonizedModel
 from silofl.models.networks import build_models
 from silofl.schema import plain

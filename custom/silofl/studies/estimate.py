@@ -21,7 +21,8 @@ from silofl.errors import ConfigError, ExitCode, shown
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import STEPS, StepCost, time_steps
-from silofl.methods.part import AFTER, TRAIN, Exchange
+from silofl.methods.part import AFTER
+from silofl.methods.task import TRAIN, Exchange
 from silofl.methods.work import Work
 from silofl.models.networks import check_network
 from silofl.models.weights import read_weights

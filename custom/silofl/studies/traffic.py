@@ -12,7 +12,7 @@ import numpy as np
 from silofl.algorithms.mixing import Arrays
 from silofl.federation.course import Answers, Course
 from silofl.federation.server import ServerRounds
-from silofl.methods.part import VALIDATE, Exchange, Message
+from silofl.methods.task import VALIDATE, Exchange, Message
 from silofl.models.names import read_arrays
 from silofl.models.networks import build_plain_model
 from silofl.models.precision import bytes_on_wire
