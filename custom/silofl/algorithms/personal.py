@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from silofl.algorithms.recipe import Recipe
-from silofl.algorithms.steps import Batch, Loss, Step
+from silofl.algorithms.steps import Step, with_change
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,9 @@ def pulled(step: Step, anchor: Sequence[Tensor], strength: float) -> Step:
         strength: The papers' lambda, at least 0.
     """
 
-    def pulled_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
-        def pull(*_: object) -> None:
-            for parameter, towards in zip(parameters_of(model), anchor, strict=True):
-                if parameter.grad is not None:
-                    parameter.grad.add_(parameter.detach() - towards, alpha=strength)
+    def pull(model: nn.Module) -> None:
+        for parameter, towards in zip(parameters_of(model), anchor, strict=True):
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter.detach() - towards, alpha=strength)
 
-        # Just before the optimiser moves: whatever the given step does to the raw gradient comes first.
-        handle = optimizer.register_step_pre_hook(pull)
-        try:
-            return step(model, optimizer, loss, batch)
-        finally:
-            handle.remove()
-
-    return pulled_step
+    return with_change(step, pull)

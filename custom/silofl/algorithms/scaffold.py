@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
-from silofl.algorithms.steps import Batch, Loss, Step
+from silofl.algorithms.steps import Step, with_change
 from silofl.errors import ConfigError
 
 
@@ -108,20 +107,9 @@ def corrected(step: Step, correction: Mapping[str, Tensor]) -> Step:
         correction: ``c - c_i``, {parameter name: tensor}.
     """
 
-    def corrected_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
-        shifts = [(p, correction[name]) for name, p in model.named_parameters() if name in correction]
+    def correct(model: nn.Module) -> None:
+        for name, parameter in model.named_parameters():
+            if name in correction and parameter.grad is not None:
+                parameter.grad.add_(correction[name])
 
-        def shift(*_: object) -> None:
-            for parameter, amount in shifts:
-                if parameter.grad is not None:
-                    parameter.grad.add_(amount)
-
-        # A hook, and not a change between backward and step: the given step calls both, and may go backward twice
-        # before it moves (HarmoFL).
-        handle = optimizer.register_step_pre_hook(shift)
-        try:
-            return step(model, optimizer, loss, batch)
-        finally:
-            handle.remove()
-
-    return corrected_step
+    return with_change(step, correct)

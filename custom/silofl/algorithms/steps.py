@@ -33,6 +33,26 @@ def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, b
     return value.detach()
 
 
+def with_change(step: Step, change: Callable[[nn.Module], None]) -> Step:
+    """Return a step in which the gradients are changed just before the optimiser moves.
+
+    Args:
+        step: The step that computes the gradients and calls the optimiser once.
+        change: Changes the gradients of the model's parameters in place.
+    """
+
+    def changed(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+        # A hook, and not a change between backward and step: the given step calls both, may go backward twice before it
+        # moves (HarmoFL), and does to the raw gradient what it has to first.
+        handle = optimizer.register_step_pre_hook(lambda *_: change(model))
+        try:
+            return step(model, optimizer, loss, batch)
+        finally:
+            handle.remove()
+
+    return changed
+
+
 def squared_distance(parameters: Sequence[Tensor], start: Sequence[Tensor]) -> Tensor:
     """Return ``||theta - theta^t||^2`` of one site after one step, a term of the drift (HarmoFL, Eq. 9)."""
     with torch.no_grad():
@@ -54,6 +74,7 @@ class GradientStep:
     def __call__(self, model: nn.Module, optimizer: object, loss: Loss, batch: Batch) -> Tensor:
         """Add a batch's gradient; returns its mean loss, detached."""
         inputs, targets = batch
+        # Later batches add to the gradient of the first, so that there is no optimiser to empty it.
         if self.num_examples == 0:
             model.zero_grad(set_to_none=True)
         value = loss(model(inputs), targets)
