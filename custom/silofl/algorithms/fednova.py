@@ -23,6 +23,7 @@ class NormalizedSteps(Answer):
 
     section: ClassVar[str] = "normalized_steps"
     method: ClassVar[str] = "normalized_steps"
+    counts_steps: ClassVar[bool] = True
     tau_eff: Literal["norms", "steps"] = "norms"
 
     @property

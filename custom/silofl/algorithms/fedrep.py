@@ -33,12 +33,8 @@ class HeadThenBody(Answer):
         """A head that is averaged would be no site's own; and a round's steps are not all the body's."""
         if recipe.stays_home != "head":
             return f"stays_home must be head where sites train it before the body, not {recipe.stays_home}"
-        # Both divide what a round changed by the number of its steps, and the body has made only some of them.
-        dividing = [answer.section for answer in recipe.parts if answer.section in ("control", "normalized_steps")]
-        if dividing:
-            return (
-                f"parts must be without {dividing[0]}, which counts all steps, where the body takes only the last ones"
-            )
+        if part := recipe.counting_steps:
+            return f"parts must be without {part}, which counts all steps, where the body takes only the last ones"
         return None
 
     def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`

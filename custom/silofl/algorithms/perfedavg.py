@@ -70,11 +70,8 @@ class MetaStep(Answer):
                 "extra_rounds must be 0 with meta-steps, after which each site takes steps of its own anyway, not "
                 f"{recipe.extra_rounds}; raise meta_step.deployed_steps"
             )
-        dividing = [answer.section for answer in recipe.parts if answer.section in ("control", "normalized_steps")]
-        if dividing:
-            return (
-                f"parts must be without {dividing[0]}, which counts a step for every batch, with meta-steps of several"
-            )
+        if part := recipe.counting_steps:
+            return f"parts must be without {part}, which counts a step for every batch, with meta-steps of several"
         return None
 
     def sentence(self) -> str:

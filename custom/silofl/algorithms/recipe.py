@@ -60,6 +60,8 @@ class Answer(Section):
         takes_own_steps: Whether a site uses the model only after steps of its own, so that what it validates, tests and
             keeps is nobody else's.
         sends_model_once: Whether a model that stays at home in training leaves once, after it, into the super model.
+        counts_steps: Whether it divides what a round changed by the number of its steps, each of which must have moved
+            all of the model.
         is_of_steps: Whether all that leaves a site for it follows from plain steps of its model, so that noise in each
             step covers it.
     """
@@ -75,6 +77,7 @@ class Answer(Section):
     measures_drift: ClassVar[bool] = False
     takes_own_steps: ClassVar[bool] = False
     sends_model_once: ClassVar[bool] = False
+    counts_steps: ClassVar[bool] = False
     is_of_steps: ClassVar[bool] = False
 
     @property
@@ -276,6 +279,11 @@ class Recipe:
     def has_parts_rounds(self) -> bool:
         """Whether the extra rounds belong to a part, which learns alone in them."""
         return any(answer.takes_extra_rounds for answer in self.answers)
+
+    @property
+    def counting_steps(self) -> str | None:
+        """The section of an answer that counts steps; None where no answer does."""
+        return next((answer.section for answer in self.answers if answer.counts_steps), None)
 
     @property
     def measures_drift(self) -> bool:

@@ -29,6 +29,7 @@ class Control(Answer):
 
     section: ClassVar[str] = "control"
     method: ClassVar[str] = "control"
+    counts_steps: ClassVar[bool] = True
     option: Literal[1, 2] = 2
     has_momentum: bool = False
 
