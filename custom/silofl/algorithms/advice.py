@@ -47,12 +47,8 @@ class Comparison(Answer):
     method: ClassVar[str] = "advice"
 
     def check_images(self, shape: Sequence[int]) -> None:
-        """Refuse volumes, whose sizes differ: amplitudes of one size are compared."""
-        if len(shape) == 4:
-            raise ConfigError(
-                "data.dimensions must be 2 to compare sites, by amplitudes of images of one size, not 3; give a study "
-                "of slices of the same data"
-            )
+        """Refuse volumes."""
+        check_dimensions(len(shape) - 1)
 
     def sentence(self) -> str:
         """Return what a report says of it."""
@@ -182,6 +178,19 @@ class Advice:
         """Return each advised answer with its reason, and the notes."""
         advised = [f"{one.question}: {one.answer} ({one.sureness:.0%} sure). {one.reason}" for one in self.choices]
         return advised + [f"note: {note}" for note in self.notes]
+
+
+def check_dimensions(dimensions: int) -> None:
+    """Refuse volumes, whose sizes differ: amplitudes of one size are compared.
+
+    Raises:
+        ConfigError: There are 3 dimensions.
+    """
+    if dimensions == 3:
+        raise ConfigError(
+            "data.dimensions must be 2 to compare sites, by amplitudes of images of one size, not 3; give a study of "
+            "slices of the same data"
+        )
 
 
 def advise(sketches: Mapping[str, Sketch], has_batchnorm: bool) -> Advice:

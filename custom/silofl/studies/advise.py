@@ -77,11 +77,7 @@ def advise(study: Study, simulation: Simulation) -> Advice:
         ConfigError: There is one site only, or the pretrained model is of another network.
         DataError: A site's data is wrong, or too little to be cut into halves.
     """
-    if study.data.dimensions == 3:
-        raise ConfigError(
-            "data.dimensions must be 2 to compare sites, by amplitudes of images of one size, not 3; give a study of "
-            "slices of the same data"
-        )
+    advice.check_dimensions(study.data.dimensions)
     model = fixed_network(study, simulation.pretrained, simulation.weights)
     if len(simulation.sites) < 2:
         raise ConfigError(f"--data must hold at least 2 sites to compare, not {len(simulation.sites)}; add another")
