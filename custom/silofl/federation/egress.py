@@ -165,7 +165,8 @@ class Gate:
         names: dict[str, list[str]] = {}
         for name in message.arrays:
             names.setdefault(self.kind(name), []).append(name)
-        for kind in sorted(names.keys() - self.allowed):
+        kind = min(names.keys() - self.allowed, default=None)
+        if kind is not None:
             let = f"only {', '.join(sorted(self.allowed))}" if self.allowed else "no arrays"
             return (
                 f"the site lets {let} leave, not {kind}; the answer "

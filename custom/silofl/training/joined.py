@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Strict
 
+from silofl.algorithms.gain import Verdict
 from silofl.schema import optional
 from silofl.training.site_score import Cases, Values, only_known_keys
 
@@ -17,7 +18,6 @@ WORDS = {
     BLEND: "the mean of the federated and its own model's probabilities",
 }
 Candidate = Literal["federated", "averaged", "fine_tuned", "local", "blend"]
-Verdict = Literal["gains", "no clear difference", "loses", "too few to say", "keeps its own model"]
 Difference = Annotated[float, Strict(), Field(ge=-1, le=1, allow_inf_nan=False)]
 Round = Annotated[int, Strict(), Field(ge=1, le=10**7)]
 
