@@ -121,6 +121,7 @@ class _Mixing:
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         """Step v along ``alpha g(mixture)``; returns the mixture's loss."""
         is_first, alpha = not self._has_begun, self.alpha
+        # Before a round's first step the personal model's parameters are the mixture, and not v.
         v = self._start if is_first else copies_of(self._personal)
         self._has_begun = True
         write(self._personal, mixed(v, self._w, alpha))

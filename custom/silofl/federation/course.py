@@ -132,6 +132,7 @@ class Course:
         main = training if is_training else server.asks(INSTEAD, number)
         for exchange in server.asks(BEFORE, number):
             self._exchange(exchange, record)
+        # Of several exchanges in the training's place the answers to the last one close the round's record.
         replies, weights_of = [self._exchange(exchange, record) for exchange in main][-1]
         for exchange in server.asks(AFTER, number) if is_training else ():
             self._exchange(exchange, record)

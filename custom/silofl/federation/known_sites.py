@@ -71,6 +71,7 @@ def take_lost(server: ServerRounds, exchange: Exchange, held: Mapping[str, int])
         exchange: What they were asked to do.
         held: Site -> the round of the state that it says it has.
     """
+    # A site that has what it should, or more, has failed for another reason: to be asked again would not help it.
     older = {site: number for site, number in held.items() if number < server.held(site, exchange.models_round)}
     server.lost |= older
     return list(older)

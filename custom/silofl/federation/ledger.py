@@ -150,6 +150,7 @@ def is_better(record: Round, best: Round | None, known: Collection[str]) -> bool
     if new.keys() - known:
         return True
     shared = sorted(new.keys() & old.keys())
+    # Nothing to compare by: the round that more sites have validated is known better.
     if not shared:
         return len(new) > len(old)
     return bool(np.mean([new[site] for site in shared]) > np.mean([old[site] for site in shared]))

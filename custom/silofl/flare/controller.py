@@ -186,6 +186,7 @@ class RoundsController(ModelController):
             # NVFlare takes whole seconds, and 0 as no limit at all.
             model, timeout = to_model(message, is_difference=False), max(1, round(limit_s))
             self.send_model(task_name, model, targets=[site], timeout=timeout, callback=receive)
+        # Sites answer in threads of NVFlare's, and leave without a word: both are looked for anew each time.
         while waiting := [site for site in messages if site not in given and site not in self._late]:
             here = {client.name for client in self.engine.get_clients()}
             for site in waiting:

@@ -68,6 +68,7 @@ class AmplitudePart(Part):
         """Remember the first shape, and which sites have trained with the mean and so hold it."""
         if MEAN in answer.arrays:
             return replace(self, shape=np.shape(answer.arrays[MEAN]))
+        # Of a validation a site keeps nothing: it holds the mean once a training has been saved with it.
         if exchange.task == TRAIN and MEAN in self.to_send(site, exchange, run).arrays:
             return replace(self, informed=self.informed | {site: exchange.round})
         return self

@@ -135,6 +135,7 @@ class AveragePart(Part):
     def _trained(self, number: int, run: Run) -> AveragePart:
         rounds = self.study.closing_rounds
         if number not in rounds:
+            # A finished run that was asked for more rounds has means of its earlier end.
             return AveragePart(self.study)
         # What is there before the first of these rounds is of other rounds, as what was decided before any of them.
         begun = AveragePart(self.study, self.means if number > rounds[0] else {})

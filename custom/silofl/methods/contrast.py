@@ -75,6 +75,7 @@ class SiteContrast(SitePart):
                 f"site {self.work.site!r} must hold its own model of round {holds}, which is not in its state; restore "
                 "its state folder, or start the study anew"
             )
+        # The paper's start of the last model is the received one: a loss of log 2 for all weights, without a gradient.
         if not kept:
             return step
         received, last = self._frozen(), self._frozen()

@@ -82,6 +82,7 @@ class SiteDpSgd(SitePart):
             # Another run of the study may have counted since this one began.
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._count()
+            # The count first: a copy that is ahead of it after a power cut would be taken for a count that was lost.
             for place in (path, self.work.folder / FILE):
                 write_json(place, {"spent": [one._asdict() for one in self._spent]})
         return Message()

@@ -104,6 +104,7 @@ class GuardPart(Part):
 
     def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> GuardPart:
         """Take note of a test."""
+        # Without a test the site has no super model in its folder, which is what its candidates are made from.
         return self if answer.numbers.metrics.test is None else replace(self, tested=self.tested | {site})
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> GuardPart:

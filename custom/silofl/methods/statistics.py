@@ -123,6 +123,7 @@ class StatisticsPart(Part):
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> StatisticsPart:
         """Store the statistics, and compute the weights among the sites that share theirs."""
+        # Where a single site was asked once more and did not answer, nothing is known that a record would have to say.
         if exchange.task != ROLE or not (self.is_due(exchange.round) or replies.accepted or replies.refused):
             return self
         statistics, without = dict(self.statistics), dict(self.without)

@@ -127,6 +127,7 @@ class SuperModelPart(Part):
 
     def joined(self, site: str) -> SuperModelPart:
         """Bring all models to every site once more: those that are out are without the new site's."""
+        # Each super model is one for all sites, and its selector has an output for each.
         return replace(self, holders=frozenset())
 
     def notes(self, exchange: Exchange) -> Sequence[str]:

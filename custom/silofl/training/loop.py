@@ -69,6 +69,7 @@ class _Progress:
     def __init__(self, role: str, learner: Learner) -> None:
         self._whose = role if role == "model" else f"{role} model"
         self._learner = learner
+        # A validation before, as a training task brings one, has left it in evaluation mode.
         learner.model.train()
         self._parameters = [p for p in learner.model.parameters() if p.requires_grad]
         self._start = [p.detach().clone() for p in self._parameters] if learner.has_drift else []
