@@ -157,6 +157,14 @@ def test_a_name_with_a_slip_does_not_look_like_a_deletion(silofl, tmp_path, kept
     assert code == 2 and "nothing was deleted" in error
 
 
+def test_a_study_of_which_the_site_has_data_alone_is_not_named_as_kept(silofl, tmp_path, kept):
+    write(tmp_path / "data" / "bones" / "dataset.json")
+    assert silofl("forget", "organs", "--yes")[0] == 0
+    code, out, error = silofl("forget", "organs", "--yes")
+    assert (code, out) == (2, "") and "did you mean" not in error
+    assert f"nothing is in {tmp_path / 'state' / 'organs'}, and there is none of any study" in error
+
+
 def test_images_that_stay_are_no_success(silofl, tmp_path, kept):
     settings = {"data": f"{tmp_path}/data/{{study}}", "state_dir": f"{tmp_path}/state/{{study}}"}
     (tmp_path / "scratch").mkdir()

@@ -106,7 +106,7 @@ def test_one_study_alone_may_be_meant(silofl, site):
 def test_a_patient_whom_dataset_json_still_names_is_refused_and_nothing_is_removed(refused, site, written, asked):
     write_records(site, "bones", "p1", written)
     error = refused("forget", "--patient", asked, "--yes")
-    assert "dataset.json must name the patient no more, not in 1 records; remove these and the patient's files" in error
+    assert "dataset.json must name the patient no more, not in 1 of its records; remove these and the patient's files" in error
     assert "p7" not in error.replace(str(site), "") and (site / "state/organs/cache" / ("a" * 32)).is_dir()
 
 
@@ -136,6 +136,13 @@ def test_what_a_killed_process_left_of_an_entry_goes_too(silofl, site):
     left.mkdir()
     silofl("forget", "organs", "--patient", "p7", "--yes")
     assert not left.exists()
+
+
+def test_a_patient_whom_nothing_names_is_no_success_where_the_selectors_features_go(silofl, site):
+    code, out, _ = silofl("forget", "--patient", "P7", "--yes")
+    assert code == 3 and "no cache, picture or score of this site names the patient" in out
+    assert not (site / "state/organs" / RUN / "selector.npz").exists()
+    assert (site / "state/organs/cache" / ("a" * 32)).is_dir() and "doe-1" in scores(site / "state/organs" / RUN)
 
 
 def test_cases_that_no_cache_knows_any_more_are_named_by_hand(silofl, site):
@@ -169,7 +176,7 @@ def test_a_case_that_a_study_still_names_is_refused_with_the_study_to_give(silof
     path = site / "data/bones/dataset.json"
     path.write_text(path.read_text().replace('"patient": "p9"', '"patient": "p9", "case": "roe"'))
     error = refused("forget", "--patient", "p8", "--cases", "roe", "--yes")
-    assert "not in 1 records" in error and "where it is another patient's case, name the STUDY that is meant" in error
+    assert "not in 1 of its records" in error and "where it is another patient's case, name the STUDY that is meant" in error
     assert silofl("forget", "organs", "--patient", "p8", "--cases", "roe", "--yes")[0] == 0
     assert "roe" in scores(site / "state/bones" / OLDER) and "roe" not in scores(site / "state/organs" / RUN)
 

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     """Print whether a record is whole, and the first fault where it is not; the exit code is 0 only without one."""
     path = options.file / FILE if options.file.is_dir() else options.file
     if not path.is_file():
-        raise ConfigError(f"FILE must be a record of what left a site, a {FILE}, not {path}, which is not there")
+        raise ConfigError(f"FILE must be a record of what left a site, {FILE} of a run, not {path}, which is no file")
     verdict = checked(path.read_bytes())
     faults = [fault for fault in (verdict.fault, options.noted and _missing(options.noted, verdict)) if fault]
     print("\n".join(faults or _findings(verdict, options.noted)))

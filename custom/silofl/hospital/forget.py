@@ -91,7 +91,9 @@ def run(options: argparse.Namespace) -> int:
 def _nothing_kept(site: Site, study: str, name: str | None) -> str:
     """Return what to say where nothing is kept: a name with a slip must not look like a deletion."""
     folder = site.state_folder(study, named_site(site, study, name))
-    known = forget_patient.studies_of(site, named_site(site, study, name))
+    # A study of which there are data alone has nothing to be deleted.
+    others = forget_patient.studies_of(site, named_site(site, study, name))
+    known = [other for other in others if other != study and kept_of(site, other, name).folders]
     held = f"there are {', '.join(known)}" if known else "there is none of any study"
     return (
         f"STUDY must name a study of which this site keeps something, not {study!r}{nearest(study, known)}; nothing is "
@@ -106,7 +108,7 @@ def _run_patient(site: Site, options: argparse.Namespace) -> int:
     studies = [options.study] if options.study else forget_patient.studies_of(site, name)
     traces = forget_patient.traces_of(site, name, studies, options.patient, options.cases)
     lines = forget_patient.described(traces)
-    print("\n".join(lines or [NO_TRACE]))
+    print("\n".join(lines if traces.is_found else [NO_TRACE, *lines]))
     if lines and (options.yes or _is_agreed("delete this? [y/N] ")):
         forget_patient.remove(traces)
         print("deleted: all of the above; a cache is made anew at the next start, without the patient")
@@ -117,7 +119,7 @@ def _run_patient(site: Site, options: argparse.Namespace) -> int:
     print(f"\nWhat stays, in {', '.join(studies) or 'no study'}:")
     for sentence in forget_patient.remaining(traces):
         print(f"- {sentence}")
-    return ExitCode.INCOMPLETE if traces.others or not lines else ExitCode.COMPLETE
+    return ExitCode.INCOMPLETE if traces.others or not traces.is_found else ExitCode.COMPLETE
 
 
 def _is_agreed(question: str) -> bool:

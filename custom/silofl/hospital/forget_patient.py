@@ -51,6 +51,11 @@ class Traces:
     caches: set[Path] = field(default_factory=set)
     others: list[Path] = field(default_factory=list)
 
+    @property
+    def is_found(self) -> bool:
+        """Whether anything names the patient: the selector's features, and what a kill left half done, name nobody."""
+        return bool(self.parts) or any(self.files.values())
+
 
 def studies_of(site: Site, name: str) -> list[str]:
     """Return the studies that a site's settings name, or of which it keeps anything."""
@@ -178,7 +183,7 @@ def _check_gone(folder: Path, patient: str, cases: set[str]) -> None:
     if count:
         other = "; where it is another patient's case, name the STUDY that is meant" if cases else ""
         raise DataError(
-            f"{folder / FILE_NAME} must name the patient no more, not in {count} records; remove these and the "
+            f"{folder / FILE_NAME} must name the patient no more, not in {count} of its records; remove these and the "
             f"patient's files first, then call this again, before the site's next start{other}"
         )
 
