@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import io
 import json
@@ -110,6 +111,23 @@ def test_a_surprise_is_told_and_does_not_stop_the_rest(predict, picture, write_v
     monkeypatch.setattr(command, "write_label_map", surprising)
     code, (first, second), _ = predict(write_volume(), picture)
     assert code == ExitCode.INCOMPLETE and "out of memory" in first["error"] and "error" not in second
+
+
+def test_a_full_disk_is_named_and_leaves_no_half_of_an_answer(predict, picture, tmp_path, monkeypatch):
+    right = command.write_atomically
+
+    def full(path, write):
+        if path.name.endswith("_picture.png"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        right(path, write)
+
+    monkeypatch.setattr(command, "write_atomically", full)
+    code, (record,), _ = predict(picture, has_picture=True)
+    assert code == ExitCode.FAILED and record["error"] == (
+        "its answer must be written to out; the system said 'No space left on device': make room, or name another "
+        "folder"
+    )
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["prediction.json"]
 
 
 def test_what_is_done_is_kept_when_the_run_is_interrupted(predict, picture, write_volume, monkeypatch, tmp_path):

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -150,11 +150,25 @@ class _Runner:
                 message = message.replace(str(path), path.name)
             message = " ".join(message.split())[:200]
             reason = f"it must be predicted without {type(error).__name__}; {message}: check the image, or report this"
+        # A label map without its picture is no answer.
+        _delete_files(self.out, [stem_of(files[0])])
         return record | {"error": reason}, reason if reason.startswith(name) else f"{name}: {reason}"
 
     def _predicted(self, case: Case) -> tuple[dict[str, Any], str]:
-        options, study, stem = self.options, self.model.contents.study, stem_of(files_in(case)[0])
+        options = self.options
         prediction = self.model.predict(case, options.batch_size, options.threshold, options.site)
+        try:
+            return self._written(case, prediction)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise DataError(
+                f"its answer must be written to {self.out.name}; the system said {reason!r}: make room, or name "
+                "another folder"
+            ) from None
+
+    def _written(self, case: Case, prediction: Prediction) -> tuple[dict[str, Any], str]:
+        """Write the files of an answer and return its entry in the record and its line."""
+        options, study, stem = self.options, self.model.contents.study, stem_of(files_in(case)[0])
         # So that an answer can be told to be this image's, long after.
         record = {"sha256": _checksums(case)} | record_of(prediction, study, self.threshold)
         if options.site is not None:
@@ -260,10 +274,14 @@ def _without(records: list[dict[str, Any]], stem: str, out: Path) -> list[dict[s
     if same:
         # So that a stop leaves no record of files that are gone.
         write_json(out / RECORD, others)
-    for name in {stem, *same}:
-        for suffix in SUFFIXES:
-            (out / f"{name}{suffix}").unlink(missing_ok=True)
+    _delete_files(out, {stem, *same})
     return others
+
+
+def _delete_files(out: Path, stems: Iterable[str]) -> None:
+    for stem in stems:
+        for suffix in SUFFIXES:
+            (out / f"{stem}{suffix}").unlink(missing_ok=True)
 
 
 def _earlier(out: Path) -> list[dict[str, Any]]:
