@@ -1,6 +1,6 @@
 import pytest
 
-from silofl.errors import literal
+from silofl.errors import literal, nearest
 
 
 @pytest.mark.parametrize("name", ["organ", "left ventricle", "disc_cup", "T1/T2", "Größe", "R+", "non-tumour"])
@@ -21,3 +21,8 @@ def test_a_name_of_words_is_shown_in_markdown_as_it_is(name):
 )
 def test_a_name_with_signs_of_markdown_is_code_on_one_line(name, shown):
     assert literal(name) == shown
+
+
+def test_a_name_is_not_its_own_correction():
+    assert nearest("organ", ["organs", "bones"]) == " (did you mean 'organs'?)"
+    assert nearest(".", [".", "_"]) == "" and nearest("organs", ["organs"]) == ""

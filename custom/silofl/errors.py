@@ -103,7 +103,7 @@ class DamagedError(StateError):
 
 def nearest(name: object, known: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the known name nearest to a mistyped one, or nothing."""
-    matches = difflib.get_close_matches(str(name), [str(k) for k in known], n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(str(name), [str(k) for k in known if k != name], n=1, cutoff=0.5)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 

@@ -382,7 +382,8 @@ def test_a_command_names_a_case_by_a_file_or_by_one_for_each_contrast(tmp_path):
     odd = tmp_path / "T1=a,b.nii"
     odd.write_bytes(b"")
     assert parse_case(str(odd)) == odd
-    for text in ("T1=a.nii,b.nii", "T1=a.nii,T1=b.nii"):
+    # An empty variable of a script is not the folder that it runs in.
+    for text in ("T1=a.nii,b.nii", "T1=a.nii,T1=b.nii", "", " ", "T1="):
         with pytest.raises(ConfigError, match="an input must be FILE, or NAME=FILE,NAME=FILE"):
             parse_case(text)
 

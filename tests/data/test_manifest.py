@@ -164,7 +164,9 @@ def test_a_site_may_annotate_some_of_the_labels(site, study, tmp_path):
 def test_a_label_map_holds_no_label_that_is_not_annotated(site, study, tmp_path):
     site.write(labels={"1": "organ", "2": "lesion"}, labels_annotated=[2])
     with pytest.raises(
-        DataError, match=r"case 'a': a-mask.png must hold the label values 0 \(background\), 2 \(lesion\)"
+        DataError,
+        match=r"case 'a': a-mask.png must hold the label values 0 \(background\), 2 \(lesion\), not 1; save it with "
+        "the study's numbers, and list every label that is drawn in all cases in labels_annotated of dataset.json",
     ):
         load_site_data(site.folder, study(labels=ORGANS), tmp_path / "cache")
 

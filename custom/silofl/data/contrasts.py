@@ -87,14 +87,15 @@ def parse_case(text: str) -> Case:
     """Return the case that a command names: ``FILE``, or ``T1=FILE,T2=FILE`` for contrasts in files of their own.
 
     Raises:
-        ConfigError: Only some of several parts have a name, or two have the same.
+        ConfigError: Only some of several parts have a name, two have the same, or a file has none.
     """
     parts = [part.partition("=") for part in text.split(",")]
     # The name of a file may hold both signs.
-    if Path(text).exists() or not any(equals for _, equals, _ in parts):
+    if text.strip() and (Path(text).exists() or not any(equals for _, equals, _ in parts)):
         return Path(text)
     case = {name.strip(): Path(path) for name, _, path in parts}
-    if len(case) < len(parts) or not all(equals for _, equals, _ in parts):
+    # Without a name it would be the folder that the command runs in.
+    if len(case) < len(parts) or not all(equals and path.strip() for _, equals, path in parts):
         raise ConfigError(f"an input must be FILE, or NAME=FILE,NAME=FILE with a name for each contrast, not {text!r}")
     return case
 

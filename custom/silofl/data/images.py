@@ -16,6 +16,7 @@ from silofl.errors import DataError
 GRID_TOLERANCE_MM = 0.1
 # Of label numbers, which are kept as int32.
 SMALLEST, LARGEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+RENUMBER = "save it with the study's numbers"
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def read_label(path: Path, name: str | None = None, index: int | None = None) ->
     return Image(array.astype(np.int32), decoded.affine, None)
 
 
-def check_label(label: Image, image: Image, labels: Mapping[int, str], name: str) -> None:
+def check_label(label: Image, image: Image, labels: Mapping[int, str], name: str, remedy: str = RENUMBER) -> None:
     """Refuse a label map that does not lie on its image or that holds numbers which the study does not declare.
 
     Args:
@@ -106,17 +107,16 @@ def check_label(label: Image, image: Image, labels: Mapping[int, str], name: str
         image: Its image.
         labels: The study's labels by number; 0 is the background.
         name: What messages call the label map.
+        remedy: What to do about a label map with another number.
 
     Raises:
         DataError: Sizes or grids differ, or a value is not declared.
     """
     check_grid(label, image, name, "its image")
-    check_values(label, labels, name)
+    check_values(label, labels, name, remedy)
 
 
-def check_values(
-    label: Image, labels: Mapping[int, str], name: str, remedy: str = "save it with the study's numbers"
-) -> None:
+def check_values(label: Image, labels: Mapping[int, str], name: str, remedy: str = RENUMBER) -> None:
     """Refuse a label map that holds numbers which are not declared.
 
     Args:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from silofl.data.contrasts import Source, has_several_frames, missing, read_source
 from silofl.data.domain import Domain, Form, form_of
 from silofl.data.header import check_affine, read_header
-from silofl.data.images import Image, check_label, read_label
+from silofl.data.images import RENUMBER, Image, check_label, read_label
 from silofl.data.intensity import scale_intensity, to_channels
 from silofl.data.manifest import Manifest
 from silofl.data.neighbours import check_has_slices, with_neighbours
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from monai.transforms import Compose
 
 ANY = Domain()
+# Of a site that annotates some of the study's labels.
+ANNOTATE = f"{RENUMBER}, and list every label that is drawn in all cases in labels_annotated of dataset.json"
 
 
 @dataclass(frozen=True)
@@ -240,7 +242,8 @@ def label_map(record: Record, manifest: Manifest, image: Image, study: Study) ->
     if not isinstance(record.label, str):
         return None
     label = read_label(manifest.places[record.label], record.label, record.index)
-    check_label(label, image, {number: study.labels[number] for number in manifest.labels_annotated}, record.label)
+    labels = {number: study.labels[number] for number in manifest.labels_annotated}
+    check_label(label, image, labels, record.label, RENUMBER if labels.keys() == study.labels.keys() else ANNOTATE)
     return label.array
 
 
