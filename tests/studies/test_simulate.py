@@ -45,8 +45,10 @@ def test_the_phantoms_unseen_site_never_trains_and_can_be_left_out(phantoms):
 
 
 def test_the_phantoms_unseen_site_does_not_count_as_one_that_remains(phantoms):
-    with pytest.raises(ConfigError, match="must be at most 1, the number of sites that take part"):
+    with pytest.raises(ConfigError, match="must be at most 1, the number of sites that take part") as refusal:
         settled(JOB, Simulation(str(phantoms), left_out="north"), {})
+    # compare, plan and advise have no --sites.
+    assert str(refusal.value).endswith("; lower it, as with --set federation.min_sites=1, or let more sites take part")
 
 
 def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path, phantoms, training):

@@ -229,7 +229,7 @@ def _settled(wanted: Simulation, study: Study) -> Simulation:
     if silent and not sites:
         raise ConfigError(
             f"every folder in {data} must hold a dataset.json, not all but {', '.join(silent)}; "
-            "add it there, or name the sites that take part with --sites"
+            "add it there, move the folder away, or have simulate name the sites that take part, --sites"
         )
     if wanted.left_out is not None:
         found = _without(wanted.left_out, found, present, sites)
@@ -267,5 +267,6 @@ def _check_quorum(study: Study, simulation: Simulation) -> None:
         if wanted > here:
             raise ConfigError(
                 f"federation.{key} must be at most {here}, the number of sites that take part "
-                f"({', '.join(simulation.sites)}), not {wanted}; change the study or --sites"
+                f"({', '.join(simulation.sites)}), not {wanted}; lower it, as with --set "
+                f"federation.{key}={here}, or let more sites take part"
             )
