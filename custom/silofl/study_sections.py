@@ -234,6 +234,8 @@ class ModelSettings(Section):
             float32 elsewhere. Losses, gradients' norms and what travels are float32 in any case.
         pretrained: File of a pretrained model next to study.yaml, for an algorithm that needs one; ``silofl pretrain``
             writes it and ``--pretrained`` brings it there.
+        pretrained_sha256: The SHA-256 of that file, so that the study's digest settles what is in it; where not given,
+            any file of the network is taken.
         weights: File of weights next to study.yaml, ``.pt`` or ``.safetensors``, from which everybody starts instead of
             random ones; ``--weights`` brings it there. They are matched by name and shape, and what the file lacks
             starts from the seed. Only the server reads it.
@@ -248,6 +250,7 @@ class ModelSettings(Section):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     pretrained: Name = "pretrained.pt"
+    pretrained_sha256: Annotated[str, AfterValidator(_sha256)] | None = None
     weights: Name | None = None
     weights_sha256: Annotated[str, AfterValidator(_sha256)] | None = None
 

@@ -1,5 +1,6 @@
 """What is said of a job before it is submitted."""
 
+import hashlib
 import json
 import shutil
 
@@ -7,10 +8,12 @@ import pytest
 import yaml
 
 from silofl.errors import ConfigError
+from silofl.files import save_tensors
 from silofl.flare.submission import READY, check_job
-from silofl.settings import read_yaml
+from silofl.models import build_plain_model
+from silofl.settings import parse, read_yaml
 from silofl.studies.simulation import study_file
-from silofl.study import load_study
+from silofl.study import Study, load_study
 from tests.conftest import JOBS
 
 CLIENT = "app/config/config_fed_client.json"
@@ -81,3 +84,15 @@ def test_what_no_server_takes_is_refused(said, change, wrong):
 def test_a_model_that_the_study_names_must_be_there(said):
     with pytest.raises(ConfigError, match="model.pretrained must be a file beside study.yaml, not 'pretrained.pt'"):
         said(algorithm={"name": "adafed", "preset": "reference"})
+
+
+@pytest.mark.parametrize("is_settled", [False, True])
+def test_a_pretrained_model_that_the_digest_does_not_settle_is_a_doubt(said, tmp_path, is_settled):
+    adafed, file = {"name": "adafed", "preset": "reference"}, tmp_path / "pretrained.pt"
+    values = read_yaml(study_file(JOBS / "fedavg_phantoms")) | {"algorithm": adafed}
+    save_tensors(file, build_plain_model(parse(Study, values, "study.yaml"), 0).state_dict())
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    model = values["model"] | ({"pretrained_sha256": digest} if is_settled else {})
+    doubts = said(change=lambda job: shutil.copy(file, study_file(job).parent), algorithm=adafed, model=model)
+    settled = f"write into study.yaml: model.pretrained_sha256: {digest}"
+    assert [doubt.endswith(settled) for doubt in doubts] == [True] * (not is_settled)

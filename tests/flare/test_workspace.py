@@ -74,7 +74,7 @@ def test_nvflare_refuses_all_other_classes(authorize, path):
 
 def test_what_a_trusted_job_names_besides_is_built_too_and_nothing_else(workspace, authorize, tmp_path):
     (tmp_path / "app" / "config").mkdir(parents=True)
-    components = [{"path": "silofl.flare.controller.RoundsController"}, {"args": {"by": {"class_path": "mlflow.Run"}}}]
+    components = [{"path": "silofl.flare.controller.RoundsController"}, {"path": "mlflow.Run"}]
     (tmp_path / "app" / "config" / "config_fed_server.json").write_text(json.dumps({"components": components}))
     others = other_classes(tmp_path)
     assert others == ["mlflow.Run"]

@@ -183,6 +183,15 @@ def test_of_a_pretrained_model_all_numbers_are_read_and_its_counters_are_not(sta
         np.testing.assert_array_equal(array, state[name].numpy())
 
 
+def test_a_pretrained_model_is_the_one_whose_digest_the_study_settles(state, tmp_path):
+    path = tmp_path / "f.pt"
+    save_tensors(path, state)
+    read_pretrained(path, small_study(pretrained_sha256=digest_of(path)))
+    with pytest.raises(ConfigError, match=f"SHA-256 of model.pretrained_sha256, not {digest_of(path)}; take the file"):
+        read_pretrained(path, small_study(pretrained_sha256="0" * 64))
+    assert small_study(pretrained_sha256=digest_of(path)).digest != small_study().digest
+
+
 def test_a_pretrained_model_that_is_not_there_is_refused_with_the_command_that_writes_one(tmp_path):
     with pytest.raises(ConfigError, match="must be a file beside study.yaml, not 'f.pt'; write one .* silofl pretrain"):
         read_pretrained(tmp_path / "f.pt", small_study())

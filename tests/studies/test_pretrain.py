@@ -1,3 +1,4 @@
+import hashlib
 import json
 
 import numpy as np
@@ -35,7 +36,8 @@ def test_a_model_is_trained_on_pooled_training_data_and_says_so_loudly(windows, 
     assert "PRETRAIN: this pools 29 training examples of 3 sites, 50% of each, in one place." in printed
     facts = json.loads(out.with_suffix(".json").read_text())
     assert (facts["examples"], facts["epochs"], facts["sites"]) == (29, 12, ["ann", "bob", "eva"])
-    assert facts["accuracy"] > 0.7
+    assert facts["accuracy"] > 0.7 and facts["sha256"] == hashlib.sha256(out.read_bytes()).hexdigest()
+    assert f"model.pretrained_sha256: {facts['sha256']}" in printed
     study, simulation = settled(job, Simulation(str(windows), pretrained=str(out)), {})
     check_pretrained(job, study, simulation)
     state = load_tensors(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def check_job(job: Path, study: Study) -> list[str]:
     doubts += [
         f"{name} names {path}, which sites refuse whose class_allow_list lacks it, as the ready-made ones do"
         for name, known in CLASSES.items()
-        for path in _classes(read_json(app / "config" / name))
+        for path in classes_of(read_json(app / "config" / name))
         if path not in known
     ]
     packages = sorted({name for _, _, name in study.extensions})
@@ -51,6 +52,12 @@ def check_job(job: Path, study: Study) -> list[str]:
     if study.model.network in packages:
         return doubts
     read_start(app / "config", study)
+    if study.recipe.needs_pretrained and not study.model.pretrained_sha256:
+        content = (app / "config" / study.model.pretrained).read_bytes()
+        doubts.append(
+            "the digest does not settle from which pretrained model everybody starts; write into study.yaml: "
+            f"model.pretrained_sha256: {hashlib.sha256(content).hexdigest()}"
+        )
     further = sorted({kind.name for kind in kinds(study)} - READY)
     if further:
         doubts.append(
@@ -59,10 +66,10 @@ def check_job(job: Path, study: Study) -> list[str]:
     return doubts
 
 
-def _classes(config: object) -> Iterator[str]:
+def classes_of(config: object) -> Iterator[str]:
     """Yield the classes that a configuration has NVFlare build."""
     for key, value in config.items() if isinstance(config, dict) else enumerate(config):
         if key == "path" and isinstance(value, str):
             yield value
         elif key != "args" and isinstance(value, dict | list):
-            yield from _classes(value)
+            yield from classes_of(value)

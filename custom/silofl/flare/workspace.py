@@ -1,6 +1,6 @@
 """The workspace of NVFlare's simulator: its class allow list and the settings of the simulated machines."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -8,6 +8,7 @@ import yaml
 from silofl.files import read_json, write_json, write_text
 from silofl.flare.places import local_file
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
+from silofl.flare.submission import classes_of
 from silofl.settings import load
 from silofl.site import Server, Site
 
@@ -19,15 +20,8 @@ SIMULATED = (*SERVER_CLASSES, *SITE_CLASSES, "silofl.flare.egress.RunNote", "sil
 def other_classes(job: Path) -> list[str]:
     """Return what a job has NVFlare build beside the classes of SiloFL's own jobs, such as an MLflow receiver."""
     configurations = sorted(job.glob("*/config/config_fed_*.json"))
-    named = {path for file in configurations for path in _class_paths(read_json(file))}
+    named = {path for file in configurations for path in classes_of(read_json(file))}
     return sorted(named - {*SIMULATED})
-
-
-def _class_paths(config: object) -> Iterator[str]:
-    if isinstance(config, dict):
-        yield from (config[key] for key in ("path", "class_path") if isinstance(config.get(key), str))
-    for value in config.values() if isinstance(config, dict) else config if isinstance(config, list) else ():
-        yield from _class_paths(value)
 
 
 def prepare_workspace(workspace: Path, site: Site, server: Server, others: Sequence[str] = ()) -> None:

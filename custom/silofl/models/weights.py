@@ -63,8 +63,11 @@ def read_pretrained(path: Path, study: Study) -> Arrays:
     """
     if not path.is_file():
         raise ConfigError(f"model.pretrained must be a file beside study.yaml, not {path.name!r}; {REMEDY}")
+    content = path.read_bytes()
+    if study.model.pretrained_sha256:
+        _check_agreed(path.name, content, "pretrained_sha256", study.model.pretrained_sha256)
     try:
-        state = load_tensors(path)
+        state = load_tensors(content)
     except Exception:  # torch raises many kinds on broken bytes
         state = None
     if not is_state(state):
@@ -96,12 +99,7 @@ def read_weights(path: Path, study: Study) -> Start:
             f"model.weights must be a file beside study.yaml, not {path.name!r}; put it there, or give --weights"
         )
     content = path.read_bytes()
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != study.model.weights_sha256:
-        raise ConfigError(
-            f"{path.name} must have the SHA-256 of model.weights_sha256, not {digest}; take the file that was agreed "
-            "on, or write this number into study.yaml"
-        )
+    _check_agreed(path.name, content, "weights_sha256", study.model.weights_sha256)
     found, seeded = (
         _floating(_tensors(path.name, content)),
         _floating(build_plain_model(study, study.seed).state_dict()),
@@ -138,6 +136,15 @@ def match_weights(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Seque
         fitting = {name: source for name, source in fitting.items() if tuple(found[source]) == tuple(wanted[name])}
         best = max(best, fitting, key=len)
     return best
+
+
+def _check_agreed(name: str, content: bytes, key: str, agreed: str | None) -> None:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != agreed:
+        raise ConfigError(
+            f"{name} must have the SHA-256 of model.{key}, not {digest}; take the file that was agreed on, or write "
+            "this number into study.yaml"
+        )
 
 
 def _namings(names: list[str]) -> Iterator[dict[str, str]]:

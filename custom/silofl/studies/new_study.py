@@ -97,7 +97,7 @@ def new_study(target: Path, job: Path, found: Survey) -> Study:
     _check_template(job, template, found)
     values: dict[str, Any] = read_yaml(study_file(job))
     values.pop("continue_run", None)
-    for key in ("weights", "weights_sha256"):
+    for key in ("weights", "weights_sha256", "pretrained_sha256"):
         values.get("model", {}).pop(key, None)
     comments = _fit(values, template, found, target.resolve().name)
     study = parse(Study, values, "the new study.yaml")

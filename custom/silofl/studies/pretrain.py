@@ -5,6 +5,7 @@ Only training examples are used, so that the model has seen no test example.
 """
 
 import argparse
+import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -104,12 +105,14 @@ def pretrain(
     save_tensors(out, {name: value.cpu() for name, value in model.state_dict().items()})
     facts = {"study": study.name, "data": simulation.data, "sites": list(sites), "share": share}
     facts |= {"seed": study.seed, "changes": dict(changes)}
+    facts |= {"sha256": hashlib.sha256(out.read_bytes()).hexdigest()}
     measured = {"examples": len(pool), "epochs": epochs, "last_loss": loss, study.metric: score.value}
     write_json(out.with_suffix(".json"), facts | measured)
     console.print(
         f"{out}: {epochs} epochs on {len(pool)} examples, loss {loss:.3f} in the last; {study.metric} "
         f"{score.value:.3f} on all sites' test data, which it has not seen"
     )
+    console.print(f"a study that starts from it alone has model.pretrained_sha256: {facts['sha256']}", markup=False)
     return out
 
 
