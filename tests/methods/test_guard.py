@@ -299,6 +299,17 @@ def test_a_site_without_validation_data_trains_no_model_beside_and_makes_no_choi
     assert "guard" not in game.kept("north", 3)
 
 
+@pytest.mark.parametrize(("part", "wanted"), [("validation", (1, "patient", 2)), ("test", (2, "case", 1))])
+def test_the_unit_is_that_of_the_test_whose_number_stands_beside_it(play, part, wanted):
+    game = play(guard=True)
+    data = game.sites["north"].data
+    # One patient alone in one part, two in the other.
+    game.sites["north"].__dict__["data"] = replace(data, **{part: getattr(data, part).taken([0])})
+    game.finish()
+    joined = game.server.parts["guard"].choices["north"]
+    assert (joined.num_units, joined.unit, joined.num_test_units) == wanted
+
+
 def test_a_site_that_misses_the_test_of_a_run_that_was_asked_for_more_chooses_by_no_model_of_its_earlier_end(play):
     game = play(guard=True, rounds=2)
     game.finish()

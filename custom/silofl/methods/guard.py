@@ -299,7 +299,8 @@ class SiteGuard(SitePart):
             "default": choice.default,
             "lead": choice.lead,
             "margin": choice.margin,
-            "unit": units.name,
+            # Reports show it with the number of those in the test.
+            "unit": test_units.name,
             "num_units": choice.num_units,
             "is_one_person": test_units.is_one_person,
             "validation": {name: value_of(one) for name, one in validation.items()},

@@ -32,7 +32,7 @@ class Joined:
         default: What it keeps without evidence against it.
         lead: On validation data, mean paired difference of chosen minus default over the units.
         margin: What a lead had to exceed.
-        unit: What counts once: patient, recording or case.
+        unit: What counts once in the test: patient, recording or case.
         num_units: Validation units of the choice.
         is_one_person: Whether all test units are of one person, so that they say nothing of another.
         validation: Candidate -> its value on validation data.
