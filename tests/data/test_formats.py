@@ -186,6 +186,15 @@ def test_a_table_of_intensities_is_never_passed_over_where_it_counts(tmp_path, w
         read_image(folder)
 
 
+def test_a_rescale_slope_of_0_is_not_taken_for_one_of_1(tmp_path, write_dicom):
+    file = write_dicom(tmp_path / "series", VOLUME[..., :1]) / "99.dcm"
+    data = pydicom.dcmread(file)
+    data.RescaleSlope, data.RescaleIntercept = 0, -1024
+    data.save_as(file)
+    with pytest.raises(DataError, match="99.dcm must have a rescale slope other than 0, by which .*; export it anew"):
+        read_image(file)
+
+
 @pytest.mark.parametrize("storage", ["XRayAngiographicImageStorage", "NuclearMedicineImageStorage"])
 def test_a_series_lies_where_its_headers_say_whatever_its_class_is(tmp_path, write_dicom, storage):
     # Its axes run to the left, to the feet and to the back.

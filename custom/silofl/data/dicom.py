@@ -163,6 +163,12 @@ def _check_pixels(header: Any, name: str) -> None:  # noqa: ANN401 (pydicom is i
             f"{name} must have a rescale slope and intercept, not a table of intensities (Modality LUT), which is not "
             "read; export it with the table applied"
         )
+    if header.get("RescaleSlope") == 0:
+        # GDCM takes it for a slope of 1.
+        raise DataError(
+            f"{name} must have a rescale slope other than 0, by which all its pixels mean the same; export it anew, or "
+            "save it with its true values as NIfTI or MHA"
+        )
     if header.get("PhotometricInterpretation") == "MONOCHROME1" and header.get("Modality") in MEASURED:
         # GDCM turns the numbers themselves round, as a radiograph needs.
         raise DataError(f"{name} must be shown with its largest value white (MONOCHROME2), not black; export it so")
