@@ -436,6 +436,13 @@ def test_an_unknown_ending_is_refused(tmp_path, name):
         read_image(tmp_path / name)
 
 
+def test_a_compressed_volume_without_its_ending_is_to_be_renamed(tmp_path, write_file):
+    write_file(tmp_path / "a.nii.gz")
+    (tmp_path / "a.nii.gz").rename(tmp_path / "a.nii")
+    with pytest.raises(DataError, match="a.nii must end in .nii.gz, as its content is compressed by gzip; rename it"):
+        read_image(tmp_path / "a.nii")
+
+
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 @pytest.mark.parametrize("ending", ["png", "jpg", "tif", "nii", "nii.gz", "mha", "nrrd", "npz", "dcm"])
 @pytest.mark.parametrize("kept", [0, 20, 0.5])

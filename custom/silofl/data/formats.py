@@ -80,10 +80,13 @@ def _reader(path: Path, name: str) -> Reader:
 def _nifti(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     import nibabel
 
+    is_gzip = path.name.lower().endswith(".gz")
+    if not is_gzip and _has_gzip(path):
+        raise DataError(f"{name} must end in .nii.gz, as its content is compressed by gzip; rename it")
     image = nibabel.load(path)
     voxels = image.dataobj
     check_bytes(name, image.shape, _item_bytes(voxels))
-    if path.name.lower().endswith(".gz"):
+    if is_gzip:
         _check_gzip(path, int(voxels.offset) + math.prod(image.shape) * voxels.dtype.itemsize)
     # Not get_fdata, which turns all into floats: intensities and labels are checked by their stored type.
     array, affine = np.asanyarray(image.dataobj), np.asarray(image.affine, dtype=np.float64)
@@ -97,6 +100,11 @@ def _nifti(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
 
 def _item_bytes(voxels: Any) -> int:  # noqa: ANN401 (nibabel has no types)
     return voxels.dtype.itemsize if (voxels.slope, voxels.inter) == (1, 0) else np.dtype(np.float64).itemsize
+
+
+def _has_gzip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
 
 
 def _check_gzip(path: Path, end: int) -> None:
