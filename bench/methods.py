@@ -45,6 +45,8 @@ PERSONAL = ("fedper", "fedrep", "finetuning", "ditto", "apfl", "perfedavg", "pfe
 OF_BATCHNORM = ("fedbn", "harmofl", "f-adafed")
 # One epoch for the head and one for the body: as many epochs in all come in half the rounds.
 TWO_EPOCHS = ("fedrep",)
+# Half of its rounds are those in which every site goes on alone; its presets have them on top.
+TWO_HALVES = ("finetuning",)
 METHODS = (BASELINE, *SHARED, *PERSONAL, *OF_BATCHNORM)
 
 
@@ -80,6 +82,9 @@ class Wanted:
             changes |= {"training.optimizer": "sgd", "training.momentum": 0.9} | OF_SGD[self.method]
         if self.method in TWO_EPOCHS:
             changes |= {"rounds": max(1, self.rounds // 2), "training.local_epochs": 2}
+        if self.method in TWO_HALVES:
+            half = self.rounds // 2
+            changes |= {"rounds": self.rounds - half, "algorithm.extra_rounds": half}
         return Alone(self.set, self.folder, changes)
 
 
