@@ -12,7 +12,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.workflows.model_controller import ModelController
 
-from silofl.errors import AggregationError
+from silofl.errors import AggregationError, ConfigError
 from silofl.federation.results import read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
@@ -103,6 +103,34 @@ def test_a_job_whose_run_another_process_writes_says_so_and_leaves_the_run_alone
     (reason,) = results.reasons
     assert reason.startswith(f"run {results.run} must not be in use; an earlier job of it runs still")
     assert str(tmp_path) not in reason
+
+
+def test_settings_that_the_server_cannot_read_are_the_jobs_reason(tmp_path, make_study, monkeypatch):
+    def unreadable(context):
+        raise ConfigError("server.yaml: run_dir must be a text, not 3")
+
+    monkeypatch.setattr(module, "download_folder", lambda context: tmp_path / "download")
+    monkeypatch.setattr(module, "job_study", lambda context: make_study())
+    monkeypatch.setattr(module, "server_settings", unreadable)
+    assert panics_of_run() == ["server.yaml: run_dir must be a text, not 3"]
+    results = read_results(tmp_path / "download")
+    assert (results.status, results.reasons) == ("FAILED", ("server.yaml: run_dir must be a text, not 3",))
+
+
+def test_a_study_that_the_server_cannot_read_is_the_jobs_reason(tmp_path, monkeypatch):
+    def unreadable(context):
+        raise ConfigError("study.yaml: rounds must be a whole number, not 'many'")
+
+    monkeypatch.setattr(module, "job_study", unreadable)
+    assert panics_of_run() == ["study.yaml: rounds must be a whole number, not 'many'"]
+
+
+def panics_of_run():
+    controller, reasons = RoundsController(), []
+    controller.fl_ctx = FLContext()
+    controller.system_panic = lambda reason, context: reasons.append(reason)
+    controller.run()
+    return reasons
 
 
 @pytest.mark.parametrize(

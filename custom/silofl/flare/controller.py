@@ -3,7 +3,8 @@
 import gc
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,20 @@ GONE = "its process has ended, or it does not take part in this job"
 AGAIN = "it was started again, and NVFlare gives it no running job: continue the run to take it in"
 
 
+@contextmanager
+def _locked(folder: RunFolder, run: str) -> Iterator[None]:
+    """Hold a run's folder for this job; an error names the run, since its lead knows no folder of the server."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(folder.locked())
+        except ConfigError:
+            raise ConfigError(
+                f"run {run} must not be in use; an earlier job of it runs still: wait until that has ended, or end it "
+                "with nvflare job abort"
+            ) from None
+        yield
+
+
 class RoundsController(ModelController):
     """Controller of a study: asks every site in each round, waits for a limited time and saves a checkpoint.
 
@@ -58,33 +73,27 @@ class RoundsController(ModelController):
 
         A run belongs to the person who submitted it: nobody else goes on with it, or gets anything of it.
         """
-        study, lead = job_study(self.fl_ctx), job_lead(self.fl_ctx)
+        try:
+            study = job_study(self.fl_ctx)
+        except SiloFLError as error:  # no result either, which would name its study
+            self.system_panic(str(error), self.fl_ctx)
+            return
         self._waiting = Waiting(study.federation.task_timeout_s)
         run = study.continue_run or f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-        settings = server_settings(self.fl_ctx)
-        allow(settings.extensions)
-        path = settings.run_folder(study.name, run)
         try:
+            settings, lead = server_settings(self.fl_ctx), job_lead(self.fl_ctx)
+            allow(settings.extensions)
+            path = settings.run_folder(study.name, run)
             check_lead(path, lead, study.continue_run)
+            folder = RunFolder(path, study)
+            self._download = download_folder(self.fl_ctx) if settings.is_downloadable else None
+            with _locked(folder, run):
+                folder.claim(lead)
+                self._carry_out(study, run, folder)
         except ConfigError as error:
             # In the job's own folder: nothing is written into the run's, and nothing of it is copied.
             RunFolder(download_folder(self.fl_ctx), study).write_failure(str(error), run)
             self.system_panic(str(error), self.fl_ctx)
-            return
-        folder = RunFolder(path, study)
-        self._download = download_folder(self.fl_ctx) if settings.is_downloadable else None
-        try:
-            with folder.locked():
-                folder.claim(lead)
-                self._carry_out(study, run, folder)
-        except ConfigError:  # another process writes the folder: its result is not this job's
-            reason = (
-                f"run {run} must not be in use; an earlier job of it runs still: wait until that has ended, or end it "
-                "with nvflare job abort"
-            )
-            if self._download:
-                RunFolder(self._download, study).write_failure(reason, run)
-            self.system_panic(reason, self.fl_ctx)
 
     def _carry_out(self, study: Study, run: str, folder: RunFolder) -> None:
         """Carry out what is left of a run; its folder has a result at its end, the job's own folder at any time."""
