@@ -67,6 +67,24 @@ def test_a_run_that_is_taken_up_from_its_checkpoint_goes_on_the_same(play, tmp_p
         assert_alike(broken.server.parts["selector"].parameters, straight.server.parts["selector"].parameters)
 
 
+@pytest.mark.parametrize("learning", ["local_steps", "moments"])
+@pytest.mark.parametrize("lost", [1, 3, 4, 5])
+def test_a_round_that_the_server_lost_is_done_again_with_the_same_result(play, tmp_path, learning, lost):
+    selector, model = {"learning": learning, "labels": "best_model"}, {"normalization": "group"}
+    options = {"name": "fedsm", "selector": selector, "extra_rounds": 3, "rounds": 2, "model": model}
+    straight, broken = play(folder="straight", **options), play(folder="broken", **options)
+    straight.rounds(5)
+    broken.rounds(lost - 1)
+    save_state(tmp_path / "before.pt", FORMAT, checkpoint(broken.server))
+    # The sites carry the round out and keep what they do; the server ends before it writes anything.
+    broken.round()
+    broken.server = restored(broken.study, load_state(tmp_path / "before.pt", FORMAT))
+    broken.rounds(6 - lost)
+    for site in straight.sites:
+        assert_alike(broken.models(site), straight.models(site))
+    assert_alike(broken.server.parts["selector"].parameters, straight.server.parts["selector"].parameters)
+
+
 def test_a_checkpoint_stores_a_shared_model_once(play, tmp_path):
     game = play()
     game.round()

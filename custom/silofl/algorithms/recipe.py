@@ -278,7 +278,12 @@ class Recipe:
     @property
     def has_parts_rounds(self) -> bool:
         """Whether the extra rounds belong to a part, which learns alone in them."""
-        return any(answer.takes_extra_rounds for answer in self.answers)
+        return bool(self.extra_tasks)
+
+    @property
+    def extra_tasks(self) -> tuple[str, ...]:
+        """The tasks in which a part learns alone, named as the part's section is; none where no part does."""
+        return tuple(answer.section for answer in self.answers if answer.takes_extra_rounds)
 
     @property
     def counting_steps(self) -> str | None:

@@ -127,8 +127,9 @@ class SiteRounds:
             raise TrainingError(f"a task must be of one of the study's {rounds} rounds, not of round {asked.round}")
         folder, number = self.site.run_folder(self.study.name, self.name, asked.run), asked.round
         states = SiteState(folder / "rounds")
-        # Training begins where the round before it ended; everything else is about a round that has ended.
-        held, kept = states.load(number - 1 if task == TRAIN else number)
+        # What learns begins where the round before it ended; everything else is about a round that has ended.
+        is_learning = task == TRAIN or (number > self.study.training_rounds and task in self.study.recipe.extra_tasks)
+        held, kept = states.load(number - 1 if is_learning else number)
         if held < asked.held:
             reason = (
                 f"site {self.name!r} must hold its state of round {asked.held}, not of {held}; its own log says more"
@@ -153,7 +154,7 @@ class SiteRounds:
             answer = work.answer()
         if work.to_keep:
             # Of another task it is the state that it began from, with more beside it.
-            states.save(number if task == TRAIN else held, work.to_keep, asked.best_round)
+            states.save(number if is_learning else held, work.to_keep, asked.best_round)
         answer = replace(answer, arrays=narrowed(answer.arrays, self.study))
         return answer if asked.software is None else answer | Message(meta={"software": here().model_dump()})
 
