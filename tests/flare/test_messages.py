@@ -1,5 +1,7 @@
 """Commands at a hospital, by NVFlare's own agent, and messages at the server, as somebody with a kit forges them."""
 
+import io
+import zipfile
 from types import SimpleNamespace
 
 import pytest
@@ -21,12 +23,15 @@ from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.client.client_engine import ClientEngine
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.shell_cmd import ShellCommandProcessor
-from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor
+from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor, DeployProcessor
+from nvflare.private.fed.utils.app_authz import AppAuthzService
+from nvflare.private.privacy_manager import PrivacyService
 from nvflare.widgets.fed_event import FED_EVENT_TOPIC
 
+from silofl.flare import messages
 from silofl.flare.messages import guard, is_for_jobs, restrict_commands
 
-JOB = "b055da9b-09df-4cc3-9a66-94a5722acc6b"
+JOB, RUNNING = "b055da9b-09df-4cc3-9a66-94a5722acc6b", "0c9d3e0e-4d5b-4b53-8f4e-9b6c2a1f7d88"
 
 
 @pytest.fixture
@@ -39,11 +44,16 @@ def kit(tmp_path):
 @pytest.fixture
 def ask(kit, monkeypatch):
     """Let a hospital's agent carry out a message that claims no person and asks for no rights."""
-    known = [ShellCommandProcessor(), DeleteRunNumberProcessor()]
+    known = [ShellCommandProcessor(), DeleteRunNumberProcessor(), DeployProcessor()]
     monkeypatch.setattr(ClientRequestProcessors, "request_processors", known)
     AuditService.initialize(str(kit / "audit.log"))
     engine = ClientEngine.__new__(ClientEngine)
     engine.args = SimpleNamespace(workspace=str(kit))
+    engine.client = SimpleNamespace(client_name="north", components={})
+    engine.client_executor = SimpleNamespace(get_run_processes_keys=lambda: [RUNNING])
+    # What a job may bring and who may send it is another question.
+    monkeypatch.setattr(AppAuthzService, "app_validator", None)
+    monkeypatch.setattr(PrivacyService, "is_scope_allowed", lambda scope: True)
 
     class Context:
         __enter__, __exit__ = lambda self: self, lambda self, *reason: None
@@ -87,6 +97,74 @@ def test_a_jobs_folder_is_deleted(ask, kit):
     restrict_commands()
     ask(TrainingTopic.DELETE_RUN, **{RequestHeader.JOB_ID: JOB})
     assert not (kit / JOB).exists() and (kit / "local").exists()
+
+
+def packed(size=2, count=1):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(count):
+            archive.writestr(f"config/{number}.pt", b"\0" * size)
+    return content.getvalue()
+
+
+def deploy(ask, name, app):
+    return ask(TrainingTopic.DEPLOY, app, **{RequestHeader.JOB_ID: name, RequestHeader.JOB_META: {"job_id": name}})
+
+
+def folders(kit):
+    return sorted(path.name for path in kit.iterdir() if path.is_dir())
+
+
+def test_nvflare_itself_puts_a_job_in_the_place_of_a_hospitals_policies(ask, kit):
+    # Once this fails, NVFlare has mended it.
+    (kit / "local" / "site.yaml").write_text("paused: [nuclei]")
+    assert deploy(ask, "local", packed()).startswith("deployed")
+    assert (kit / "local" / "app_north").is_dir() and not (kit / "local" / "site.yaml").exists()
+
+
+@pytest.mark.parametrize("name", ["local", "startup", "transfer", "", None, 7])
+def test_no_folder_but_a_jobs_is_replaced(ask, kit, name):
+    restrict_commands()
+    assert deploy(ask, name, packed()) == "a job must be named by its id; nothing was deployed"
+    assert folders(kit) == sorted(["startup", "local", JOB]) and not any((kit / "local").iterdir())
+
+
+def test_a_job_that_runs_stays_as_it_is(ask, kit):
+    restrict_commands()
+    assert deploy(ask, RUNNING, packed()) == "a job that runs must stay as it is; nothing was deployed"
+    assert not (kit / RUNNING).exists()
+
+
+def test_a_job_of_a_server_comes_to_its_folder(ask, kit):
+    restrict_commands()
+    assert deploy(ask, JOB, packed()) == "deployed None to north"
+    assert (kit / JOB / "app_north" / "config" / "0.pt").read_bytes() == b"\0\0"
+
+
+@pytest.mark.parametrize(
+    ("app", "reason"),
+    [
+        (packed(size=2**23), "a job must have at most 0 GiB unpacked, not 0.0; nothing was unpacked"),
+        (packed(size=2**20, count=3), "a job must have at most 0 GiB unpacked, not 0.0; nothing was unpacked"),
+        (packed(count=5), "a job must have at most 4 files, not 5; nothing was unpacked"),
+        (b"no archive", "failed to stage app None"),
+        ("a text", "failed to stage app None"),
+    ],
+)
+def test_a_small_archive_does_not_fill_the_disk(ask, kit, monkeypatch, app, reason):
+    restrict_commands()
+    monkeypatch.setattr(messages, "MOST_BYTES", 2**21)
+    monkeypatch.setattr(messages, "MOST_FILES", 4)
+    # Of the first, 8 KiB come.
+    assert len(app) < 10_000 and deploy(ask, JOB, app) == reason
+    assert not any((kit / JOB).iterdir())
+
+
+def test_an_archive_that_says_less_than_it_holds_is_unpacked_no_further(ask, kit, monkeypatch):
+    restrict_commands()
+    size = 2**20
+    app = packed(size=size).replace(size.to_bytes(4, "little"), (1000).to_bytes(4, "little"))
+    assert deploy(ask, JOB, app) == "failed to stage app None" and not any((kit / JOB).iterdir())
 
 
 def message(destination, channel, topic="x", sender="north", **headers):

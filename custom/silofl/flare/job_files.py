@@ -18,13 +18,11 @@ from nvflare.fuel.utils.config import ConfigFormat
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE
 
-from silofl.flare.messages import guard, restrict_commands
+from silofl.flare.messages import MOST_BYTES, guard, restrict_commands
 from silofl.models.weights import SUFFIXES
 
 FILES = ("config_fed_client.json", "config_fed_server.json", "study.yaml")
 SIGNATURES = (NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE)
-# A model to begin from is the largest.
-MOST_BYTES = 4 * 1024**3
 
 
 class JobFiles(AppValidator, FLComponent):

@@ -2,12 +2,14 @@
 
 NVFlare 2.9's server passes on whatever anybody with a kit sends to anybody else, and a hospital carries out every
 command that comes: the command says itself whether the hospital's rights are asked. One of them shows any file that the
-account can read, and one deletes folders of the kit.
+account can read, one deletes folders of the kit, and one puts a job in the place of any.
 """
 
 from __future__ import annotations
 
+import io
 import logging
+import zipfile
 from uuid import UUID
 
 from nvflare.fuel.f3.cellnet.cell import Cell
@@ -20,11 +22,32 @@ from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_T
 from nvflare.private.admin_defs import Message, error_reply
 from nvflare.private.defs import AUTH_CLIENT_NAME_FOR_SJ, CellMessageHeaderKeys, RequestHeader, SysCommandTopic
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
-from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor
+from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor, DeployProcessor
 from nvflare.private.fed.server.server_commands import ServerCommands
 from nvflare.widgets.fed_event import FED_EVENT_TOPIC
 
+# A model to begin from is the largest file of a job; a laboratory's code may have many.
+MOST_BYTES = 4 * 1024**3
+MOST_FILES = 10_000
+
 logger = logging.getLogger(__name__)
+
+
+class DeployJob(DeployProcessor):
+    """Puts a job into its folder, as NVFlare's does, which deletes any folder of the kit that is called like the job.
+
+    NVFlare also unpacks whatever comes before anything is checked, and replaces the files of a job that runs.
+    """
+
+    def process(self, req: Message, app_ctx: object) -> Message:
+        """Unpack the job, or answer why not."""
+        job = req.get_header(RequestHeader.JOB_ID)
+        if not _is_job(job):
+            return error_reply("a job must be named by its id; nothing was deployed")
+        if job in app_ctx.get_all_job_ids():
+            return error_reply("a job that runs must stay as it is; nothing was deployed")
+        reason = _too_large(req.body)
+        return error_reply(reason) if reason else super().process(req, app_ctx)
 
 
 class DeleteJob(DeleteRunNumberProcessor):
@@ -32,21 +55,18 @@ class DeleteJob(DeleteRunNumberProcessor):
 
     def process(self, req: Message, app_ctx: object) -> Message:
         """Delete the folder, or answer why not."""
-        try:
-            UUID(req.get_header(RequestHeader.JOB_ID))
-        except (AttributeError, TypeError, ValueError):
+        if not _is_job(req.get_header(RequestHeader.JOB_ID)):
             return error_reply("a job must be named by its id; nothing was deleted")
         return super().process(req, app_ctx)
 
 
 def restrict_commands() -> None:
-    """Keep NVFlare from showing a hospital's files, and from deleting other folders than jobs'."""
+    """Keep NVFlare from showing a hospital's files, and from deleting or replacing other folders than jobs'."""
     known = ClientRequestProcessors.request_processors
+    own = {DeleteRunNumberProcessor: DeleteJob, DeployProcessor: DeployJob}
     # In place: NVFlare's deployer holds this very list.
     known[:] = [
-        DeleteJob() if type(one) is DeleteRunNumberProcessor else one
-        for one in known
-        if SysCommandTopic.SHELL not in one.get_topics()
+        own[type(one)]() if type(one) in own else one for one in known if SysCommandTopic.SHELL not in one.get_topics()
     ]
 
 
@@ -76,6 +96,30 @@ def is_for_jobs(message: CellMessage) -> bool:
         # NVFlare fires whatever event it is: one ends the job, others look like another site's numbers.
         return False
     return channel not in (NETWORK, CellChannel.SERVER_PARENT_LISTENER)
+
+
+def _is_job(name: object) -> bool:
+    """Return whether a name is an id that a server gives to a job; folders of a kit have others."""
+    try:
+        UUID(name)
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return True
+
+
+def _too_large(app: object) -> str | None:
+    """Return why a job is too large to be unpacked; None where it is not, or no archive, as NVFlare says itself."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(app)) as archive:
+            sizes = [entry.file_size for entry in archive.infolist()]
+    except (TypeError, ValueError, NotImplementedError, zipfile.BadZipFile):
+        return None
+    if len(sizes) > MOST_FILES:
+        return f"a job must have at most {MOST_FILES} files, not {len(sizes)}; nothing was unpacked"
+    if sum(sizes) > MOST_BYTES:
+        most, size = MOST_BYTES / 1024**3, sum(sizes) / 1024**3
+        return f"a job must have at most {most:.0f} GiB unpacked, not {size:.1f}; nothing was unpacked"
+    return None
 
 
 def _refusal(message: CellMessage) -> CellMessage | None:
