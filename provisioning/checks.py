@@ -18,6 +18,8 @@ from silofl.flare.kit import DAYS_TO_WARN, Kit
 from silofl.flare.policy import WITHOUT_JOB_FILES, checks_files, class_policy, site_rights, streams_logs
 
 KEY_MARK = b"PRIVATE KEY-----"
+NVFLARES_LOGS = "nvflare.app_common.logging.job_log_receiver.JobLogReceiver"
+OWN_LOGS = "silofl.flare.site_logs.SiteLogs"
 # Kind of kit -> the side of a job whose classes it builds.
 SIDES = {"server": "server", "hospital": "client"}
 # Where results are recorded for people; a hospital or server adds the line by hand.
@@ -154,7 +156,13 @@ def _policies(kit: Kit) -> Iterator[str]:
             yield str(error)
     if kit.kind != "server":
         return
-    for place in stores(kit.local("resources.json")[1]):
+    resources = kit.local("resources.json")[1]
+    if NVFLARES_LOGS in {part.get("path") for part in resources.get("components") or ()}:
+        yield (
+            f"local/resources.json must have {OWN_LOGS} in place of {NVFLARES_LOGS}, by which whoever has a site's kit "
+            "takes and overwrites the server's files; take it from the resources.json of site_configs/"
+        )
+    for place in stores(resources):
         if is_volatile(place):
             yield f"local/resources.json must keep jobs and snapshots in a durable folder, not {place}; name another"
 

@@ -8,7 +8,7 @@ from nvflare.lighter.utils import Identity, generate_cert, load_private_key, ser
 
 from provisioning.__main__ import main
 from provisioning.check_kits import check
-from provisioning.checks import TRACKING
+from provisioning.checks import NVFLARES_LOGS, OWN_LOGS, TRACKING
 from provisioning.workspace import PROJECT, REPOSITORY
 from silofl.files import read_json
 from silofl.flare.kit import read_kit
@@ -235,6 +235,12 @@ def test_stores_that_a_restart_empties_are_found(kits):
     resources = kits / "server" / "local" / "resources.json"
     resources.write_text(resources.read_text().replace("/var/lib/silofl/server/jobs", "/tmp/nvflare/jobs-storage"))
     assert "durable folder, not /tmp/nvflare/jobs-storage" in the_only_failure(kits / "server")
+
+
+def test_a_receiver_of_logs_that_believes_its_senders_is_found(kits):
+    resources = kits / "server" / "local" / "resources.json"
+    resources.write_text(resources.read_text().replace(OWN_LOGS, NVFLARES_LOGS))
+    assert f"must have {OWN_LOGS} in place of {NVFLARES_LOGS}" in the_only_failure(kits / "server")
 
 
 def test_findings_are_an_exit_code(kits, capsys):

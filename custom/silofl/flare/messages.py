@@ -42,7 +42,7 @@ class DeployJob(DeployProcessor):
     def process(self, req: Message, app_ctx: object) -> Message:
         """Unpack the job, or answer why not."""
         job = req.get_header(RequestHeader.JOB_ID)
-        if not _is_job(job):
+        if not is_job(job):
             return error_reply("a job must be named by its id; nothing was deployed")
         if job in app_ctx.get_all_job_ids():
             return error_reply("a job that runs must stay as it is; nothing was deployed")
@@ -55,9 +55,18 @@ class DeleteJob(DeleteRunNumberProcessor):
 
     def process(self, req: Message, app_ctx: object) -> Message:
         """Delete the folder, or answer why not."""
-        if not _is_job(req.get_header(RequestHeader.JOB_ID)):
+        if not is_job(req.get_header(RequestHeader.JOB_ID)):
             return error_reply("a job must be named by its id; nothing was deleted")
         return super().process(req, app_ctx)
+
+
+def is_job(name: object) -> bool:
+    """Return whether a name is an id that a server gives to a job; folders of a kit have others."""
+    try:
+        UUID(name)
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return True
 
 
 def restrict_commands() -> None:
@@ -96,15 +105,6 @@ def is_for_jobs(message: CellMessage) -> bool:
         # NVFlare fires whatever event it is: one ends the job, others look like another site's numbers.
         return False
     return channel not in (NETWORK, CellChannel.SERVER_PARENT_LISTENER)
-
-
-def _is_job(name: object) -> bool:
-    """Return whether a name is an id that a server gives to a job; folders of a kit have others."""
-    try:
-        UUID(name)
-    except (AttributeError, TypeError, ValueError):
-        return False
-    return True
 
 
 def _too_large(app: object) -> str | None:

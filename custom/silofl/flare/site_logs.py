@@ -1,0 +1,62 @@
+"""The logs that laboratories stream to the server, under the names of sites and jobs and in their own files alone.
+
+NVFlare 2.9 believes a sender its name, its job and the place of its log at the server: anybody with a site's kit could
+have any file of the server moved into a job, whose lead downloads it, or overwritten.
+"""
+
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.streaming import StreamContext, StreamContextKey
+from nvflare.app_common.logging.job_log_receiver import JobLogReceiver
+from nvflare.app_common.streamers.log_streamer import LogStreamer
+from nvflare.app_common.streamers.streamer_base import KEY_FILE_NAME
+
+from silofl.errors import TrainingError, shown
+from silofl.flare.messages import is_job
+
+FILES = ("log.txt", "error_log.txt", "log.json", "log_fl.txt")
+# More than twice what NVFlare writes before it turns a log over.
+MOST_BYTES = 48 * 1024**2
+
+
+class SiteLogs(JobLogReceiver):
+    """NVFlare's receiver, which takes of a stream its pieces and of its sender names that the server knows.
+
+    Nobody can check which of a job's sites a sender is: a log may be another site's than its name says.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The sender's own context says where its log lies, too.
+        self._own: dict[int, StreamContext] = {}
+        self._sizes: dict[int, int] = {}
+
+    def _on_chunk_received(self, data: bytes, stream_ctx: StreamContext, fl_ctx: FLContext) -> None:
+        stream = id(stream_ctx)
+        if stream not in self._own:
+            self._own[stream] = {KEY_FILE_NAME: _file_of(stream_ctx)}
+        self._sizes[stream] = self._sizes.get(stream, 0) + len(data)
+        if self._sizes[stream] > MOST_BYTES:
+            raise TrainingError(f"a log must have at most {MOST_BYTES} bytes, not more; it was cut off")
+        super()._on_chunk_received(data, self._own[stream], fl_ctx)
+
+    def _on_stream_done(self, stream_ctx: StreamContext, fl_ctx: FLContext) -> None:
+        own, _ = self._own.pop(id(stream_ctx), None), self._sizes.pop(id(stream_ctx), None)
+        # Where no piece has come there is nothing to keep.
+        if own is not None:
+            super()._on_stream_done(own | {StreamContextKey.RC: LogStreamer.get_rc(stream_ctx)}, fl_ctx)
+
+    def _get_trusted_stream_identity(self, fl_ctx: FLContext) -> tuple[str, str]:
+        client, job = super()._get_trusted_stream_identity(fl_ctx)
+        if client not in {one.name for one in fl_ctx.get_engine().get_clients()}:
+            raise TrainingError(f"a log must be of a site that the server knows, not of {shown(client)}")
+        # The server's lasting process, to which a site sends the log of a job that has ended, has no job of its own.
+        if not is_job(job) or job != (fl_ctx.get_job_id() or job):
+            raise TrainingError(f"a log of site {client!r} must be of a job that it may know, not of {shown(job)}")
+        return client, job
+
+
+def _file_of(stream_ctx: StreamContext) -> str:
+    name = LogStreamer.get_file_name(stream_ctx)
+    if name not in FILES:
+        raise TrainingError(f"a log must be called one of {', '.join(FILES)}, not {shown(name)}")
+    return name
