@@ -242,6 +242,17 @@ def test_a_job_that_brings_code_or_a_setting_that_names_some_is_refused(network,
     assert "server: a job of SiloFL must hold config_fed_client.json" in " ".join(detail_of(network, number))
 
 
+@pytest.mark.parametrize("values", [{"job_id": "local"}, {"min_clients": "2"}])
+def test_a_job_that_takes_its_own_id_or_stops_the_scheduler_is_not_taken(network, tmp_path, values):
+    job = small_job(tmp_path / "job", "fedavg_phantoms")
+    meta = read_json(job / "meta.json") | values
+    (job / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(Exception, match="meta.json of a job must"):
+        network.run_job(job, LIMIT_S)
+    kits = kits_folder(network.project)
+    assert all((kits / name / "local" / "authorization.json").is_file() for name in ("server", *SITES))
+
+
 # The next test has hospitals refuse another such class.
 @pytest.mark.slow
 def test_a_job_that_names_a_class_outside_the_allow_list_is_refused_by_the_hospitals(network, tmp_path):

@@ -3,7 +3,8 @@
 NVFlare 2.9 runs code of a job that has no ``custom`` folder: it takes settings from any ``resources.json`` below a kit,
 where jobs' folders lie, and imports the module that one names, which may lie there too. And it reads configurations in
 HOCON, which includes other files of the machine and addresses of its network. What goes round jobs altogether is in
-`silofl.flare.messages`; it takes effect with the check of files, which every machine must have.
+`silofl.flare.messages`, what a lead says of a job in `silofl.flare.job_meta`; both take effect with the check of files,
+which every machine must have.
 """
 
 from pathlib import Path
@@ -18,6 +19,7 @@ from nvflare.fuel.utils.config import ConfigFormat
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE
 
+from silofl.flare.job_meta import refusal_of_meta
 from silofl.flare.messages import MOST_BYTES, guard, restrict_commands
 from silofl.models.weights import SUFFIXES
 
@@ -44,7 +46,11 @@ class JobFiles(AppValidator, FLComponent):
         restrict_commands()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Guard the server's messages once it has begun."""
+        """Guard the server's messages once it has begun, and block a job of which its lead says what nobody may."""
+        if event_type == EventType.SUBMIT_JOB:
+            reason = refusal_of_meta(fl_ctx.get_prop(FLContextKey.JOB_META))
+            if reason is not None:
+                fl_ctx.set_prop(FLContextKey.JOB_BLOCK_REASON, reason, private=True, sticky=False)
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             cell = fl_ctx.get_prop(FLContextKey.SITE_OBJ).cell
             if cell.get_fqcn() == FQCN.ROOT_SERVER:

@@ -1,0 +1,109 @@
+"""What a lead says of a job in meta.json, as NVFlare's own store and scheduler take it."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.job_def_manager import SimpleJobDefManager
+from nvflare.apis.job_def import job_from_meta
+from nvflare.app_common.job_schedulers.job_scheduler import DefaultJobScheduler
+from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
+from nvflare.fuel.utils.config_factory import ConfigFactory
+
+from silofl.flare.job_files import JobFiles
+from silofl.flare.job_meta import OF_SERVER, refusal_of_meta
+
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
+META = {"name": "nuclei", "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["@ALL"]}}
+
+
+def test_nvflare_itself_lets_a_lead_call_a_job_like_the_servers_policies(tmp_path, monkeypatch):
+    # Once this fails, NVFlare has mended it.
+    store = FilesystemStorage(root_dir=str(tmp_path), uri_root="/")
+    monkeypatch.setattr(SimpleJobDefManager, "_get_job_store", lambda self, fl_ctx: store)
+    made = SimpleJobDefManager(uri_root=str(tmp_path / "jobs")).create(META | {"job_id": "local"}, b"", FLContext())
+    assert made["job_id"] == "local"
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """Return which of two jobs NVFlare's scheduler begins: of one by its meta, and of an honest one after it."""
+
+    def schedule(meta):
+        scheduler, context = DefaultJobScheduler(), FLContext()
+        monkeypatch.setattr(scheduler, "_check_client_resources", lambda **named: {"north": (True, "")})
+        monkeypatch.setattr(scheduler, "_cancel_resources", lambda **named: None)
+        engine = SimpleNamespace(get_clients=lambda: [SimpleNamespace(name="north")], fire_event=lambda *named: None)
+
+        class Context(FLContext):
+            __enter__, __exit__ = lambda self: self, lambda self, *reason: None
+
+        monkeypatch.setattr(context, "get_engine", lambda: engine)
+        engine.new_context = Context
+        monkeypatch.setattr(Context, "get_engine", lambda self: engine)
+        manager = SimpleNamespace(refresh_meta=lambda *named: None, set_status=lambda *named: None)
+        jobs = [meta | {"job_id": "1", "submit_time": 1.0}, META | {"job_id": "2", "submit_time": 2.0}]
+        job, _ = scheduler.schedule_job(manager, [job_from_meta(one) for one in jobs], context)
+        return job and job.job_id
+
+    return schedule
+
+
+STOPPING = [
+    {"schedule_count": "never"},
+    {"last_schedule_time": None},
+    {"schedule_history": "long"},
+    {"min_clients": "2"},
+    {"resource_spec": {"north": {"process": "all"}}},
+]
+
+
+def test_an_honest_job_is_begun(begun):
+    assert begun(META) == "1" and begun(META | {"min_clients": 5}) == "2"
+
+
+@pytest.mark.parametrize("values", STOPPING)
+def test_nvflare_itself_begins_no_job_after_one_that_it_cannot_count_with(begun, values):
+    # Once this fails, NVFlare has mended it.
+    assert begun(META | values) is None and refusal_of_meta(META | values) is not None
+
+
+@pytest.mark.parametrize("key", sorted(OF_SERVER))
+def test_what_the_server_sets_a_lead_does_not(key):
+    assert refusal_of_meta(META | {key: "local"}) == f"meta.json of a job must leave {key} to the server; remove it"
+
+
+def test_a_jobs_id_status_and_submitter_are_the_servers():
+    assert OF_SERVER >= {"job_id", "status", "submitter_name", "schedule_count", "cloned_from", "submit_time"}
+
+
+@pytest.mark.parametrize("name", [None, "", 7, ["a"], "a\x1b[2Jb", "a\nb", "x" * 201])
+def test_a_name_that_commands_a_terminal_is_refused(name):
+    assert "must have a name of 1 to 200 printable characters" in refusal_of_meta(META | {"name": name})
+
+
+@pytest.mark.parametrize("job", sorted(path.name for path in JOBS.iterdir() if path.is_dir()))
+def test_every_job_of_ours_is_taken(job):
+    meta = json.loads((JOBS / job / "meta.json").read_text(encoding="utf-8"))
+    assert refusal_of_meta(meta | {"study": "default", "byoc": True}) is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"mandatory_clients": ["north"]}, {"scope": "silofl"}, {"resource_spec": {"north": {"num_of_gpus": 1}}}],
+)
+def test_what_a_lead_may_ask_for_is_taken(values):
+    assert refusal_of_meta(META | values) is None
+
+
+@pytest.mark.parametrize("values", [{}, {"job_id": "local"}])
+def test_the_server_asks_before_it_takes_a_job(values, monkeypatch):
+    monkeypatch.setattr(ConfigFactory, "_fmt2Loader", dict(ConfigFactory._fmt2Loader))
+    context = FLContext()
+    context.set_prop(FLContextKey.JOB_META, META | values, private=True, sticky=False)
+    JobFiles().handle_event(EventType.SUBMIT_JOB, context)
+    assert context.get_prop(FLContextKey.JOB_BLOCK_REASON) == refusal_of_meta(META | values)
