@@ -58,6 +58,18 @@ def test_a_task_of_an_earlier_round_deletes_no_later_one(tmp_path):
     assert state.load(7) == (7, {"part": {"number": 7}})
 
 
+def test_a_server_that_goes_back_round_by_round_does_not_fill_the_disk(tmp_path):
+    state = SiteState(tmp_path)
+    for number in range(30, 0, -1):
+        state.save(number, {"part": {"number": number}}, best_round=number)
+        assert len(state.rounds()) <= 4
+    assert state.rounds() == [1, 28, 29, 30]
+    # Forwards again each takes its place.
+    for number in range(2, 30):
+        state.save(number, {"part": {"number": -number}}, best_round=None)
+    assert state.load(29) == (29, {"part": {"number": -29}})
+
+
 def test_a_file_that_is_no_state_is_left_alone(tmp_path):
     state = SiteState(tmp_path)
     (tmp_path / "round_0001 (copy).pt").write_text("")

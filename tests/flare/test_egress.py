@@ -128,6 +128,14 @@ def test_a_task_of_any_name_leaves_the_page_of_what_left_as_it_is(site, tmp_path
     assert [line for line in lines if line.startswith("# ")] == ["# What left site north"]
 
 
+def test_a_task_with_a_name_without_end_does_not_fill_the_record(site, tmp_path):
+    filtered = site()
+    filtered.receive("t" * 10**6, Message(meta=RUN))
+    filtered.send(Message(meta={"round": 1, "error": "no such task"}))
+    assert filtered.records[-1]["task"] == "t" * 80
+    assert all(path.stat().st_size < 3000 for path in (tmp_path / "small" / "north" / "run-1").iterdir())
+
+
 def test_nothing_leaves_that_is_not_in_the_record(site):
     filtered, shareable = site(), pack(Message(meta=META))
     shareable["image"] = np.zeros((8, 8))

@@ -9,6 +9,8 @@ from silofl.files import load_state, remove_unfinished, save_state
 
 # 3: behind its checksum.
 FORMAT = 3
+# A run that goes back finds as many at the most: the best round's, the one before the last, and the last.
+LATER = 3
 
 logger = logging.getLogger(__name__)
 
@@ -42,15 +44,19 @@ class SiteState:
         return 0, {}
 
     def save(self, number: int, parts: dict[str, Any], best_round: int | None) -> None:
-        """Save what each part keeps after a round; of the earlier ones keep the best round's and the one before."""
+        """Save what each part keeps after a round; of the earlier ones keep the best round's and the one before.
+
+        Of later ones the last `LATER` stay: they are of a run that went back, and are written again, or of one that
+        another has replaced. A server that asks for rounds from the last to the first must not fill the disk.
+        """
         remove_unfinished(self.folder)
         save_state(self._path(number), FORMAT, parts)
-        # Later ones stay: they are of a run that went back, and are written again, or of one that another has replaced.
-        earlier = [n for n in self.rounds() if n < number]
-        kept = set(earlier[-1:])
+        rounds = self.rounds()
+        earlier = [n for n in rounds if n < number]
+        kept = {number, *earlier[-1:], *[n for n in rounds if n > number][-LATER:]}
         if best_round is not None:
             kept.update([n for n in earlier if n <= best_round][-1:])
-        for n in earlier:
+        for n in rounds:
             if n not in kept:
                 self._path(n).unlink()
 

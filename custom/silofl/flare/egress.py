@@ -26,6 +26,8 @@ from silofl.study import Study
 
 REQUEST = "silofl_request"
 LONGEST_REASON = 160
+# No part has a task with a longer name; the server's own could be as long as a message.
+LONGEST_TASK = 80
 CODES = frozenset(value for name, value in vars(ReturnCode).items() if name.isupper())
 
 
@@ -37,7 +39,7 @@ class RunNote(Filter):
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Return the task as it is."""
-        task = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
+        task = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))[:LONGEST_TASK]
         request = Request.of(task, from_model(FLModelUtils.from_shareable(shareable)))
         fl_ctx.set_prop(REQUEST, request, private=True, sticky=False)
         return shareable
