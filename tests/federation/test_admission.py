@@ -302,7 +302,7 @@ def test_the_size_of_the_images_is_that_of_most_sites_and_one_cannot_set_it_for_
     assert record.refused == {} and record.answered == ["east", "north", "west"]
 
 
-@pytest.mark.parametrize("shape", [[3, 8, 8], [1, 8, 8, 8]])
+@pytest.mark.parametrize("shape", [[3, 8, 8], [1, 8, 8, 8], [1, 16384, 16385], [1, 16384, 16384, 16384]])
 def test_a_size_that_the_study_makes_impossible_costs_its_site_alone(play, shape):
     # As many sites say this as the right one, and 'east' comes first by its name.
     game = play(("east", "west"), name="harmofl", preset="paper", federation={"min_sites": 1})

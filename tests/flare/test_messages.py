@@ -24,6 +24,7 @@ from nvflare.private.fed.client.client_engine import ClientEngine
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.shell_cmd import ShellCommandProcessor
 from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor, DeployProcessor
+from nvflare.private.fed.server import job_cmds
 from nvflare.private.fed.utils.app_authz import AppAuthzService
 from nvflare.private.privacy_manager import PrivacyService
 from nvflare.widgets.fed_event import FED_EVENT_TOPIC
@@ -167,6 +168,26 @@ def test_an_archive_that_says_less_than_it_holds_is_unpacked_no_further(ask, kit
     assert deploy(ask, JOB, app) == "failed to stage app None" and not any((kit / JOB).iterdir())
 
 
+@pytest.fixture
+def guarded(monkeypatch):
+    """Let a server guard its messages, for as long as the test takes."""
+    monkeypatch.setattr(job_cmds, "JobMetaValidator", job_cmds.JobMetaValidator)
+    guard(SimpleNamespace(core_cell=SimpleNamespace(add_incoming_filter=lambda **named: None)))
+
+
+def test_a_lead_does_not_fill_the_servers_disk_by_a_small_archive(guarded, tmp_path, monkeypatch):
+    path, validator = tmp_path / "job.zip", job_cmds.JobMetaValidator()
+    path.write_bytes(packed(size=2**23))
+    # It has no meta.json, which NVFlare finds before anything is unpacked.
+    assert "size" not in validator.validate("job", str(path))[1]
+    monkeypatch.setattr(messages, "MOST_BYTES", 2**21)
+    reason = "a job must have at most 0 GiB unpacked, not 0.0; nothing was unpacked"
+    assert validator.validate("job", str(path)) == (False, reason, {})
+    path.write_text("no archive")
+    with pytest.raises(zipfile.BadZipFile):
+        validator.validate("job", str(path))
+
+
 def message(destination, channel, topic="x", sender="north", **headers):
     names = {MessageHeaderKey.DESTINATION: destination, MessageHeaderKey.CHANNEL: channel}
     names |= {MessageHeaderKey.TOPIC: topic, MessageHeaderKey.ORIGIN: sender, CellMessageHeaderKeys.CLIENT_NAME: sender}
@@ -219,7 +240,7 @@ def test_a_server_passes_no_commands_on(forged):
     assert not is_for_jobs(forged)
 
 
-def test_the_servers_cell_refuses_and_says_so(caplog):
+def test_the_servers_cell_refuses_and_says_so(guarded, caplog):
     filters = []
     core = SimpleNamespace(add_incoming_filter=lambda channel, topic, cb: filters.append((channel, topic, cb)))
     guard(SimpleNamespace(core_cell=core))

@@ -35,6 +35,13 @@ def test_an_answer_is_read_as_it_was_sent():
     assert answer.entries["statistics"].withheld == "policy" and read().entries["statistics"].withheld == ""
 
 
+def test_images_as_large_as_any_study_may_make_them_pass_and_no_larger_ones():
+    assert read(image_shape=[1, 16384, 16384]).numbers.image_shape == (1, 16384, 16384)
+    for shape in ([2, 16384, 16384], [1, 1024, 1024, 512]):
+        with pytest.raises(AggregationError, match="image_shape must be of at most 268435456 pixels or voxels of all"):
+            read(image_shape=shape)
+
+
 def test_an_empty_test_and_one_without_numbers_of_classes_pass():
     nothing = {"value": None, "num_cases": 0, "num_excluded": 2, "labels": {}}
     assert plain(read(nothing).numbers.metrics.test) == nothing

@@ -23,6 +23,8 @@ from nvflare.private.admin_defs import Message, error_reply
 from nvflare.private.defs import AUTH_CLIENT_NAME_FOR_SJ, CellMessageHeaderKeys, RequestHeader, SysCommandTopic
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor, DeployProcessor
+from nvflare.private.fed.server import job_cmds
+from nvflare.private.fed.server.job_meta_validator import JobMetaValidator
 from nvflare.private.fed.server.server_commands import ServerCommands
 from nvflare.widgets.fed_event import FED_EVENT_TOPIC
 
@@ -60,6 +62,15 @@ class DeleteJob(DeleteRunNumberProcessor):
         return super().process(req, app_ctx)
 
 
+class BoundedJobs(JobMetaValidator):
+    """Looks at a job that a lead submits, as NVFlare's does, and how large it is: a server unpacks each to begin it."""
+
+    def validate(self, job_name: str, job_data: str | bytes) -> tuple[bool, str, dict]:
+        """Return whether the job may be taken, else why not, and what its ``meta.json`` says."""
+        reason = _too_large(job_data)
+        return (False, reason, {}) if reason else super().validate(job_name, job_data)
+
+
 def is_job(name: object) -> bool:
     """Return whether a name is an id that a server gives to a job; folders of a kit have others."""
     try:
@@ -80,7 +91,12 @@ def restrict_commands() -> None:
 
 
 def guard(cell: Cell) -> None:
-    """Have a server refuse what `is_for_jobs` does not know; NVFlare has verified whose message it is."""
+    """Have a server refuse what `is_for_jobs` does not know, and jobs that would fill its disk.
+
+    NVFlare has verified whose message it is.
+    """
+    # NVFlare takes the class from its module when a job comes.
+    job_cmds.JobMetaValidator = BoundedJobs
     cell.core_cell.add_incoming_filter(channel="*", topic="*", cb=_refusal)
 
 
@@ -107,12 +123,12 @@ def is_for_jobs(message: CellMessage) -> bool:
     return channel not in (NETWORK, CellChannel.SERVER_PARENT_LISTENER)
 
 
-def _too_large(app: object) -> str | None:
+def _too_large(job: object) -> str | None:
     """Return why a job is too large to be unpacked; None where it is not, or no archive, as NVFlare says itself."""
     try:
-        with zipfile.ZipFile(io.BytesIO(app)) as archive:
+        with zipfile.ZipFile(io.BytesIO(job) if isinstance(job, bytes) else job) as archive:
             sizes = [entry.file_size for entry in archive.infolist()]
-    except (TypeError, ValueError, NotImplementedError, zipfile.BadZipFile):
+    except (AttributeError, OSError, TypeError, ValueError, NotImplementedError, zipfile.BadZipFile):
         return None
     if len(sizes) > MOST_FILES:
         return f"a job must have at most {MOST_FILES} files, not {len(sizes)}; nothing was unpacked"

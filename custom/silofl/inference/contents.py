@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from silofl.data.domain import Domain
+from silofl.data.transforms import MOST_VOXELS
 from silofl.errors import ConfigError, nearest, shown
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.study import Study
@@ -114,6 +115,11 @@ def _check_shape(contents: Contents) -> None:
         axes = "H, W" if data.dimensions == 2 else "X, Y, Z"
         raise ConfigError(
             f"image_shape must be ({data.in_channels}, {axes}) of the training images, not {tuple(shape)}"
+        )
+    if math.prod(shape) > MOST_VOXELS:
+        raise ConfigError(
+            f"image_shape must have at most {MOST_VOXELS} pixels or voxels of all channels, not {shown(tuple(shape))}; "
+            "take the super model as it was written"
         )
 
 

@@ -4,6 +4,7 @@ What is wrong with an answer is an `AggregationError`, so that it costs this sit
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,6 +15,7 @@ from pydantic import AfterValidator, ConfigDict, Field, Strict
 from silofl import schema
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
+from silofl.data.transforms import MOST_VOXELS
 from silofl.errors import AggregationError, ConfigError, SiloFLError, one_line, shown
 from silofl.models.roles import of_role
 from silofl.settings import Section, parse
@@ -36,6 +38,16 @@ Text = Annotated[str, Strict(), AfterValidator(plain_text)]
 Number = Annotated[float, Strict(), Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
 Count = Annotated[int, Strict(), Field(ge=1, le=10**7)]
 Side = Annotated[int, Strict(), Field(ge=1, le=2**14)]
+
+
+def _of_possible_images(shape: tuple[int, ...]) -> tuple[int, ...]:
+    # The server builds a network, and maybe an amplitude, of this size.
+    if math.prod(shape) > MOST_VOXELS:
+        raise ValueError(f"of at most {MOST_VOXELS} pixels or voxels of all channels")
+    return shape
+
+
+ImageShape = Annotated[tuple[Side, ...], Field(min_length=3, max_length=4), AfterValidator(_of_possible_images)]
 # A round's training is measured by these; the losses of other learners than the site's own model are beside them.
 TRAINING = ("loss", "drift", "epsilon")
 LossName = Annotated[str, Field(pattern=r"^loss_[a-z_]{1,40}$")]
@@ -87,7 +99,7 @@ class Numbers(Section, Generic[S]):
     round: Annotated[int, Strict()]
     num_examples: Count | None = None
     num_patients: Annotated[int, Strict(), Field(ge=0, le=10**7)] | None = None
-    image_shape: Annotated[tuple[Side, ...], Field(min_length=3, max_length=4)] | None = None
+    image_shape: ImageShape | None = None
     steps: Count | None = None
     software: Software | None = None
     is_recorded: Annotated[bool, Strict()] = False
