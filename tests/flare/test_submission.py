@@ -74,6 +74,7 @@ def test_code_and_parts_of_packages_are_named(said):
         (lambda job: (job / "app" / "notes.txt").write_text("mine"), "a model alone, not 'notes.txt'; delete it"),
         (lambda job: (job / CLIENT).unlink(), "must hold config_fed_client.json; it is missing: take it from a job"),
         (lambda job: (job / CLIENT).write_text("{"), "config_fed_client.json must"),
+        (lambda job: (job / "meta.json").write_text('{"job_id": "local"}'), "must leave job_id to the server; remove"),
     ],
 )
 def test_what_no_server_takes_is_refused(said, change, wrong):

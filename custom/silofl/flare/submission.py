@@ -9,6 +9,7 @@ from pathlib import Path
 from silofl.errors import ConfigError
 from silofl.files import read_json
 from silofl.flare.job_files import FILES, JobFiles
+from silofl.flare.job_meta import refusal_of_meta
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
 from silofl.methods.parts import kinds
 from silofl.models.weights import read_start
@@ -27,12 +28,12 @@ def check_job(job: Path, study: Study) -> list[str]:
         study: Its study.
 
     Raises:
-        ConfigError: The job holds files that no server takes, or lacks one that its study names.
+        ConfigError: The job holds files, or says of itself, what no server takes, or lacks a file that it must hold.
     """
     app = job / "app"
-    reason, _ = JobFiles(has_custom=True).validate(str(app))
+    reason = JobFiles(has_custom=True).validate(str(app))[0] or refusal_of_meta(read_json(job / "meta.json"))
     if reason:
-        raise ConfigError(f"{app}: {reason}")
+        raise ConfigError(f"{job}: {reason}")
     for name in FILES:
         if not (app / "config" / name).is_file():
             raise ConfigError(f"{app}/config must hold {name}; it is missing: take it from a job of jobs/")
