@@ -294,6 +294,12 @@ def test_a_transform_that_fails_names_the_case(study, prepare, options):
         prepare(study(transforms=[{"Resize": options}]))
 
 
+def test_a_volume_too_large_for_its_new_voxels_is_told_the_size_of_its_own(site, study, prepare, volume):
+    volume(np.diag([900, 900, 900, 1]))
+    with pytest.raises(DataError, match="case 'scan': .* and voxels of 900 x 900 x 900 mm must pass .* voxels, where"):
+        prepare(study(intensity="percentiles", volume_transforms=[{"Spacing": {"pixdim": [0.01, 0.01, 0.01]}}]))
+
+
 @pytest.mark.parametrize("kind", ["volume_transforms", "transforms"])
 def test_a_transform_that_is_not_allowed_is_refused_before_any_image(study, kind):
     with pytest.raises(ConfigError, match=f"data.{kind}: LoadImage must be one of"):

@@ -5,6 +5,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import nibabel
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -190,6 +192,17 @@ def test_what_is_set_is_recorded_in_the_run(silofl, training, phantoms, tmp_path
     assert (study.training.learning_rate, study.algorithm.name, study.rounds) == (0.01, "fedbn", 2)
     assert silofl("report", tmp_path / "run")[0] == 0
     assert "training.learning_rate: 0.01, algorithm: {" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_what_should_be_looked_at_in_a_sites_data_is_said_before_training(silofl, training, phantoms, tmp_path):
+    data = shutil.copytree(phantoms, tmp_path / "data")
+    for record in json.loads((data / "north" / "dataset.json").read_text())["training"]:
+        image = nibabel.load(data / "north" / record["label"])
+        drawn = nibabel.Nifti1Image(np.minimum(image.dataobj, 1).astype(np.uint8), image.affine)
+        nibabel.save(drawn, data / "north" / record["label"])
+    _, output, _ = silofl("simulate", JOB, "--data", data, "--sites", "north,south", "--out", tmp_path / "run")
+    assert "CAUTION  north: every label must stand in a training case; lesion stands in none" in output
+    assert "CAUTION  south" not in output
 
 
 def test_threads_have_no_place_where_sites_take_turns(refused):

@@ -311,7 +311,11 @@ def _moved(
             moved = steps({key: MetaTensor(np.ascontiguousarray(value), affine=affine) for key, value in case.items()})
     except Exception as error:  # MONAI raises whatever its array code raises
         size, reason = case["image"].shape[1:], error_text(error.__cause__ or error)
-        raise DataError(f"an image of size {size} must pass the study's transforms; MONAI says: {reason}") from None
+        # Of voxels by whose size it was to be resampled.
+        voxels = "" if affine is None else " and voxels of {:g} x {:g} x {:g} mm".format(*_spacing(affine))
+        raise DataError(
+            f"an image of size {size}{voxels} must pass the study's transforms; MONAI says: {reason}"
+        ) from None
     return {key: moved[key] for key in case}
 
 

@@ -4,19 +4,15 @@ from typing import Any
 
 import numpy as np
 
-from silofl.data.batches import batch_of
-from silofl.data.contrasts import has_several_frames
+from silofl.data.doubts import doubts, label_counts, label_doubts
 from silofl.data.images import read_image
 from silofl.data.manifest import Manifest
-from silofl.data.parts import Examples
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, ok, warning
 from silofl.schema import plain
-from silofl.study import Study
 
 # Volumes whose headers are looked at; all of them have been decoded before.
 SAMPLE = 5
-PIECE = 256
 # What no two parts share, by the unit that study and dataset.json agree on.
 APART = {
     "patient": "no patient stands in two parts",
@@ -46,39 +42,14 @@ def data(candidate: Candidate) -> Finding:
         "spacing_mm": _spacing(found.manifest),
         "domain": plain(found.domain),
     }
-    annotated = [study.labels[number] for number in found.manifest.labels_annotated]
-    absent = [name for name in annotated if not counts["training"][name]]
-    if absent:
-        return warning(
-            f"every label must stand in a training case; {', '.join(absent)} stands in none: look at the labels, or "
-            "leave it out of labels_annotated in dataset.json where nobody drew it",
-            **facts,
-        )
-    sources = [found.manifest.source(record) for records in found.manifest.parts.values() for record in records]
-    if moved := sum(map(has_several_frames, sources)):
-        return warning(
-            "contrasts of a case must lie in one frame of reference (FrameOfReferenceUID) or be registered; those of "
-            f"{moved} of {len(sources)} cases state several: see that they were registered, or leave them out",
-            **facts,
-        )
+    worth_a_look = label_doubts(found, study) + doubts(found, study)
     if not cases["validation"]:
-        return warning("validation must have cases to choose the best round by, not 0; move a patient there", **facts)
+        worth_a_look.append("validation must have cases to choose the best round by, not 0; move a patient there")
+    if worth_a_look:
+        return warning(". ".join(worth_a_look), **facts)
     listed = ", ".join(f"{count} {name}" for name, count in cases.items())
     apart = APART[study.data.split_unit if study.data.split_unit == found.manifest.split_unit else "patient"]
     return ok(f"{listed} cases can be read, {apart}", **facts)
-
-
-def label_counts(part: Examples, study: Study) -> dict[str, int]:
-    """Return the number of examples in which each of the study's labels occurs, by the label's name."""
-    counts = dict.fromkeys(sorted(study.labels), 0)
-    # Targets are memory-mapped; piece by piece they are never in memory all at once.
-    piece = batch_of(part.targets, PIECE)
-    for start in range(0, len(part), piece):
-        targets = np.asarray(part.targets[start : start + piece])
-        rows = targets.reshape(len(targets), -1)
-        for label in counts:
-            counts[label] += int((rows == label).any(axis=1).sum())
-    return {study.labels[label]: count for label, count in counts.items()}
 
 
 def _spacing(manifest: Manifest) -> dict[str, Any] | None:

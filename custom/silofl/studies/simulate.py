@@ -16,6 +16,7 @@ from rich.console import Console
 
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts
+from silofl.data.doubts import doubts, label_doubts
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
@@ -180,6 +181,7 @@ def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object
     write_json(run / "run.json", asdict(simulation) | {"changes": dict(changes)})
     if changes:
         console.print(f"set for this run: {changes_sentence(changes)}", markup=False)
+    _say_doubts(study, data, console)
     return _run(run, simulation, study, console)
 
 
@@ -262,6 +264,14 @@ def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, Site
     check_network(study, shape)
     check_loss(study, shape)
     return data
+
+
+def _say_doubts(study: Study, data: Mapping[str, SiteData], console: Console) -> None:
+    for site, found in data.items():
+        # That a site has examples of some classes alone is what many partitions are made for.
+        of_labels = label_doubts(found, study) if study.task == "segmentation" else []
+        for sentence in of_labels + doubts(found, study):
+            console.print(f"CAUTION  {site}: {sentence}", markup=False)
 
 
 def _write_counts(run: Path, simulation: Simulation, data: Mapping[str, SiteData]) -> None:

@@ -1,0 +1,112 @@
+"""Doubts about a site's data that can be read and learnt from, and should be looked at all the same."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.data.batches import batch_of
+from silofl.data.contrasts import has_several_frames
+from silofl.data.header import read_header
+from silofl.data.parts import Examples
+from silofl.data.site_data import SiteData
+from silofl.study import Study
+
+# Slices are up to 10 mm apart, and a resized image has larger pixels than its scan.
+MOST_MM = 50.0
+# Of the range of a file's type; 12 bits in 16 have a sixteenth.
+LEAST_RANGE = 1 / 8
+PIECE = 256
+
+
+def doubts(data: SiteData, study: Study) -> list[str]:
+    """Return what should be looked at of a site's data, a sentence each that names no case, patient or file.
+
+    Args:
+        data: The data, read from their dataset.json.
+        study: The study that they were read for.
+    """
+    records = [record for part in data.manifest.parts.values() for record in part]
+    found = []
+    frames = sum(has_several_frames(data.manifest.source(record)) for record in records)
+    if frames:
+        found.append(
+            "contrasts of a case must lie in one frame of reference (FrameOfReferenceUID) or be registered; those of "
+            f"{frames} of {len(records)} cases state several: see that they were registered, or leave them out"
+        )
+    parts = (data.training, data.validation, data.test)
+    ranges = [_ranges(part) for part in parts]
+    blank = sum(low == high for cases in ranges for low, high in cases.values())
+    if blank:
+        found.append(
+            f"images must differ from pixel to pixel; {blank} of {len(records)} cases hold one value alone: look at "
+            "them, and take them out of dataset.json where nothing is on them"
+        )
+    highest = max(high for _, high in ranges[0].values())
+    if study.data.intensity == "dtype" and 0 < highest < LEAST_RANGE:
+        found.append(
+            "images must use the range of their files' type, which data.intensity 'dtype' divides by; the brightest "
+            f"training image reaches {highest:.2g} of it: set data.intensity to percentiles"
+        )
+    return found + _sizes(data, study, parts, len(records))
+
+
+def _sizes(data: SiteData, study: Study, parts: tuple[Examples, ...], num_cases: int) -> list[str]:
+    found = []
+    large = [max(sizes) for part in parts for sizes in part.spacings.values() if max(sizes) > MOST_MM]
+    if large:
+        found.append(
+            f"voxels must measure at most {MOST_MM:g} mm, as scanners have them; {len(large)} of {num_cases} cases "
+            f"have up to {max(large):g} mm: correct their headers, which may count in micrometres"
+        )
+    if not any(step.name.startswith("Spacing") for step in study.data.volume_transforms):
+        return found
+    sources = [data.manifest.source(record) for records in data.manifest.parts.values() for record in records]
+    unknown = sum(not read_header(source.first[0]).has_spacing for source in sources)
+    if unknown:
+        found.append(
+            f"volumes must state the size of their voxels in mm, which Spacing goes by; {unknown} of {num_cases} cases "
+            "do not: give their files a grid in mm, or take Spacing out of data.volume_transforms"
+        )
+    return found
+
+
+def label_doubts(data: SiteData, study: Study) -> list[str]:
+    """Return a sentence where no training case has one of the labels that the site annotates."""
+    counts = label_counts(data.training, study)
+    absent = [name for number in data.manifest.labels_annotated if not counts[name := study.labels[number]]]
+    if not absent:
+        return []
+    return [
+        f"every label must stand in a training case; {', '.join(absent)} stands in none: look at the labels, or leave "
+        "it out of labels_annotated in dataset.json where nobody drew it"
+    ]
+
+
+def label_counts(part: Examples, study: Study) -> dict[str, int]:
+    """Return the number of examples in which each of the study's labels occurs, by the label's name."""
+    counts = dict.fromkeys(sorted(study.labels), 0)
+    for piece in _pieces(part):
+        targets = np.asarray(part.targets[piece])
+        rows = targets.reshape(len(targets), -1)
+        for label in counts:
+            counts[label] += int((rows == label).any(axis=1).sum())
+    return {study.labels[label]: count for label, count in counts.items()}
+
+
+def _ranges(part: Examples) -> dict[str, tuple[float, float]]:
+    """Return the least and the largest value of each case."""
+    found: dict[str, tuple[float, float]] = {}
+    for piece in _pieces(part):
+        images: NDArray = np.asarray(part.images[piece])
+        rows = images.reshape(len(images), -1)
+        for case, low, high in zip(part.cases[piece], rows.min(axis=1), rows.max(axis=1), strict=True):
+            least, most = found.get(case, (low, high))
+            found[case] = (min(low, least), max(high, most))
+    return found
+
+
+def _pieces(part: Examples) -> Iterator[slice]:
+    """Yield what is looked at together: memory-mapped, a part is never in memory all at once."""
+    step = batch_of(part.images, PIECE)
+    return (slice(start, start + step) for start in range(0, len(part), step))

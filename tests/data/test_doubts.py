@@ -1,0 +1,82 @@
+import nibabel
+import numpy as np
+import pytest
+
+from silofl.data.doubts import doubts, label_doubts
+from silofl.data.site_data import load_site_data
+
+
+@pytest.fixture
+def asked(empty_site, study, tmp_path):
+    """What is doubtful of the site in a study with some data settings."""
+
+    def ask(of=doubts, labels=None, **data):
+        empty_site.write(labels={str(number): name for number, name in (labels or {1: "nucleus"}).items()})
+        small = study(labels=labels, **data)
+        return of(load_site_data(empty_site.folder, small, tmp_path / "cache"), small)
+
+    return ask
+
+
+def test_ordinary_pictures_are_beyond_doubt(site, asked):
+    assert asked() == [] and asked(label_doubts) == []
+
+
+def test_images_of_one_value_are_counted_and_not_named(site, asked):
+    for name in "bd":
+        site.picture(f"{name}.png", np.full((8, 8), ord(name), np.uint8))
+    (sentence,) = asked()
+    assert sentence.startswith("images must differ from pixel to pixel; 2 of 6 cases hold one value alone: look at")
+
+
+def add_volume(site, part, name, sizes=(1, 1, 3), unit="mm", first=1):
+    """Add a volume of 8 x 8 x 2 whose first slice may be empty."""
+    voxels = site.rng.integers(1, 1000, (8, 8, 2)).astype(np.int16)
+    voxels[..., 0] *= first
+    for end, array in (("", voxels), ("-mask", (voxels > 500).astype(np.uint8))):
+        image = nibabel.Nifti1Image(array, np.diag([*sizes, 1]))
+        image.header.set_xyzt_units(unit)
+        nibabel.save(image, site.folder / f"{name}{end}.nii.gz")
+    site.content[part].append({"image": f"{name}.nii.gz", "label": f"{name}-mask.nii.gz", "patient": name})
+
+
+def test_an_empty_slice_of_a_volume_is_no_doubt(empty_site, asked):
+    for part in ("training", "training", "test"):
+        add_volume(empty_site, part, f"{part}{len(empty_site.content[part])}", first=0)
+    assert asked(intensity="percentiles") == []
+
+
+def test_voxels_larger_than_any_scanners_are_counted(empty_site, asked):
+    for number, (part, size) in enumerate({"training": 900, "validation": 1, "test": 50}.items()):
+        add_volume(empty_site, part, f"v{number}", sizes=(size, size, 3))
+    add_volume(empty_site, "training", "w")
+    (sentence,) = asked(intensity="percentiles")
+    assert sentence.startswith("voxels must measure at most 50 mm, as scanners have them; 1 of 4 cases have up to 900")
+
+
+@pytest.mark.parametrize(("unit", "is_doubtful"), [("micron", True), ("mm", False), ("unknown", False)])
+def test_sizes_in_another_unit_are_worth_a_look_where_volumes_are_resampled_by_them(
+    empty_site, asked, unit, is_doubtful
+):
+    for part in ("training", "training", "test"):
+        add_volume(empty_site, part, f"{part}{len(empty_site.content[part])}", unit=unit)
+    assert asked(intensity="percentiles") == []
+    found = asked(intensity="percentiles", volume_transforms=[{"Spacing": {"pixdim": [1, 1, 3]}}])
+    said = [f"volumes must state the size of their voxels in mm, which Spacing goes by; {3} of 3 cases do not"]
+    assert [sentence.partition(":")[0] for sentence in found] == said * is_doubtful
+
+
+def test_twelve_bits_in_sixteen_are_faint_to_the_network(site, asked):
+    for name in "abcdef":
+        site.picture(f"{name}.png", site.rng.integers(0, 4096, (8, 8)).astype(np.uint16))
+    (sentence,) = asked()
+    # 4095 / 65535
+    assert "the brightest training image reaches 0.062 of it: set data.intensity to percentiles" in sentence
+    assert asked(intensity="percentiles") == []
+
+
+def test_a_label_that_no_training_case_has_is_named(site, asked):
+    assert asked(label_doubts, labels={1: "nucleus", 2: "spot"}) == [
+        "every label must stand in a training case; spot stands in none: look at the labels, or leave it out of "
+        "labels_annotated in dataset.json where nobody drew it"
+    ]
