@@ -251,6 +251,24 @@ def test_a_dicom_series_with_a_missing_slice_is_refused(tmp_path, write_dicom):
         read_image(folder)
 
 
+@pytest.mark.parametrize("is_same", [True, False])
+def test_slices_of_a_series_in_a_folder_within_it_are_refused_and_another_series_there_is_not(
+    tmp_path, write_dicom, is_same
+):
+    folder = write_dicom(tmp_path / "series", VOLUME)
+    inner = folder / "more" if is_same else write_dicom(folder / "more", VOLUME)
+    inner.mkdir(exist_ok=True)
+    (inner / "notes.txt").write_text("no image")
+    if not is_same:
+        assert read_image(folder).spatial_shape == VOLUME.shape
+        return
+    # The last two, so that what stays is even and reads well.
+    for name in ("99.dcm", "98.dcm"):
+        (folder / name).rename(inner / name)
+    with pytest.raises(DataError, match="series must hold all files of its DICOM series itself, not some in more; put"):
+        read_image(folder)
+
+
 def test_a_folder_with_two_dicom_series_or_none_is_refused(tmp_path, write_dicom):
     folder = write_dicom(tmp_path / "series", VOLUME[..., :2])
     for path in write_dicom(tmp_path / "other", VOLUME[..., 2:4]).iterdir():

@@ -73,7 +73,8 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
     """Read the folder of a series as a volume, its slices in the order of their positions; errors as `read_dicom_file`.
 
     Raises:
-        DataError: It holds several series or none, a file that cannot be read, or slices that are no one volume.
+        DataError: It holds several series or none, a file that cannot be read, or slices that are no one volume; or a
+            folder in it holds files of the series.
     """
     files = _files_of_series(path, name)
     if len(files) == 1:
@@ -119,6 +120,7 @@ def _files_of_series(path: Path, name: str) -> tuple[str, ...]:
             f"{name} must be a folder with one DICOM series, not {len(found)}: {held}; give each series a folder"
         )
     _check_whole(path, found[0], name)
+    _check_not_within(path, found[0], name)
     return found[0]
 
 
@@ -129,6 +131,26 @@ def _check_whole(path: Path, read: Sequence[str], name: str) -> None:
         # Those that begin with a dot are the notes of a file system.
         if file.name not in names and not file.name.startswith(".") and _is_image(file, kind):
             raise DataError(f"{name} must hold whole DICOM files; {file.name} cannot be read: export the series again")
+
+
+def _check_not_within(path: Path, read: Sequence[str], name: str) -> None:
+    """Refuse a series of which files lie in folders within its own: GDCM passes over them."""
+    series = _header(read[0]).get("SeriesInstanceUID")
+    for folder in sorted(member for member in path.iterdir() if member.is_dir()):
+        if any(file.is_file() and _series_of(file) == series for file in folder.rglob("*")):
+            raise DataError(
+                f"{name} must hold all files of its DICOM series itself, not some in {folder.name}; put them together, "
+                "or move the folder away"
+            )
+
+
+def _series_of(file: Path) -> str | None:
+    import pydicom
+
+    try:
+        return pydicom.dcmread(file, specific_tags=["SeriesInstanceUID"], stop_before_pixels=True).SeriesInstanceUID
+    except Exception:  # pydicom raises whatever its parsers raise on what is no DICOM
+        return None
 
 
 def _is_image(file: Path, kind: str) -> bool:
