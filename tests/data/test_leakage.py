@@ -155,6 +155,15 @@ def test_the_same_content_under_two_names_is_refused(site, study, twin):
         check_contents(manifest.parts, manifest.places)
 
 
+def test_one_content_for_two_contrasts_of_a_case_is_refused_as_such(site, study):
+    shutil.copyfile(site.folder / "a.png", site.folder / "again.png")
+    site.content["training"][0]["image"] = ["a.png", "again.png"]
+    manifest = read_manifest(site.write(channel_names=["T1", "T2"]), study(channels=2, channel_names=["T1", "T2"]))
+    sentence = "case 'a' must have a file of its own for each contrast; again.png and a.png hold the same content: "
+    with pytest.raises(DataError, match=sentence):
+        check_contents({"training": manifest.training[:1]}, manifest.places)
+
+
 def test_slices_of_one_file_are_no_twins(site, study):
     volume(site, "training", [5, 9])
     site.content["training"][0]["slices"] = [0, 4]

@@ -100,3 +100,10 @@ def test_sites_that_know_their_patients_must_agree_beside_one_that_does_not(writ
 def test_a_folder_without_data_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="--data must hold a dataset.json, or a folder with one for each site"):
         survey(tmp_path)
+
+
+def test_a_contrast_that_sites_write_in_other_capitals_is_refused(write_site):
+    write_site("north", channel_names=["T1"])
+    sentence = "site 'south' must write the contrast 't1' as another site does, 'T1', or name it otherwise; correct"
+    with pytest.raises(DataError, match=sentence):
+        survey(write_site("south", channel_names=["t1"]))

@@ -49,11 +49,17 @@ def check_contents(parts: Parts, places: Mapping[str, Path]) -> None:
                 continue
             known[place] = content_digest(place, file)
             first_place, first_file, first = seen.setdefault(known[place], (place, file, record))
-            if first_place != place:
+            if first_place == place:
+                continue
+            if first is record:
                 raise DataError(
-                    f"case {record.case!r} must be another image than case {first.case!r}; {file} and {first_file} "
-                    "hold the same content: remove one of the two"
+                    f"case {record.case!r} must have a file of its own for each contrast; {file} and {first_file} hold "
+                    "the same content: correct one of the two, or put null for a contrast that is not there"
                 )
+            raise DataError(
+                f"case {record.case!r} must be another image than case {first.case!r}; {file} and {first_file} "
+                "hold the same content: remove one of the two"
+            )
 
 
 def _all(parts: Parts) -> Iterator[tuple[str, Record]]:

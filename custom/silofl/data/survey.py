@@ -109,7 +109,8 @@ def survey(data: Path) -> Survey:
 
     Raises:
         ConfigError: There is no site's data.
-        DataError: A dataset.json or one of the first images is wrong, or sites differ in task, labels or split unit.
+        DataError: A dataset.json or one of the first images is wrong, or sites differ in task, labels or split unit, or
+            in the capitals of a contrast's name.
     """
     folders = [data] if (data / FILE_NAME).is_file() else sorted(path.parent for path in data.glob(f"*/{FILE_NAME}"))
     if not folders:
@@ -124,6 +125,7 @@ def survey(data: Path) -> Survey:
     for part in found:
         if contrasts and not part.channel_names:
             raise DataError(f"site {part.sites[0]!r} must have channel_names in {FILE_NAME}, as other sites; add them")
+        _check_spelling(part, contrasts)
     unit = found[0].split_unit if len(known) == len(found) else "unknown"
     names, samples = (tuple(one for part in found for one in getattr(part, key)) for key in ("sites", "samples"))
     num_cases = max(part.num_cases for part in found)
@@ -163,6 +165,18 @@ def _sample(folder: Path, record: Record, settings: DataSettings) -> Sample:
     check_channels(record, settings.channel_names)
     source = Source(tuple(files), settings.channel_names, record.index)
     return Sample(record, source, read_source(source, settings))
+
+
+def _check_spelling(part: Survey, contrasts: Iterable[str]) -> None:
+    """Refuse a contrast whose name differs in capitals alone: it would be another one, of which others see zeros."""
+    first: dict[str, str] = {}
+    for name in contrasts:
+        known = first.setdefault(name.casefold(), name)
+        if known != name and name in part.channel_names:
+            raise DataError(
+                f"site {part.sites[0]!r} must write the contrast {name!r} as another site does, {known!r}, or name it "
+                f"otherwise; correct channel_names in {FILE_NAME}"
+            )
 
 
 def _check_agrees(other: Survey, first: Survey, keys: Iterable[str]) -> None:

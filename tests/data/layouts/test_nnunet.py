@@ -156,6 +156,17 @@ def test_labels_that_are_two_are_not_said_to_be_nearly_one(notes_of, east, west)
     assert notes_of({"east": east, "west": west}).startswith("PATIENTS UNKNOWN")
 
 
+def test_a_contrast_that_sites_write_differently_is_said_aloud(tmp_path):
+    for site, names in {"east": ("T2", "ADC"), "west": ("ADC", "t2")}.items():
+        write_set(tmp_path / "sites" / site, SECOND | {"channel_names": dict(zip("01", names, strict=True))})
+    notes = import_layout("nnunet", tmp_path / "sites", tmp_path / "target", ImportOptions()).notes
+    assert notes[0] == (
+        "CONTRAST NAMES NEARLY EQUAL: 'T2' (east) and 't2' (west) count as different contrasts, of which networks see "
+        "zeros at the other's sites; where they are one, give it one name in dataset.json of nnU-Net at all sites and "
+        "import again"
+    )
+
+
 def test_who_names_the_labels_has_seen_their_names(notes_of):
     note = notes_of({"east": ["tumor"], "west": ["tumour"]}, labels=("tumor", "tumour"))
     assert note.startswith("PATIENTS UNKNOWN")

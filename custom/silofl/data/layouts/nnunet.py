@@ -16,16 +16,17 @@ Files end in .nii.gz, .nii, .mha, .nrrd, .png or .tif. Labels of one name are on
 the first site and then of the others, and the masks are renumbered where their numbers are others. A label that a
 site's dataset.json does not name has been drawn by nobody there: labels_annotated lists the others. --labels gives the
 labels other names; or it names all labels of a study in their order, of which the sites have some. Without it, names
-that are nearly one, as Tumour and tumor, and that no site has both of are said to be two labels. Regions and the label
-ignore are refused. Pictures in colours, one file a case, are one image without contrasts. imagesTs has no labels and
-is not read: training, validation and test are drawn from imagesTr.
+that are nearly one, as Tumour and tumor, and that no site has both of are said to be two labels; and so are contrasts,
+as T1 and t1, whatever --labels says. Regions and the label ignore are refused. Pictures in colours, one file a case,
+are one image without contrasts. imagesTs has no labels and is not read: training, validation and test are drawn from
+imagesTr.
 
 Without patients.csv nobody knows whose images they are: they are split by case.
 """
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -44,6 +45,8 @@ MOST = 1 << 31
 REMEDY = "correct the mask, or labels in its dataset.json"
 # Of two names' letters, from which they are nearly one: disc and disk.
 ALIKE = 0.75
+# What follows at a site where the name is another.
+FOLLOWS = {"LABEL": "labels, which nobody drew", "CONTRAST": "contrasts, of which networks see zeros"}
 
 
 @dataclass(frozen=True)
@@ -87,16 +90,23 @@ def plan_nnunet(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         cases = _cases(site, sites[site], described)
         plans[site] = plan_cases(cases, read_patients(cases), values, options)
     plans = say_unknown(plans)
-    # First: all that is said of labels that nobody drew follows from it.
-    slips, first = [] if options.labels else _slips(found), next(iter(plans))
+    # First: all that is said of labels that nobody drew, and of contrasts that sites lack, follows from it.
+    slips = [] if options.labels else _slips("LABEL", {site: one.labels.values() for site, one in found.items()})
+    slips += _slips("CONTRAST", {site: one.channel_names for site, one in found.items()})
+    first = next(iter(plans))
     return {**plans, first: replace(plans[first], notes=(*slips, *plans[first].notes))}
 
 
-def _slips(found: Mapping[str, Description]) -> list[str]:
-    """Return a sentence where names of labels are nearly one that no site has both of; nothing where none are."""
+def _slips(kind: str, found: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return a sentence where names are nearly one that no site has both of; nothing where none are.
+
+    Args:
+        kind: What has the names, a key of `FOLLOWS`.
+        found: Site -> its names.
+    """
     sites: dict[str, list[str]] = {}
-    for site, described in found.items():
-        for name in described.labels.values():
+    for site, names in found.items():
+        for name in names:
             sites.setdefault(name, []).append(site)
     pairs = [
         " and ".join(f"{name!r} ({', '.join(sites[name])})" for name in pair)
@@ -106,8 +116,8 @@ def _slips(found: Mapping[str, Description]) -> list[str]:
     if not pairs:
         return []
     return [
-        f"LABEL NAMES NEARLY EQUAL: {some(pairs)} count as different labels, which nobody drew at the other's sites; "
-        "where they are one, give it one name in dataset.json of nnU-Net at all sites and import again"
+        f"{kind} NAMES NEARLY EQUAL: {some(pairs)} count as different {FOLLOWS[kind]} at the other's sites; where they "
+        "are one, give it one name in dataset.json of nnU-Net at all sites and import again"
     ]
 
 
@@ -132,7 +142,8 @@ def _cases(site: str, folder: Path, described: Description) -> SiteCases:
         if lacking:
             raise DataError(
                 f"site {site!r} must have imagesTr/{described.file_name(place)} ({name}) of every case; missing of "
-                f"{some(lacking)}: add it, or remove the case"
+                f"{some(lacking)}: add it, or remove the case, or take import "
+                "folders with patterns, where a case may lack one"
             )
     return found
 
