@@ -66,6 +66,18 @@ def test_a_job_is_written_for_the_data(silofl, pictures, tmp_path):
     assert {path.relative_to(target) for path in target.rglob("*")} == files
 
 
+@pytest.mark.parametrize(("most", "intensity"), [(4095, "percentiles"), (65535, "dtype")])
+def test_pictures_of_twelve_bits_in_sixteen_are_scaled_by_their_values(silofl, stains, tmp_path, most, intensity):
+    for name in ("a", "b"):
+        pixels = np.linspace(0, most, 32 * 32).reshape(32, 32).astype(np.uint16)
+        Image.fromarray(pixels + (name == "b")).save(stains / "ward" / f"{name}.png")
+    target = tmp_path / "own"
+    assert silofl("new-study", target, "--from", JOBS / "harmofl_nuclei", "--data", stains)[0] == 0
+    assert load_study(study_file(target)).data.intensity == intensity
+    remark = "intensity: percentiles  # the brightest of the first images of more than 8 bits has 4095 of 65535\n"
+    assert (remark in study_file(target).read_text()) == (intensity == "percentiles")
+
+
 def test_the_commands_that_it_names_have_the_size_and_the_number_of_the_data_and_quote_names(silofl, stains, tmp_path):
     data = stains.rename(tmp_path / "my stains")
     out = silofl("new-study", tmp_path / "own", "--from", JOBS / "harmofl_nuclei", "--data", data)[1]

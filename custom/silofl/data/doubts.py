@@ -8,14 +8,13 @@ from numpy.typing import NDArray
 from silofl.data.batches import batch_of
 from silofl.data.contrasts import has_several_frames
 from silofl.data.header import read_header
+from silofl.data.intensity import LEAST_RANGE
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.study import Study
 
 # Slices are up to 10 mm apart, and a resized image has larger pixels than its scan.
 MOST_MM = 50.0
-# Of the range of a file's type; 12 bits in 16 have a sixteenth.
-LEAST_RANGE = 1 / 8
 PIECE = 256
 
 

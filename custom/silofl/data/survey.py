@@ -8,6 +8,7 @@ from silofl.data.contrasts import Source, missing, read_source
 from silofl.data.domain import Kind, kind_of
 from silofl.data.header import read_header
 from silofl.data.images import Image
+from silofl.data.intensity import LEAST_RANGE
 from silofl.data.manifest import FILE_NAME, channel_names, check_channels, read_content
 from silofl.data.records import Record, locate, parse_record
 from silofl.errors import ConfigError, DataError
@@ -15,6 +16,7 @@ from silofl.study_sections import DataSettings
 
 # Training images of each site that are read: enough to know kind, channels and size without reading all.
 SAMPLES = 3
+BYTE = 255
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,16 @@ class Survey:
     def is_integer(self) -> bool:
         """Whether all images are stored as integers."""
         return all(sample.image.dtype_max is not None for sample in self.samples)
+
+    @property
+    def faint(self) -> str | None:
+        """How bright the brightest image of more than 8 bits is, where that is little of its type; else None."""
+        deep = [sample.image for sample in self.samples if (sample.image.dtype_max or 0) > BYTE]
+        if not deep:
+            return None
+        value, most = max((int(image.array.max()), image.dtype_max) for image in deep)
+        is_faint = value < LEAST_RANGE * most
+        return f"the brightest of the first images of more than 8 bits has {value} of {most}" if is_faint else None
 
 
 def survey(data: Path) -> Survey:

@@ -154,8 +154,11 @@ def _fit(values: dict[str, Any], template: Study, found: Survey, name: str) -> d
     elif found.is_resampled:
         settings["resample"] = True
         comments["data.resample"] = "contrasts of one of the first cases lie on different grids"
-    if settings.get("intensity", "dtype") == "dtype" and not (found.is_integer and found.kind == "pictures"):
+    is_picture, faint = found.kind == "pictures", found.faint
+    if settings.get("intensity", "dtype") == "dtype" and not (found.is_integer and is_picture and not faint):
         settings["intensity"] = "raw" if found.kind == "windows" else "percentiles"
+        if is_picture and faint:
+            comments["data.intensity"] = faint
     if found.kind == "volumes":
         settings["volume_transforms"] = settings.get("volume_transforms") or [{"Orientation": {"axcodes": "RAS"}}]
     else:
