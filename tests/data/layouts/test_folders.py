@@ -1,5 +1,6 @@
 import json
 import shutil
+import unicodedata
 
 import nibabel
 import numpy as np
@@ -218,6 +219,36 @@ def test_masks_of_several_labels_keep_their_numbers(run, source, study, tmp_path
     wanted = study(labels={1: "a", 2: "b"}, split_unit="unknown")
     data = load_site_data(tmp_path / "target" / "north", wanted, tmp_path / "cache")
     np.testing.assert_array_equal(data.test.targets[0], mask)
+
+
+@pytest.mark.parametrize("kind", ["images", "masks"])
+def test_a_letter_with_its_accent_apart_is_the_same_letter(run, source, kind):
+    # Some systems write ö as o and a mark of its own, others as one sign.
+    for place in ("images", "masks"):
+        form = "NFD" if place == kind else "NFC"
+        for number in range(6):
+            path = source / "north" / place / f"scan{number}.png"
+            path.rename(path.with_name(unicodedata.normalize(form, f"größe{number}.png")))
+    rows = [f"größe{number}.png,p{number}" for number in range(6)]
+    (source / "north" / "patients.csv").write_text("\n".join(["file,patient", *rows]), encoding="utf-8")
+    patients = {record["case"]: record["patient"] for record in records_of(run())}
+    assert patients == {f"größe{number}": f"p{number}" for number in range(6)}
+
+
+def test_a_table_may_write_an_ending_in_other_capitals(run, source):
+    for path in (source / "north" / "images").iterdir():
+        path.rename(path.with_suffix(".PNG"))
+    rows = [f"scan{number}.png,p{number}" for number in range(6)]
+    (source / "north" / "patients.csv").write_text("\n".join(["file,patient", *rows]))
+    assert run()["split_unit"] == "patient"
+
+
+def test_masks_of_other_names_than_their_images_may_be_named_by_patterns(run, source):
+    for path in (source / "north" / "masks").iterdir():
+        path.rename(path.with_stem(f"{path.stem}_mask"))
+    sentence = "must have masks for scan0, .*; add them or remove the others, or name the files with --image-pattern"
+    with pytest.raises(DataError, match=sentence):
+        run()
 
 
 @pytest.mark.parametrize("kept", [0, 1])

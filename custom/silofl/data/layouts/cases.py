@@ -6,6 +6,7 @@ A pattern is a path relative to the site's folder in which ``{case}`` stands for
 
 import glob
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -132,8 +133,14 @@ def find_cases(site: str, folder: Path, patterns: Patterns) -> SiteCases:
     return SiteCases(site, folder, by_case, masks, patterns.channel_names)
 
 
-def check_complete(site: str, images: Iterable[str], masks: Iterable[str]) -> None:
+def check_complete(site: str, images: Iterable[str], masks: Iterable[str], or_else: str = "") -> None:
     """Refuse a site whose cases with an image and cases with a mask are not the same.
+
+    Args:
+        site: Its name.
+        images: The cases with an image.
+        masks: The cases with a mask.
+        or_else: What may be done besides, as the end of the sentence.
 
     Raises:
         DataError: A case lacks one of the two.
@@ -141,7 +148,14 @@ def check_complete(site: str, images: Iterable[str], masks: Iterable[str]) -> No
     images, masks = set(images), set(masks)
     for absent, what in ((images - masks, "masks"), (masks - images, "images")):
         if absent:
-            raise DataError(f"site {site!r} must have {what} for {some(absent)}; add them or remove the others")
+            raise DataError(
+                f"site {site!r} must have {what} for {some(absent)}; add them or remove the others{or_else}"
+            )
+
+
+def in_one_form(name: str) -> str:
+    """Return a name with each letter and its accents as one sign: file systems and tables differ in that."""
+    return unicodedata.normalize("NFC", name)
 
 
 def check_text(site: str, name: str) -> None:
@@ -212,7 +226,10 @@ def _found(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[str, P
             check_text(site, name)
             split_ending(path, f"site {site!r}: {name}")
             taken.add(path)
-            found[place][match["case"]] = path
+            case = in_one_form(match["case"])
+            if case in found[place]:
+                raise DataError(f"site {site!r} must have one file {name}, not two that write its accents in two ways")
+            found[place][case] = path
     return found
 
 

@@ -32,6 +32,7 @@ from silofl.data.layouts.cases import (
     check_complete,
     check_text,
     find_cases,
+    in_one_form,
     parse_patterns,
     plan_cases,
 )
@@ -87,7 +88,7 @@ def _check_found(sites: list[SiteCases], patterns: Patterns) -> None:
 def _by_stem(folder: Path) -> SiteCases:
     """Return the cases of a site whose images and masks lie in folders of these names."""
     site, images, masks = folder.name, _files(folder, "images"), _files(folder, "masks")
-    check_complete(site, images, masks)
+    check_complete(site, images, masks, ", or name the files with --image-pattern and --mask-pattern")
     return SiteCases(site, folder, {case: (image,) for case, image in images.items()}, masks, images_in="images")
 
 
@@ -103,6 +104,7 @@ def _files(folder: Path, kind: str) -> dict[str, Path]:
             continue
         stem, _ = split_ending(path, f"{kind}/{path.name}")
         check_text(folder.name, path.name)
+        stem = in_one_form(stem)
         if stem in found:
             raise DataError(
                 f"site {folder.name!r} must have one file {stem!r} in {kind}, not {found[stem].name} and {path.name}"

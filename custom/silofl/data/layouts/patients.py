@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from silofl.data.access import read_bytes
-from silofl.data.layouts.cases import SiteCases, some
+from silofl.data.layouts.cases import SiteCases, in_one_form, some
+from silofl.data.layouts.masks import ENDINGS
 from silofl.data.layouts.plan import UNKNOWN, SitePlan
 from silofl.errors import DataError
 
@@ -25,9 +26,11 @@ def read_patients(found: SiteCases) -> dict[str, str] | dict[str, None]:
     if not tables:
         return dict.fromkeys(found.images)
     table = f"{tables[0].name} of site {found.site!r}"
-    rows = read_columns(tables[0], table, "file", "patient")
+    rows: dict[str, set[str]] = {}
+    for name, patients in read_columns(tables[0], table, "file", "patient").items():
+        rows.setdefault(_plain(name), set()).update(patients)
     named = {
-        case: {patient for name in (case, *found.image_names(case)) for patient in rows.get(name, ())}
+        case: {one for name in (case, *filter(None, found.image_names(case))) for one in rows.get(_plain(name), ())}
         for case in found.images
     }
     missing = [case for case, patients in named.items() if not patients]
@@ -37,6 +40,12 @@ def read_patients(found: SiteCases) -> dict[str, str] | dict[str, None]:
         if len(patients) > 1:
             raise DataError(f"{table} must name one patient of {case}, not {some(patients)}; correct its rows")
     return {case: patients.pop() for case, patients in named.items()}
+
+
+def _plain(name: str) -> str:
+    """Return a name as it is compared: its letters in one form, the ending of a file without capitals."""
+    ending = next((ending for ending in ENDINGS if name.lower().endswith(ending)), "")
+    return in_one_form(name[: len(name) - len(ending)]) + ending
 
 
 def say_unknown(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
