@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -55,6 +56,13 @@ def test_colour_images_keep_their_colours(pictures):
     shown = pictures(channels=3, labels=())
     shown.images[:] = np.array([1.0, 0.0, 0.0])[:, None, None]
     assert num_pixels_of(case_grid(shown, {1: "organ"}, "dice"), "#ff0000") > 10_000
+
+
+def test_the_rounding_of_a_volumes_windows_is_no_amplitude_normalisation(pictures):
+    shown = pictures()
+    for difference, is_normalized in ((1e-7, False), (1e-3, True)):
+        changed = replace(shown, normalized=shown.images + np.float32(difference))
+        assert changed.is_normalized is is_normalized
 
 
 def test_a_case_that_stands_twice_is_drawn_once(pictures):

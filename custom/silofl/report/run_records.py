@@ -28,6 +28,7 @@ COMPARISONS = "comparisons.json"
 # Of a simulation's copy of its job.
 CONFIG = Path("job", "app", "config")
 T = TypeVar("T", "Pictures", "SelectorFeatures")
+ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ class Pictures:
 
     @property
     def is_normalized(self) -> bool:
-        """Whether the network saw other images than the files hold."""
-        return not np.array_equal(self.images, self.normalized)
+        """Whether the network saw other images than the files hold, by more than the windows of volumes round."""
+        return not np.allclose(self.images, self.normalized, rtol=ROUNDING, atol=ROUNDING)
 
 
 @dataclass(frozen=True)
