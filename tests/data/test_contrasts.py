@@ -195,7 +195,7 @@ def test_contrasts_that_lie_on_one_grid_are_not_resampled(volumes, read):
         (
             {"image": "both", "names": ()},
             {"channel_names": [], "channels": 2},
-            "or train with 2 names in data.channel_names",
+            "or name 2 contrasts in channel_names of dataset.json and of the study's data",
         ),
     ],
 )

@@ -110,6 +110,12 @@ def test_volumes_are_oriented_and_their_slices_resized(silofl, phantoms, tmp_pat
     assert study.labels == {1: "organ", 2: "lesion"}
 
 
+def test_the_estimate_of_volumes_in_3d_has_their_number(silofl, phantoms, tmp_path):
+    code, out, _ = silofl("new-study", tmp_path / "own", "--from", JOBS / "fedsm_volumes", "--data", phantoms)
+    most = max(len(json.loads(path.read_text())["training"]) for path in phantoms.glob("*/dataset.json"))
+    assert code == 0 and f"--bandwidth 50Mbit --examples {most}\n" in out
+
+
 def test_neighbours_of_the_job_are_kept_for_volumes_alone(silofl, phantoms, stains, tmp_path):
     job = JOBS / "harmofl_prostate"
     for name, data, wanted in (("of-scans", phantoms, 1), ("of-stains", stains, 0)):

@@ -124,7 +124,8 @@ def read_source(source: Source, settings: DataSettings) -> Image:
             count = len(image.array)
             raise DataError(
                 f"{source.first[1]} must hold one channel, a time point or a contrast, where the study names none, not "
-                f"{count}; save that one, or train with {count} names in data.channel_names"
+                f"{count}; save that one, or name {count} contrasts in channel_names of dataset.json and of the "
+                "study's data"
             )
         return image
     channels = _channels(images, source, settings.resample)

@@ -71,7 +71,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _examples(study: Study, found: Survey) -> str:
     """Return the options of ``silofl estimate`` that say what the study trains with, where the survey knows it."""
-    if study.data.dimensions == 3 or found.kind == "windows":
+    if study.data.dimensions == 3:
+        return f" --examples {found.num_cases}"
+    if found.kind == "windows":
         return ""
     height, width = prepare_image(found.samples[0].source, study).shape[2:]
     # How many slices all volumes have only reading them tells.
