@@ -71,12 +71,12 @@ def test_twelve_bits_in_sixteen_are_faint_to_the_network(site, asked):
         site.picture(f"{name}.png", site.rng.integers(0, 4096, (8, 8)).astype(np.uint16))
     (sentence,) = asked()
     # 4095 / 65535
-    assert "the brightest training image reaches 0.062 of it: set data.intensity to percentiles" in sentence
+    assert "the brightest training image reaches 0.062 of it: set the study's data.intensity to percentiles" in sentence
     assert asked(intensity="percentiles") == []
 
 
 def test_a_label_that_no_training_case_has_is_named(site, asked):
     assert asked(label_doubts, labels={1: "nucleus", 2: "spot"}) == [
-        "every label must stand in a training case; spot stands in none: look at the labels, or leave it out of "
-        "labels_annotated in dataset.json where nobody drew it"
+        "every label must stand in a training case; spot stands in none: look at the labels, or where nobody "
+        "drew it list the others alone as labels_annotated in dataset.json"
     ]

@@ -45,7 +45,7 @@ def doubts(data: SiteData, study: Study) -> list[str]:
     if study.data.intensity == "dtype" and 0 < highest < LEAST_RANGE:
         found.append(
             "images must use the range of their files' type, which data.intensity 'dtype' divides by; the brightest "
-            f"training image reaches {highest:.2g} of it: set data.intensity to percentiles"
+            f"training image reaches {highest:.2g} of it: set the study's data.intensity to percentiles"
         )
     return found + _sizes(data, study, parts, len(records))
 
@@ -77,8 +77,8 @@ def label_doubts(data: SiteData, study: Study) -> list[str]:
     if not absent:
         return []
     return [
-        f"every label must stand in a training case; {', '.join(absent)} stands in none: look at the labels, or leave "
-        "it out of labels_annotated in dataset.json where nobody drew it"
+        f"every label must stand in a training case; {', '.join(absent)} stands in none: look at the labels, or "
+        "where nobody drew it list the others alone as labels_annotated in dataset.json"
     ]
 
 
