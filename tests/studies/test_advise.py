@@ -151,6 +151,11 @@ def test_the_advice_is_told_with_a_command_that_compares_it(silofl, job, write_s
     assert f"silofl compare {job} --data {data} " in out and " --pretrained f.pt " in out
 
 
+def test_fedavg_is_not_compared_with_itself(silofl, job, write_sites):
+    code, out, _ = silofl("advise", job, "--data", write_sites())
+    assert code == 0 and " --methods local --pretrained f.pt --set 'algorithm={name: fedavg}' --as advised" in out
+
+
 def test_images_are_decoded_into_the_folder_that_is_named_as_in_the_command(silofl, job, write_sites, tmp_path):
     data, cache = write_sites(), tmp_path / "cache"
     code, out, _ = silofl("advise", job, "--data", data, "--cache", cache)

@@ -62,7 +62,8 @@ def run(options: argparse.Namespace) -> int:
     print_advice(found, console)
     algorithm = ", ".join(f"{key}: {value}" for key, value in found.algorithm.items())
     job, data = quote(str(options.job)), quote(str(simulation.data))
-    command = f"python -m silofl compare {job} --data {data} --out RUNS --methods local,fedavg"
+    methods = "local" if found.algorithm == {"name": "fedavg"} else "local,fedavg"
+    command = f"python -m silofl compare {job} --data {data} --out RUNS --methods {methods}"
     command += " --pretrained f.pt" if study.recipe.needs_pretrained else ""
     command += f" --weights {quote(str(simulation.weights))}" if simulation.weights else ""
     command += f" --cache {quote(str(simulation.cache))}" if simulation.cache else ""
